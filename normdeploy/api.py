@@ -1,0 +1,330 @@
+"""The public functions: export, fold, inspect, verify, tune, load.
+
+Each is a short composition of rooms; what a room does is written there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from normdeploy.errors import VerificationError
+from normdeploy.files import require_writable
+from normdeploy.rewrite.ledger import Ledger
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from torch import nn
+
+    from normdeploy.inspect import Findings
+    from normdeploy.runtime import Plan, Predictor
+    from normdeploy.verify import Verdict
+
+Level = Literal["quick", "default", "thorough"]
+PathLike = str | os.PathLike[str]
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What `export` wrote.
+
+    Args:
+        path: the ONNX file.
+        ledger: what became of every normalization; empty with ``fold=False``.
+        verdict: the verifier's; None with ``verify=False``.
+        program: the graph as written.
+        plain: the graph as traced, before any rewriting.
+        notes: sentences for the user, such as "the model was in training mode".
+        seconds: time of "trace", "rewrite" and "verify", s.
+    """
+
+    path: Path
+    ledger: Ledger
+    verdict: Verdict | None
+    program: ir.Model = field(repr=False)
+    plain: ir.Model = field(repr=False)
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """What `fold` wrote: the ONNX file, the ledger, and the verdict (None with ``verify=False``)."""
+
+    path: Path
+    ledger: Ledger
+    verdict: Verdict | None
+    program: ir.Model = field(repr=False)
+
+
+def export(
+    model: nn.Module,
+    args: Any,
+    path: PathLike,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
+    opset_version: int | None = None,
+    fold: bool = True,
+    approximate: bool = False,
+    verify: bool | Level = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Write a trained model as ONNX with its normalizations folded, and prove that nothing changed.
+
+    The model is traced in evaluation mode and without gradients, whatever mode it is in, and given back as it was.
+    The batch dimension is dynamic unless ``dynamic_shapes`` says otherwise.
+
+    Args:
+        model: an eager torch module on any device.
+        args: example arguments as in ``torch.onnx.export``: a tensor or a tuple.
+        path: the file to write; it and its certificate (``<name>.certificate.json``) appear whole or not at all.
+        kwargs: example keyword arguments.
+        input_names: names of the graph inputs, in order.
+        output_names: names of the graph outputs, in order.
+        dynamic_shapes: as in ``torch.onnx.export``; replaces the dynamic batch.
+        opset_version: ONNX opset.
+        fold: fold and fuse normalizations; False writes the graph as traced.
+        approximate: allow rewrites that are equal only up to a bound, which the verifier then checks.
+        verify: run the verifier, at the level "default" or the one named.
+        overwrite: allow replacing existing files.
+        progress: called with (stage, share done) while the verifier works.
+
+    Returns:
+        ExportResult: ``.path .ledger .verdict .program``.
+
+    Raises:
+        OutputExistsError: ``path`` exists and ``overwrite`` is false.
+        ModelError: the model or its arguments are unusable; see `normdeploy.errors` for the kinds.
+        VerificationError: the verdict is "fail" or "error"; it carries the verdict and nothing is left at ``path``.
+    """
+    import time
+
+    from normdeploy.export.trace import trace
+
+    target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
+    traced = trace(
+        model,
+        args,
+        kwargs=kwargs,
+        input_names=input_names,
+        output_names=output_names,
+        dynamic_shapes=dynamic_shapes,
+        opset_version=opset_version,
+    )
+    seconds = {"trace": traced.seconds}
+    program, ledger, rewritten = traced.model, Ledger(), None
+    if fold:
+        from normdeploy.rewrite import rewrite
+
+        started = time.perf_counter()
+        rewritten = rewrite(traced.model, approximate=approximate)
+        seconds["rewrite"] = time.perf_counter() - started
+        program, ledger = rewritten.model, rewritten.ledger
+
+    def prove(candidate: Path) -> Verdict:
+        from normdeploy.verify import verify as run_verifier
+
+        return run_verifier(
+            model,
+            candidate,
+            args=args,
+            kwargs=kwargs,
+            level=_level(verify),
+            dynamic_shapes=dynamic_shapes,
+            approximate=approximate,
+            traced=traced,
+            rewritten=rewritten,
+            progress=progress,
+        )
+
+    started = time.perf_counter()
+    verdict = _write_proven(program, target, prove if verify else None, overwrite=overwrite)
+    seconds["verify"] = time.perf_counter() - started
+    return ExportResult(target, ledger, verdict, program, traced.model, list(traced.notes), seconds)
+
+
+def fold(
+    source: PathLike | ir.Model,
+    path: PathLike,
+    *,
+    verify: bool | Level = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> FoldResult:
+    """Fold the normalizations of an ONNX graph from anywhere, and prove the result equal to it.
+
+    Args:
+        source: the ONNX file (opset 7 or newer) or graph; it is left as it is.
+        path: the file to write; appears whole or not at all.
+        verify: run the verifier against ``source``, at the level "default" or the one named.
+        overwrite: allow replacing existing files.
+        progress: called with (stage, share done) while the verifier works.
+
+    Returns:
+        FoldResult: ``.path .ledger .verdict``.
+
+    Raises:
+        OutputExistsError: ``path`` exists and ``overwrite`` is false.
+        GraphError: ``source`` is missing, invalid or unsupported.
+        VerificationError: the verdict is "fail" or "error"; nothing is left at ``path``.
+    """
+    from normdeploy.graph import load_graph
+    from normdeploy.rewrite import rewrite
+
+    target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
+    graph = load_graph(source) if isinstance(source, (str, os.PathLike)) else source
+    rewritten = rewrite(graph)
+
+    def prove(candidate: Path) -> Verdict:
+        from normdeploy.verify import verify as run_verifier
+
+        return run_verifier(source, candidate, level=_level(verify), rewritten=rewritten, progress=progress)
+
+    verdict = _write_proven(rewritten.model, target, prove if verify else None, overwrite=overwrite)
+    return FoldResult(target, rewritten.ledger, verdict, rewritten.model)
+
+
+def inspect(model_or_path: nn.Module | PathLike, args: Any = None) -> Findings:
+    """Say what is wrong or risky in a model's normalizations, before export.
+
+    Args:
+        model_or_path: an eager torch module, or an ONNX file.
+        args: example arguments; with them, what shows only when the model runs is found too.
+
+    Returns:
+        Findings: iterable of ``.severity .where .what .remedy``.
+
+    Raises:
+        ModelError: the model, its arguments or the file are unusable.
+    """
+    from normdeploy.inspect import inspect as run_inspection
+
+    return run_inspection(model_or_path, args)
+
+
+def verify(
+    model_or_onnx: nn.Module | PathLike,
+    path: PathLike,
+    *,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    data: Any = None,
+    seed: int = 0,
+    level: Level = "default",
+    progress: Progress | None = None,
+) -> Verdict:
+    """Prove that the ONNX file at ``path`` computes what the reference computes, or say where it does not.
+
+    Logic is checked in float64, rounding is judged in float32, and every check must show that it could have failed.
+
+    Args:
+        model_or_onnx: the reference: an eager torch module or an ONNX file.
+        path: the ONNX file to judge.
+        args: example arguments of the module, where ``path`` alone does not tell how to call it.
+        kwargs: example keyword arguments.
+        data: inputs of yours, joining the input families: an array or a dict of arrays by input name.
+        seed: of the inputs made.
+        level: how much to try.
+        progress: called with (stage, share done) while the verifier works.
+
+    Returns:
+        Verdict: ``.status`` is "pass", "weak", "not-exercised", "fail" or "error"; ``.to_json() .to_html()``.
+
+    Raises:
+        ModelError: the reference, the file or the data are unusable.
+    """
+    from normdeploy.verify import verify as run_verifier
+
+    return run_verifier(
+        model_or_onnx, path, args=args, kwargs=kwargs, data=data, seed=seed, level=level, progress=progress
+    )
+
+
+def tune(path: PathLike, *, data: Any = None, reference: Any = None, budget: str | None = None) -> Plan:
+    """Find the fastest way to run the model on this machine within a verified budget; saved as ``<name>.plan.json``.
+
+    Args:
+        path: the ONNX file.
+        data: inputs of yours, needed for reduced precision: an array or a dict of arrays by input name.
+        reference: what results are compared with; the file itself in float64 by default.
+        budget: "exact" (default), or a loss as "top1=0.5%" or "rel=1e-2".
+
+    Returns:
+        Plan: what to run, what was tried, what each candidate cost and lost.
+
+    Raises:
+        ModelError: the file or the data are unusable.
+        UsageError: the budget does not follow the grammar.
+    """
+    from normdeploy.runtime import tune as run_tuner
+
+    return run_tuner(path, data=data, reference=reference, budget=budget)
+
+
+def load(path: PathLike, *, plan: PathLike | Plan | None = None) -> Predictor:
+    """Load an ONNX file for prediction: ``predictor(array or dict) -> array or dict of arrays``.
+
+    Args:
+        path: the ONNX file.
+        plan: a plan from `tune`, or its file; None runs the model untuned, in float32.
+
+    Raises:
+        GraphError: the file is missing or invalid.
+    """
+    from normdeploy.runtime import load as load_predictor
+
+    return load_predictor(path, plan=plan)
+
+
+def _level(verify: bool | Level) -> Level:
+    return "default" if isinstance(verify, bool) else verify
+
+
+def _require_outputs(path: PathLike, *, verify: bool, overwrite: bool) -> Path:
+    """Check that the file, and its certificate where there will be one, may be written."""
+    from normdeploy.verify.certificate import certificate_path
+
+    target = require_writable(path, overwrite=overwrite)
+    if verify:
+        require_writable(certificate_path(target), overwrite=overwrite)
+    return target
+
+
+def _write_proven(
+    program: ir.Model, target: Path, prove: Callable[[Path], Verdict] | None, *, overwrite: bool
+) -> Verdict | None:
+    """Write ``program`` beside ``target``, prove and certify it there, and only then let it appear.
+
+    Raises:
+        VerificationError: the verdict is "fail" or "error".
+    """
+    from normdeploy.graph import save_graph
+    from normdeploy.verify.certificate import certify
+
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        candidate = Path(folder) / target.name
+        save_graph(program, candidate)
+        verdict = prove(candidate) if prove is not None else None
+        if verdict is not None and verdict.status in ("fail", "error"):
+            raise VerificationError(
+                f"{target.name} is not proven equal to its reference and was not written: "
+                + ("; ".join(verdict.reasons) or verdict.status),
+                verdict,
+            )
+        if verdict is not None:
+            certify(candidate, verdict)
+        for part in Path(folder).iterdir():
+            require_writable(target.parent / part.name, overwrite=overwrite)
+        # weights beside the graph (above 2 GB) first: the graph's appearance is what says "done"
+        for part in sorted(Path(folder).iterdir(), key=lambda part: part.name == target.name):
+            os.replace(part, target.parent / part.name)  # noqa: PTH105 - os.replace is the atomic call, by name
+    return verdict

@@ -1,0 +1,318 @@
+"""``normdeploy build``: a recipe, from training to the proven file and its report.
+
+Two stages follow the training, each with a digest of all that decides its result: "export" (weights, sources, [export]
+and [verify] tables, versions) and "measure" (the exported file, [bench] table, machine). A stage whose digest stands
+in the report beside unchanged files is up to date and left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normdeploy import __version__, api
+from normdeploy.errors import ModelError, OutputExistsError, RecipeError, UsageError, VerificationError, WeightsError
+from normdeploy.export.mode import evaluation_mode
+from normdeploy.files import sha256_file, write_text
+from normdeploy.inputs import Example, make_example, parse_inputs
+from normdeploy.measure import bench_inputs, file_facts, latency_table, node_facts, quality_table
+from normdeploy.recipe import DIGEST_KEY, Recipe
+from normdeploy.report import console
+from normdeploy.report.build import build_page, print_build
+from normdeploy.report.page import render_page
+from normdeploy.runtime import this_machine
+from normdeploy.runtime.peers import plain_export
+from normdeploy.sources import build as build_model
+from normdeploy.train import from_recipe
+from normdeploy.train.data import Splits
+from normdeploy.train.weights import load_weights, read_metadata
+
+SCHEMA = 1
+_VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """The files a build writes."""
+
+    onnx: Path
+    report: Path
+    page: Path
+
+    @classmethod
+    def of(cls, recipe: Recipe, out: Path | None) -> Outputs:
+        """Name the outputs beside the recipe, or in ``out``.
+
+        Raises:
+            UsageError: ``out`` is no folder.
+        """
+        folder = recipe.folder if out is None else out
+        if not folder.is_dir():
+            raise UsageError(f"--out {folder} does not exist; expected a folder: create it")
+        return cls(*(folder / f"{recipe.name}{suffix}" for suffix in (".onnx", ".report.json", ".report.html")))
+
+
+def build(
+    recipe: Recipe, *, out: Path | None = None, device: str = "auto", train: bool = False, force: bool = False
+) -> str:
+    """Build ``recipe``: train, inspect, export, fold, verify, tune, measure, report; what is up to date is left alone.
+
+    Args:
+        recipe: see `normdeploy.recipe.load_recipe`.
+        out: folder for the outputs; beside the recipe by default.
+        device: where to train: "auto", "cpu" or "cuda".
+        train: train even if the weights are up to date.
+        force: export, verify and measure even if all is up to date, and replace an ONNX file that build did not make.
+
+    Returns:
+        the verdict's status: "pass", "weak" or "not-exercised".
+
+    Raises:
+        UsageError: an output cannot be written.
+        OutputExistsError: there is an ONNX file at the output path that no report accounts for.
+        ModelError: the model, its data or its weights are unusable, or inspection finds errors.
+        VerificationError: the export is not proven equal; the report says why, and no ONNX file is left.
+    """
+    outputs = Outputs.of(recipe, out)
+    previous = _previous_report(outputs)
+    strangers = [path for path in (outputs.onnx, outputs.report, outputs.page) if path.exists()]
+    if strangers and previous is None and not force:
+        raise OutputExistsError(
+            f"{strangers[0]} exists and no report of a build accounts for it; "
+            "expected a free path: move it, choose another --out, or pass --force"
+        )
+    _train(recipe, device=device, again=train)
+    stages = dict(previous["stages"]) if previous and not force else {}
+    export_digest = _export_digest(recipe)
+    intact = previous is not None and outputs.onnx.is_file() and sha256_file(outputs.onnx) == previous["onnx_sha256"]
+    if previous is not None and intact and stages.get("export") == export_digest:
+        report = previous
+        console.print_step("export", f"{outputs.onnx} is up to date (verdict: {report['status']})", fresh=True)
+    else:
+        if previous is not None and outputs.onnx.is_file() and not intact:
+            console.print_step("export", f"{outputs.onnx} changed since its report: exporting again")
+        report = _export(recipe, outputs)
+        report["stages"]["export"] = export_digest
+        _write_report(outputs, report)  # now: a build killed while measuring goes on from here
+        stages = {}
+    measure_digest = _digest(
+        [report["onnx_sha256"], dataclasses.asdict(recipe.bench), _tune_table(recipe), this_machine().to_dict()]
+    )
+    if stages.get("measure") == measure_digest and outputs.page.is_file():
+        console.print_step("measure", "latency, accuracy and report are up to date", fresh=True)
+    else:
+        _measure(recipe, outputs, report)
+        report["stages"]["measure"] = measure_digest
+        _write_report(outputs, report)
+    print_build(report)
+    console.print_step("report", str(outputs.page))
+    return str(report["status"])
+
+
+def _train(recipe: Recipe, *, device: str, again: bool) -> None:
+    """Train where the weights are missing or stale.
+
+    Raises:
+        RecipeError: they are missing and the recipe has no data to train on.
+    """
+    path = recipe.weights_path
+    if path.is_file() and not again:
+        recorded = read_metadata(path).get(DIGEST_KEY)
+        if recipe.data is None or recorded == recipe.training_digest():
+            console.print_step("train", f"{recipe.model.weights} is up to date", fresh=True)
+            return
+        why = "was not trained by this recipe" if recorded is None else "is stale: model, data or [train] changed"
+        console.print_step("train", f"{recipe.model.weights} {why}: training again")
+    elif recipe.data is None:
+        raise RecipeError(
+            f"{recipe.path}: {recipe.model.weights} does not exist and there is no [data] to train on; "
+            "expected either: put the weights there or add [data]"
+        )
+    else:
+        console.print_step("train", f"making {recipe.model.weights}")
+    console.print_training(from_recipe.train(recipe, device=device).metadata())
+
+
+def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
+    """Inspect, export, fold and verify; return the report so far.
+
+    Raises:
+        VerificationError: after writing a report that says why and removing an older ONNX file of this build.
+    """
+    model = load_trained(recipe)
+    example = recipe_example(recipe, model)
+    args = (*example.args, *([example.kwargs] if example.kwargs else []))
+    findings = [finding.to_dict() for finding in api.inspect(model, args)]
+    console.print_step("inspect", f"{len(findings)} findings" if findings else "nothing wrong or risky found")
+    console.print_findings(findings)
+    errors = [row for row in findings if row["severity"] == "error"]
+    if errors:
+        raise ModelError(
+            f"{recipe.name} has {len(errors)} errors in its normalizations, the first at "
+            f"{errors[0]['where'] or 'the model itself'}; expected none, "
+            "because deployed outputs would be wrong: follow the remedies above"
+        )
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "name": recipe.name,
+        "recipe": recipe.path.name,
+        "normdeploy": __version__,
+        "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
+        "training": _training_facts(recipe),
+        "findings": findings,
+        "onnx_sha256": None,
+        "stages": {},
+    }
+    try:
+        result = api.export(
+            model,
+            example.args,
+            outputs.onnx,
+            kwargs=example.kwargs,
+            input_names=None if example.kwargs else example.input_names,
+            output_names=list(recipe.export.outputs) or None,
+            dynamic_shapes=example.dynamic_shapes,
+            opset_version=recipe.export.opset,
+            fold=recipe.export.fold,
+            approximate=recipe.export.approximate,
+            verify=recipe.verify.level,
+            overwrite=True,
+        )
+    except VerificationError as error:
+        outputs.onnx.unlink(missing_ok=True)
+        report |= {"status": error.verdict.status, "verdict": error.verdict.to_dict(), "ledger": None}
+        _write_report(outputs, report)
+        console.print_step("report", f"{outputs.page} says why")
+        raise
+    console.print_notes(result.notes)
+    if result.verdict is None:
+        raise AssertionError("export was asked to verify and returned no verdict")
+    console.print_step("export", f"{outputs.onnx} (verdict: {result.verdict.status})")
+    report |= {
+        "status": result.verdict.status,
+        "verdict": result.verdict.to_dict(),
+        "ledger": json.loads(result.ledger.to_json()),
+        "graph": {"traced": node_facts(result.plain)},
+        "notes": result.notes,
+        "seconds": result.seconds,
+        "onnx_sha256": sha256_file(outputs.onnx),
+    }
+    return report
+
+
+def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
+    """Fill in graph sizes, latency side by side, quality on the test split, and the plan where one was asked for."""
+    model = load_trained(recipe)
+    example = recipe_example(recipe, model)
+    splits = from_recipe.recipe_data(recipe) if recipe.data else None
+    with tempfile.TemporaryDirectory() as folder:
+        specs = api.load(outputs.onnx).inputs
+        feeds = {name: tensor.numpy() for name, tensor in example.named().items()}
+        with evaluation_mode(model):
+            plain = plain_export(model, feeds, specs, Path(folder))
+        report["graph"] |= {"plain": file_facts(plain), "ours": file_facts(outputs.onnx)}
+        report["latency"] = latency_table(
+            model,
+            {"plain export": plain, "normdeploy": outputs.onnx},
+            _bench_inputs(recipe, example, splits),
+            recipe.bench,
+        )
+    console.print_step("measure", "latency of eager torch, plain export and ours, interleaved")
+    report["quality"] = quality_table(model, outputs.onnx, splits) if splits is not None else None
+    report["machine"] = this_machine().to_dict()
+    if recipe.tune is not None:
+        calibration = {example.input_names[0]: splits.valid.inputs.numpy()} if splits is not None else None
+        plan = api.tune(outputs.onnx, data=calibration, budget=recipe.tune.budget)
+        report["plan"] = json.loads(plan.to_json())
+        console.print_step("tune", plan.summary().splitlines()[0])
+
+
+def load_trained(recipe: Recipe) -> nn.Module:
+    """Build the recipe's model and load its trained weights, in evaluation mode.
+
+    Raises:
+        SourceError: the model cannot be built.
+        WeightsError: the weights are missing or do not fit.
+    """
+    model: nn.Module = build_model(recipe.model.source, recipe.model.arguments, folder=recipe.folder)
+    try:
+        load_weights(model, recipe.weights_path)
+    except WeightsError as error:
+        raise WeightsError(f"{recipe.model.weights}: {error}") from error
+    return model.eval()
+
+
+def recipe_example(recipe: Recipe, model: nn.Module) -> Example:
+    """Make example arguments from ``[export] inputs``, or from the test split with a dynamic batch.
+
+    Raises:
+        RecipeError: there are neither.
+    """
+    if recipe.export.inputs:
+        return make_example(parse_inputs(recipe.export.inputs), model)
+    if recipe.data is None:
+        raise RecipeError(
+            f"{recipe.path}: key export.inputs is missing and there is no [data] to take inputs from; "
+            'expected either: add inputs = ["x=float32:batchx3x224x224"]'
+        )
+    inputs = from_recipe.recipe_data(recipe).test.inputs[:2]
+    return Example((inputs,), {}, ["input"], ({0: torch.export.Dim("batch")},))
+
+
+def _bench_inputs(recipe: Recipe, example: Example, splits: Splits | None) -> Mapping[str, Any]:
+    if splits is not None:
+        return bench_inputs(splits.test, example.input_names, recipe.bench.batch_size)
+    return {name: tensor.numpy() for name, tensor in example.named().items()}
+
+
+def _training_facts(recipe: Recipe) -> dict[str, str]:
+    hidden = {DIGEST_KEY, "settings"}
+    facts = read_metadata(recipe.weights_path)
+    return {key: value for key, value in facts.items() if key not in hidden}
+
+
+def _previous_report(outputs: Outputs) -> dict[str, Any] | None:
+    """Return the report of the last build, or None where there is none of this version's layout."""
+    if not outputs.report.is_file():
+        return None
+    try:
+        report = json.loads(outputs.report.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return None
+    known = isinstance(report, dict) and report.get("schema") == SCHEMA
+    return report if known else None
+
+
+def _write_report(outputs: Outputs, report: dict[str, Any]) -> None:
+    write_text(outputs.report, json.dumps(report, indent=1, allow_nan=False) + "\n", overwrite=True)
+    write_text(outputs.page, render_page(build_page(report)), overwrite=True)
+
+
+def _export_digest(recipe: Recipe) -> str:
+    return _digest(
+        [
+            recipe.training_digest(),
+            sha256_file(recipe.weights_path),
+            dataclasses.asdict(recipe.export),
+            dataclasses.asdict(recipe.verify),
+            __version__,
+            [importlib.metadata.version(name) for name in _VERSIONED],
+        ]
+    )
+
+
+def _tune_table(recipe: Recipe) -> dict[str, Any] | None:
+    return dataclasses.asdict(recipe.tune) if recipe.tune else None
+
+
+def _digest(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,170 @@
+"""What goes into a model, as text: ``NAME=DTYPE:SHAPE`` and ``KEY=VALUE``.
+
+SHAPE is sizes joined by ``x``: ``batchx3x224x224``. A word is a dynamic dimension (without the letter x, which
+separates); ``height=64`` says at which size it is traced. Nothing after the colon is a scalar.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from normdeploy.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+GRAMMAR = "NAME=DTYPE:SHAPE such as x=float32:batchx3x224x224"
+DTYPES = (
+    "float32", "float16", "bfloat16", "float64",
+    "int64", "int32", "int16", "int8", "uint8", "bool",
+)  # fmt: skip
+_DIMENSION = re.compile(r"(?P<size>\d+)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)(=(?P<example>\d+))?")
+_FIRST_EXAMPLE = 2  # a dimension traced at 0 or 1 is specialized to it without a word
+_OTHER_EXAMPLES = 7  # further words get 7, 8, ...: distinct, so that no two dimensions are taken for one
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input of a model.
+
+    Args:
+        name: of the graph input.
+        dtype: one of `DTYPES`.
+        shape: per dimension a size, or a word for a dynamic one.
+        examples: sizes for tracing, by word, where the user gave them.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    examples: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.dtype}:{'x'.join(str(size) for size in self.shape)}"
+
+
+def parse_input(text: str) -> InputSpec:
+    """Parse ``NAME=DTYPE:SHAPE``.
+
+    Raises:
+        UsageError: it does not follow the grammar; the message says where.
+    """
+    name, equals, rest = text.partition("=")
+    dtype, colon, shape = rest.partition(":")
+    if not equals or not colon or not name.isidentifier():
+        raise UsageError(f"input is {text!r}; expected {GRAMMAR}")
+    if dtype not in DTYPES:
+        raise UsageError(f"input {name} has dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
+    sizes: list[int | str] = []
+    examples: dict[str, int] = {}
+    for part in shape.split("x") if shape else []:
+        match = _DIMENSION.fullmatch(part)
+        if match is None or part == "0":
+            raise UsageError(
+                f"input {name} has dimension {part!r} in {shape!r}; expected sizes or words joined by x, as "
+                "batchx3x224x224 (a word is a dynamic dimension and has no x in it; word=64 says its size in tracing)"
+            )
+        sizes.append(int(match["size"]) if match["size"] else match["word"])
+        if match["example"]:
+            examples[match["word"]] = int(match["example"])
+    return InputSpec(name, dtype, tuple(sizes), tuple(examples.items()))
+
+
+def parse_inputs(texts: Sequence[str]) -> list[InputSpec]:
+    """Parse several inputs.
+
+    Raises:
+        UsageError: one does not follow the grammar, or a name comes twice.
+    """
+    specs = [parse_input(text) for text in texts]
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"input {name} is given {names.count(name)} times; expected each name once")
+    return specs
+
+
+def parse_arguments(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse ``KEY=VALUE`` constructor arguments; VALUE is a Python literal, or else a string.
+
+    Raises:
+        UsageError: one has no ``=`` or no identifier before it.
+    """
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"argument is {text!r}; expected KEY=VALUE such as width=32")
+        try:
+            arguments[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[key] = value
+    return arguments
+
+
+@dataclass(frozen=True)
+class Example:
+    """Example arguments for tracing, in torch.onnx.export's words.
+
+    Args:
+        args: positional arguments.
+        kwargs: arguments by name.
+        input_names: names of the graph inputs, in order.
+        dynamic_shapes: as torch.export takes it: a tuple for args, or a dict when everything is passed by name.
+    """
+
+    args: tuple[torch.Tensor, ...]
+    kwargs: dict[str, torch.Tensor]
+    input_names: list[str]
+    dynamic_shapes: Any
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by graph input name."""
+        return self.kwargs or dict(zip(self.input_names, self.args, strict=True))
+
+
+def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0) -> Example:
+    """Make example tensors for ``specs``: N(0, 1) for floats, 0 or 1 for integers.
+
+    Inputs are passed in the order given; when every name is a parameter of ``model.forward``, by name.
+
+    Raises:
+        InputError: the model takes fewer inputs than given.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    examples: dict[str, int] = {}
+    dimensions: dict[str, Any] = {}
+    given = dict(pair for spec in specs for pair in spec.examples)
+    for word in (size for spec in specs for size in spec.shape if isinstance(size, str)):
+        if word not in examples:
+            examples[word] = given.get(word, _OTHER_EXAMPLES + len(examples) - 1 if examples else _FIRST_EXAMPLE)
+            dimensions[word] = torch.export.Dim(word)
+    tensors: dict[str, torch.Tensor] = {}
+    shapes: dict[str, dict[int, Any]] = {}
+    for spec in specs:
+        sizes = [examples[size] if isinstance(size, str) else size for size in spec.shape]
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        if dtype.is_floating_point:
+            tensors[spec.name] = torch.randn(sizes, generator=generator).to(dtype)
+        else:
+            tensors[spec.name] = torch.randint(0, 2, sizes, generator=generator).to(dtype)
+        shapes[spec.name] = {axis: dimensions[size] for axis, size in enumerate(spec.shape) if isinstance(size, str)}
+    parameters = inspect.signature(model.forward).parameters
+    names = [spec.name for spec in specs]
+    if all(name in parameters for name in names):
+        return Example((), tensors, names, shapes)
+    starred = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values())
+    if len(names) > len(parameters) and not starred:
+        raise InputError(
+            f"{len(names)} inputs are given ({', '.join(names)}); "
+            f"expected at most {len(parameters)}: {type(model).__name__}.forward takes {', '.join(parameters)}"
+        )
+    return Example(tuple(tensors.values()), {}, names, tuple(shapes.values()))

@@ -1,0 +1,136 @@
+"""The numbers a build report shows: graph sizes, latency side by side, quality on the test split."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from normdeploy.errors import InputError, ModelError
+from normdeploy.export.mode import evaluation_mode
+from normdeploy.graph import load_graph
+from normdeploy.recipe import BenchSection
+from normdeploy.runtime import Predictor, Settings, measure_latency
+from normdeploy.train.data import Split, Splits
+from normdeploy.train.score import score
+
+
+class RuntimeModule(nn.Module):
+    """A `Predictor` as a torch module: float tensors in, the first output out; for code that scores modules.
+
+    Args:
+        predictor: the exported model, of one input.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run onnxruntime on ``x``."""
+        backend = self.predictor.backend
+        return torch.from_numpy(backend.run({backend.inputs[0].name: x.numpy()})[0])
+
+
+def node_facts(model: ir.Model) -> dict[str, Any]:
+    """Return a graph's node count and its nodes per operator."""
+    operators = Counter(node.op_type for node in model.graph.all_nodes())
+    return {"nodes": sum(operators.values()), "operators": dict(sorted(operators.items()))}
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """Return an ONNX file's size in bytes (external weights included) and its `node_facts`."""
+    external = path.with_name(path.name + ".data")
+    size = path.stat().st_size + (external.stat().st_size if external.is_file() else 0)
+    return {"bytes": size, **node_facts(load_graph(path))}
+
+
+def latency_table(
+    model: nn.Module, files: Mapping[str, Path], inputs: Mapping[str, np.ndarray[Any, Any]], bench: BenchSection
+) -> dict[str, Any]:
+    """Time eager torch and ONNX files on the same inputs, interleaved in one run.
+
+    Args:
+        model: the eager model; timed in evaluation mode and inference mode.
+        files: contender name to ONNX file; the last one is ours.
+        inputs: graph input name to array, in the order of the model's arguments.
+        bench: rounds and threads.
+
+    Returns:
+        ``{"batch_size", "threads", "contenders": [Latency.to_dict()], "ratios": {name: ours over it, with interval}}``.
+    """
+    tensors = [torch.from_numpy(array) for array in inputs.values()]
+    predictors = {name: Predictor(path, Settings(threads=bench.threads)) for name, path in files.items()}
+    calls: dict[str, Callable[[], object]] = {"eager torch": lambda: model(*tensors)}
+    for name, predictor in predictors.items():
+        calls[name] = _caller(predictor, dict(inputs))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(bench.threads)
+    try:
+        with evaluation_mode(model), torch.inference_mode():
+            measured = measure_latency(calls, rounds=bench.repeats)
+    finally:
+        torch.set_num_threads(threads)
+    ours = measured[list(files)[-1]]
+    return {
+        "batch_size": int(next(iter(inputs.values())).shape[0]),
+        "threads": bench.threads,
+        "contenders": [latency.to_dict() for latency in measured.values()],
+        "ratios": {name: ours.ratio(latency).to_dict() for name, latency in measured.items() if latency is not ours},
+    }
+
+
+def _caller(predictor: Predictor, feeds: dict[str, Any]) -> Callable[[], object]:
+    backend = predictor.backend  # the session itself: what is timed is the runtime, not our input checks
+    return lambda: backend.run(feeds)
+
+
+def quality_table(model: nn.Module, path: Path, splits: Splits) -> dict[str, Any]:
+    """Score the eager model and onnxruntime on the test split.
+
+    Returns:
+        ``{"measure", "count", "eager", "onnxruntime", "agreement", "largest_difference"}``: the measure is accuracy or
+        R²; agreement is the share of equal decisions (None where nothing is decided).
+    """
+    ours = RuntimeModule(Predictor(path, Settings()))
+    test = splits.test
+    eager_score, ours_score = score(model, test, splits.task), score(ours, test, splits.task)
+    with evaluation_mode(model), torch.no_grad():
+        eager_output = _in_batches(model, test)
+    ours_output = _in_batches(ours, test)
+    decides = splits.task == "classification"
+    agreement = float((eager_output.argmax(-1) == ours_output.argmax(-1)).double().mean()) if decides else None
+    return {
+        "measure": "accuracy" if decides else "R²",
+        "count": len(test),
+        "eager": asdict(eager_score),
+        "onnxruntime": asdict(ours_score),
+        "agreement": agreement,
+        "largest_difference": float((eager_output.double() - ours_output.double()).abs().max()),
+    }
+
+
+def _in_batches(model: nn.Module, split: Split, batch_size: int = 512) -> Tensor:
+    outputs = [model(split.inputs[start : start + batch_size]) for start in range(0, len(split), batch_size)]
+    if not isinstance(outputs[0], Tensor):
+        raise ModelError(f"{type(model).__name__} returns a {type(outputs[0]).__name__}; expected one tensor to score")
+    return torch.cat(outputs)
+
+
+def bench_inputs(split: Split, names: list[str], batch_size: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Take one batch of real samples for timing, repeated where the split is smaller.
+
+    Raises:
+        InputError: the graph has several inputs, and the split holds one.
+    """
+    if len(names) != 1:
+        raise InputError(f"the graph has the inputs {', '.join(names)}; expected one, as the data has")
+    rows = torch.arange(batch_size) % len(split)
+    return {names[0]: split.inputs[rows].contiguous().numpy()}

@@ -1,0 +1,87 @@
+"""``NAME=DTYPE:SHAPE`` and ``KEY=VALUE``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from normdeploy.errors import InputError, UsageError
+from normdeploy.inputs import DTYPES, InputSpec, make_example, parse_arguments, parse_input, parse_inputs
+
+WORDS = st.from_regex(r"[a-wyz_][a-wyz_0-9]{0,5}", fullmatch=True)
+SIZES = st.one_of(st.integers(1, 999), WORDS)
+
+
+@settings(deadline=None, max_examples=60)
+@given(name=WORDS, dtype=st.sampled_from(DTYPES), shape=st.lists(SIZES, max_size=5))
+def test_what_is_written_is_what_is_read(name: str, dtype: str, shape: list[int | str]) -> None:
+    spec = InputSpec(name, dtype, tuple(shape))
+    assert parse_input(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("float32:2x3", "NAME=DTYPE:SHAPE"),
+        ("x=float32", "NAME=DTYPE:SHAPE"),
+        ("2x=float32:2", "NAME=DTYPE:SHAPE"),
+        ("x=float:2", "'float'"),
+        ("x=float32:2xx3", "''"),
+        ("x=float32:0x3", "'0'"),
+        ("x=float32:-1x3", "'-1'"),
+        ("x=float32:2 x 3", "'2 '"),
+        ("x=float32:n=x3", "'n='"),
+    ],
+)
+def test_wrong_inputs_say_where(text: str, word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_input(text)
+    assert word in str(caught.value)
+
+
+def test_a_name_given_twice() -> None:
+    with pytest.raises(UsageError, match="x is given 2 times"):
+        parse_inputs(["x=float32:2", "x=float32:3"])
+
+
+def test_arguments_are_literals_or_strings() -> None:
+    assert parse_arguments(["a=3", "b=0.5", "c=relu", "d=[1, 2]", "e=True", "f="]) == {
+        "a": 3, "b": 0.5, "c": "relu", "d": [1, 2], "e": True, "f": "",
+    }  # fmt: skip
+    for text in ("a", "=3", "a b=3"):
+        with pytest.raises(UsageError, match="KEY=VALUE"):
+            parse_arguments([text])
+
+
+class Two(nn.Module):
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return ids * mask
+
+
+def test_examples_have_the_declared_dtypes_and_distinct_dynamic_sizes() -> None:
+    specs = parse_inputs(["ids=int64:batchxtokens", "mask=bool:batchxtokens"])
+    example = make_example(specs, Two())
+    assert example.args == ()
+    ids, mask = example.kwargs["ids"], example.kwargs["mask"]
+    assert (ids.dtype, mask.dtype) == (torch.int64, torch.bool)
+    assert ids.shape == mask.shape
+    assert ids.shape[0] == 2
+    assert ids.shape[1] > 2
+    assert set(example.dynamic_shapes) == {"ids", "mask"}
+    assert example.dynamic_shapes["ids"][0] is example.dynamic_shapes["mask"][0]
+
+
+def test_other_names_are_passed_in_order_at_the_size_asked_for() -> None:
+    example = make_example(parse_inputs(["a=float16:nxw=64", "b=bfloat16:nx1"]), Two())
+    assert example.kwargs == {}
+    assert [tuple(tensor.shape) for tensor in example.args] == [(2, 64), (2, 1)]
+    assert [tensor.dtype for tensor in example.args] == [torch.float16, torch.bfloat16]
+    assert [sorted(axes) for axes in example.dynamic_shapes] == [[0, 1], [0]]
+
+
+def test_too_many_inputs() -> None:
+    with pytest.raises(InputError, match=r"3 inputs.*ids, mask"):
+        make_example(parse_inputs(["a=float32:2", "b=float32:2", "c=float32:2"]), Two())

@@ -1,0 +1,127 @@
+"""The public names and signatures, pinned; the rooms' import order; imports that stay light."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import normdeploy as nd
+
+PACKAGE = Path(nd.__file__).parent
+REQUIRED = inspect.Parameter.empty
+
+SIGNATURES = {
+    "export": {
+        "model": REQUIRED, "args": REQUIRED, "path": REQUIRED, "kwargs": None, "input_names": None,
+        "output_names": None, "dynamic_shapes": None, "opset_version": None, "fold": True, "approximate": False,
+        "verify": True, "overwrite": False, "progress": None,
+    },
+    "fold": {"source": REQUIRED, "path": REQUIRED, "verify": True, "overwrite": False, "progress": None},
+    "inspect": {"model_or_path": REQUIRED, "args": None},
+    "verify": {
+        "model_or_onnx": REQUIRED, "path": REQUIRED, "args": None, "kwargs": None, "data": None, "seed": 0,
+        "level": "default", "progress": None,
+    },
+    "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None},
+    "load": {"path": REQUIRED, "plan": None},
+}  # fmt: skip
+
+
+def test_names() -> None:
+    assert nd.__all__ == [
+        "ExportResult", "Finding", "Findings", "FoldResult", "Ledger", "LedgerRow", "NormdeployError", "Plan",
+        "Predictor", "Verdict", "VerificationError",
+        "export", "fold", "inspect", "load", "tune", "verify",
+    ]  # fmt: skip
+    for name in nd.__all__:
+        assert getattr(nd, name).__module__.startswith("normdeploy.")
+    assert set(nd.__all__) <= set(dir(nd))
+
+
+@pytest.mark.parametrize("name", sorted(SIGNATURES))
+def test_signatures(name: str) -> None:
+    parameters = inspect.signature(getattr(nd, name)).parameters
+    assert {key: value.default for key, value in parameters.items()} == SIGNATURES[name]
+    positional = [key for key, value in parameters.items() if value.kind is value.POSITIONAL_OR_KEYWORD]
+    expected = [key for key, default in SIGNATURES[name].items() if default is REQUIRED]
+    assert positional == (["model_or_path", "args"] if name == "inspect" else expected)
+
+
+def test_functions_win_over_rooms_of_the_same_name() -> None:
+    code = (
+        "import normdeploy.export.mode, normdeploy.verify.verdict, normdeploy.inspect, normdeploy as nd\n"
+        "assert all(callable(f) for f in (nd.export, nd.verify, nd.inspect))\n"
+        "from normdeploy.verify.verdict import Verdict\n"
+        "from normdeploy import export\n"
+        "assert export is nd.export\n"
+    )
+    subprocess.run([sys.executable, "-W", "error::ImportWarning", "-c", code], check=True)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'exprot'"):
+        nd.exprot  # noqa: B018 - the access is what raises
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import normdeploy, normdeploy.errors, normdeploy.files",
+        "from normdeploy.recipe import load_recipe; from normdeploy.inputs import parse_inputs",
+        "import sys; sys.argv = ['normdeploy', '--help']\nfrom normdeploy.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0",
+        "import sys; sys.argv = ['normdeploy', 'export', '--help']\nfrom normdeploy.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0",
+    ],
+)
+def test_light_imports(code: str) -> None:
+    heavy = "{'torch', 'onnx', 'onnx_ir', 'onnxscript', 'onnxruntime', 'numpy', 'matplotlib', 'jinja2', 'sklearn'}"
+    code += f"\nimport sys\nloaded = {heavy} & set(sys.modules)\nassert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+# Each room imports only rooms before it; `rewrite.ledger` and `verify.verdict` are plain data that others may name.
+ROOMS = ["errors", "files", "sources", "recipe", "inputs", "graph", "nn", "train", "export", "rewrite", "inspect",
+         "report", "verify", "runtime", "measure", "api", "build", "cli", "__main__"]  # fmt: skip
+
+
+def imports_of(path: Path) -> set[str]:
+    """Names of the rooms a file imports when it runs (imports for type checking only are left out)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    rooms: set[str] = set()
+    for node in ast.walk(tree):
+        modules = []
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            modules = (
+                [node.module] if node.module != "normdeploy" else [f"normdeploy.{name.name}" for name in node.names]
+            )
+        elif isinstance(node, ast.Import):
+            modules = [name.name for name in node.names]
+        rooms |= {module.split(".")[1] for module in modules if module.startswith("normdeploy.")}
+    return rooms & set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_rooms_before_them(room: str) -> None:
+    files = sorted((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+    allowed = set(ROOMS[: ROOMS.index(room) + 1])
+    wrong = {str(path.relative_to(PACKAGE)): later for path in files if (later := imports_of(path) - allowed)}
+    assert not wrong
+
+
+def test_every_module_is_in_a_room() -> None:
+    found = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
+    assert found - {"__init__"} == set(ROOMS)
+
+
+def test_no_module_is_over_500_lines() -> None:
+    lengths = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: length for path, length in lengths.items() if length > 500} == {}
