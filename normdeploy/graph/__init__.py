@@ -1,0 +1,27 @@
+"""Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
+
+from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node, evaluate_region
+from normdeploy.graph.exact import AFFINE_DOMAIN, FLOATS, ExactTensor, constant64, constant_tensor, tensor64
+from normdeploy.graph.files import check_proto, input_names, load_graph, save_graph, strip_traces, weight_bytes
+from normdeploy.graph.scopes import WHERE, module_path
+
+__all__ = [
+    "AFFINE_DOMAIN",
+    "FLOATS",
+    "WHERE",
+    "Evaluator",
+    "ExactTensor",
+    "Hook",
+    "check_proto",
+    "constant64",
+    "constant_tensor",
+    "evaluate_node",
+    "evaluate_region",
+    "input_names",
+    "load_graph",
+    "module_path",
+    "save_graph",
+    "strip_traces",
+    "tensor64",
+    "weight_bytes",
+]

@@ -1,0 +1,320 @@
+"""Evaluate an ONNX graph in float64 (or float32) with torch.
+
+Initializers, inputs and every float inside the graph are promoted to one dtype, so that the emitted graph's *logic*
+can be compared without its rounding. onnxruntime's CPU convolution has no float64 kernel; torch has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError, InputError
+from normdeploy.graph.exact import FLOATS, constant_tensor, tensor64
+from normdeploy.graph.operators import OPERATORS, Call
+from normdeploy.graph.operators.elementwise import torch_dtype
+from normdeploy.graph.reference import reference_session, run_reference
+
+Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
+"""Sees each node's results; what it returns (unless None) replaces them."""
+
+_DEFAULT_OPSET = 20
+
+
+def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor, floats as ``dtype``, everything else as it is."""
+    if isinstance(array, Tensor):
+        return array.to(dtype) if array.is_floating_point() else array
+    array = np.asarray(array)
+    if array.dtype.kind == "V" or array.dtype.name in ("bfloat16", "float16"):
+        array = array.astype(np.float64)
+    if array.dtype.kind == "f":
+        return torch.from_numpy(np.array(array, dtype=np.float64)).to(dtype)
+    return torch.from_numpy(np.array(array))
+
+
+def _constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
+    value = tensor64(tensor)
+    # operators never write to their operands, so a weight need not be copied; torch warns of read-only memory
+    shared = torch.from_numpy(value if value.flags.writeable and value.dtype.isnative else np.array(value))
+    return shared.to(dtype) if tensor.dtype in FLOATS else shared
+
+
+def _opset(node: ir.Node, imports: Mapping[str, int]) -> int:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return node.version or imports.get(domain, _DEFAULT_OPSET if domain == "" else 1)
+
+
+def _imports_of(node: ir.Node) -> Mapping[str, int]:
+    graph = node.graph
+    if isinstance(graph, ir.Graph):
+        return graph.opset_imports
+    return {}
+
+
+def evaluate_node(
+    node: ir.Node,
+    inputs: list[Tensor | None],
+    *,
+    dtype: torch.dtype = torch.float64,
+    opset_imports: Mapping[str, int] | None = None,
+) -> list[Tensor]:
+    """Evaluate one node.
+
+    Args:
+        node: the node; control flow is the :class:`Evaluator`'s.
+        inputs: one tensor per node input, None where the input is absent.
+        dtype: stands for every float.
+        opset_imports: versions by domain; the node's own graph's by default.
+
+    Raises:
+        GraphError: the operator is unknown, random, or failed on these inputs.
+    """
+    opset = _opset(node, opset_imports if opset_imports is not None else _imports_of(node))
+    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        tensor = ir.convenience.get_const_tensor(node.outputs[0])
+        if tensor is None:
+            raise GraphError(f"Constant {node.name} holds no tensor value; expected a dense one")
+        return [_constant(tensor, dtype)]
+    implementation = OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    if implementation is not None:
+        try:
+            result = implementation(Call(node, opset, dtype), inputs)
+            return [result] if isinstance(result, Tensor) else list(result)
+        except NotImplementedError:
+            pass  # a corner our table leaves to the reference implementation
+        except (ValueError, RuntimeError, IndexError, TypeError, KeyError) as error:
+            shapes = [None if item is None else tuple(item.shape) for item in inputs]
+            raise GraphError(
+                f"operator {node.op_type} ({node.name}) failed on inputs of shapes {shapes}: {error}"
+            ) from error
+    session = reference_session(node, opset, dtype)
+    try:
+        return [promote(item, dtype) for item in run_reference(session, node, inputs)]
+    except GraphError:
+        raise
+    except Exception as error:  # the reference implementation raises whatever numpy raises
+        raise GraphError(f"operator {node.op_type} ({node.name}) failed: {error}") from error
+
+
+class Evaluator:
+    """Evaluate a graph with every float promoted to one dtype.
+
+    Args:
+        model: the model, or a graph of one. Functions are inlined in a copy.
+        dtype: float64 for logic, float32 for a second opinion.
+
+    The evaluator keeps no state between runs; initializers are promoted as they are needed and freed after use.
+    """
+
+    def __init__(self, model: ir.Model | ir.Graph, *, dtype: torch.dtype = torch.float64) -> None:
+        if isinstance(model, ir.Model):
+            if model.functions:
+                model = model.clone()
+                common.InlinePass()(model)
+            self.graph: ir.Graph = model.graph
+        else:
+            self.graph = model
+        self.dtype = dtype
+        self._imports = dict(self.graph.opset_imports)
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names a caller must feed."""
+        return [str(v.name) for v in self.graph.inputs if v.name not in self.graph.initializers]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the graph outputs."""
+        return [str(v.name) for v in self.graph.outputs]
+
+    def run(
+        self,
+        feeds: Mapping[str, npt.NDArray[Any] | Tensor],
+        *,
+        fetch: Sequence[str] | None = None,
+        replace: Mapping[str, Tensor] | None = None,
+        hook: Hook | None = None,
+    ) -> dict[str, Tensor]:
+        """Evaluate the graph.
+
+        Args:
+            feeds: value per input name.
+            fetch: names of the values wanted, any in the graph; the graph outputs by default.
+            replace: values that override computed ones, by name (teacher forcing, mutants; initializers too).
+            hook: sees each node's results and may replace them.
+
+        Returns:
+            tensor per fetched name.
+
+        Raises:
+            InputError: a feed is missing.
+            GraphError: an operator failed or is unknown, or a fetched name does not exist.
+        """
+        wanted = list(fetch) if fetch is not None else self.output_names
+        missing = [name for name in self.input_names if name not in feeds]
+        if missing:
+            raise InputError(f"no value for input {missing[0]!r}; expected one for each of {self.input_names}")
+        overrides = {name: promote(value, self.dtype) for name, value in (replace or {}).items()}
+        known: dict[str, Tensor] = {
+            name: promote(feeds[name], self.dtype) for name in (str(v.name) for v in self.graph.inputs) if name in feeds
+        }
+        known.update(overrides)
+        return self._run(self.graph, known, wanted, overrides, hook)
+
+    def _run(
+        self,
+        graph: ir.Graph,
+        known: dict[str, Tensor],
+        wanted: Sequence[str],
+        overrides: Mapping[str, Tensor],
+        hook: Hook | None,
+        outer: Callable[[str], Tensor | None] | None = None,
+    ) -> dict[str, Tensor]:
+        nodes = _needed(graph, wanted, overrides)
+        uses = Counter(name for node in nodes for name in _read_names(node))
+        uses.update(wanted)
+
+        def look_up(name: str) -> Tensor | None:
+            if name in known:
+                return known[name]
+            initializer = graph.initializers.get(name)
+            if initializer is not None and initializer.const_value is not None:
+                return _constant(initializer.const_value, self.dtype)
+            return outer(name) if outer is not None else None
+
+        for node in nodes:
+            inputs = [None if v is None or not v.name else _required(look_up(v.name), v.name) for v in node.inputs]
+            results = self._evaluate(node, inputs, overrides, hook, look_up)
+            if hook is not None:
+                results = hook(node, results) or results
+            for output, result in zip(node.outputs, results, strict=False):
+                if output.name and output.name not in overrides and uses[output.name]:
+                    known[output.name] = result
+            for name in _read_names(node):
+                uses[name] -= 1
+                if not uses[name] and name not in overrides:
+                    known.pop(name, None)
+        return {name: _required(look_up(name), name) for name in wanted}
+
+    def _evaluate(
+        self,
+        node: ir.Node,
+        inputs: list[Tensor | None],
+        overrides: Mapping[str, Tensor],
+        hook: Hook | None,
+        look_up: Callable[[str], Tensor | None],
+    ) -> list[Tensor]:
+        if node.op_type == "If":
+            condition = _required(inputs[0], "condition")
+            branch: ir.Graph = node.attributes["then_branch" if bool(condition) else "else_branch"].value
+            names = [str(v.name) for v in branch.outputs]
+            found = self._run(branch, {}, names, overrides, hook, look_up)
+            return [found[name] for name in names]
+        if node.op_type == "Loop":
+            return self._loop(node, inputs, overrides, hook, look_up)
+        if node.op_type == "Scan":
+            raise GraphError(f"operator Scan ({node.name}) is not evaluated; expected If or Loop as control flow")
+        return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
+
+    def _loop(
+        self,
+        node: ir.Node,
+        inputs: list[Tensor | None],
+        overrides: Mapping[str, Tensor],
+        hook: Hook | None,
+        look_up: Callable[[str], Tensor | None],
+    ) -> list[Tensor]:
+        body: ir.Graph = node.attributes["body"].value
+        limit = None if inputs[0] is None else int(inputs[0])
+        going = len(inputs) < 2 or inputs[1] is None or bool(inputs[1])
+        carried = [_required(item, "carried") for item in inputs[2:]]
+        names_in, names_out = [str(v.name) for v in body.inputs], [str(v.name) for v in body.outputs]
+        scanned: list[list[Tensor]] = [[] for _ in names_out[1 + len(carried) :]]
+        iteration = 0
+        while going and (limit is None or iteration < limit):
+            feeds = [torch.tensor(iteration), torch.tensor(True), *carried]
+            found = self._run(body, dict(zip(names_in, feeds, strict=True)), names_out, overrides, hook, look_up)
+            going = bool(found[names_out[0]])
+            carried = [found[name] for name in names_out[1 : 1 + len(carried)]]
+            for items, name in zip(scanned, names_out[1 + len(carried) :], strict=True):
+                items.append(found[name])
+            iteration += 1
+        return [*carried, *(torch.stack(items) if items else torch.empty(0, dtype=self.dtype) for items in scanned)]
+
+
+def evaluate_region(
+    nodes: Iterable[ir.Node],
+    feeds: Mapping[ir.Value, Tensor],
+    outputs: Sequence[ir.Value],
+    *,
+    dtype: torch.dtype = torch.float64,
+    opset_imports: Mapping[str, int] | None = None,
+) -> list[Tensor]:
+    """Evaluate some nodes, given in topological order, from values to values.
+
+    Args:
+        nodes: the region; other nodes are not run. Constants are found by themselves.
+        feeds: value per region input.
+        outputs: what to return.
+        dtype: stands for every float.
+        opset_imports: versions by domain; each node's own graph's by default.
+    """
+    known: dict[ir.Value, Tensor] = {value: promote(tensor, dtype) for value, tensor in feeds.items()}
+
+    def look_up(value: ir.Value) -> Tensor:
+        if value not in known:
+            tensor = constant_tensor(value)
+            if tensor is None:
+                raise GraphError(f"value {value.name!r} is not fed, not constant and not computed in the region")
+            return _constant(tensor, dtype)
+        return known[value]
+
+    for node in nodes:
+        inputs = [None if value is None or value.name == "" else look_up(value) for value in node.inputs]
+        results = evaluate_node(node, inputs, dtype=dtype, opset_imports=opset_imports)
+        known |= {value: item for value, item in zip(node.outputs, results, strict=False) if value not in feeds}
+    return [look_up(value) for value in outputs]
+
+
+def _read_names(node: ir.Node) -> list[str]:
+    """Return what a node reads, its subgraphs' outer values included."""
+    names = [value.name for value in node.inputs if value is not None and value.name]
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            inner = attribute.value
+            own = {value.name for value in inner.inputs} | set(inner.initializers)
+            for child in inner:
+                names += [name for name in _read_names(child) if name not in own]
+                own |= {output.name for output in child.outputs}
+            names += [value.name for value in inner.outputs if value.name and value.name not in own]
+    return names
+
+
+def _needed(graph: ir.Graph, wanted: Sequence[str], overrides: Mapping[str, Tensor]) -> list[ir.Node]:
+    """Return the nodes that the wanted names depend on, in order; overridden values need no producer."""
+    required = {name for name in wanted if name not in overrides}
+    nodes: list[ir.Node] = []
+    for node in reversed(list(graph)):
+        if any(output.name in required for output in node.outputs):
+            nodes.append(node)
+            required.update(name for name in _read_names(node) if name not in overrides)
+    nodes.reverse()
+    return nodes
+
+
+def _required(value: Tensor | None, name: str) -> Tensor:
+    if value is None:
+        raise GraphError(f"value {name!r} is not in the graph; expected an input, an initializer or a node's output")
+    return value
+
+
+__all__ = ["Evaluator", "Hook", "evaluate_node", "evaluate_region", "promote", "torch_dtype"]

@@ -1,0 +1,28 @@
+"""ONNX operators in torch: one table from (domain, operator) to implementation.
+
+What is missing here runs through onnx's own reference implementation (``normdeploy.graph.reference``).
+"""
+
+from __future__ import annotations
+
+from normdeploy.graph.exact import AFFINE_DOMAIN
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, Result
+from normdeploy.graph.operators.elementwise import ELEMENTWISE
+from normdeploy.graph.operators.linear import LINEAR
+from normdeploy.graph.operators.normalization import NORMALIZATION, affine
+from normdeploy.graph.operators.pooling import POOLING
+from normdeploy.graph.operators.reduction import REDUCTION
+from normdeploy.graph.operators.resampling import RESAMPLING
+from normdeploy.graph.operators.shaping import SHAPING
+
+OPERATORS: dict[tuple[str, str], Implementation] = {
+    **{
+        ("", name): implementation
+        for table in (ELEMENTWISE, LINEAR, NORMALIZATION, POOLING, REDUCTION, RESAMPLING, SHAPING)
+        for name, implementation in table.items()
+    },
+    (AFFINE_DOMAIN, "Affine"): affine,
+    ("com.microsoft", "Gelu"): ELEMENTWISE["Gelu"],
+}
+
+__all__ = ["OPERATORS", "Call", "Implementation", "Inputs", "Result"]

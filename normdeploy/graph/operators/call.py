@@ -1,0 +1,61 @@
+"""What an operator's torch implementation sees of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+Inputs = list[Tensor | None]
+Result = Tensor | Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One evaluation of one node.
+
+    Args:
+        node: the node.
+        opset: version of the node's domain.
+        dtype: the dtype that stands for every float.
+    """
+
+    node: ir.Node
+    opset: int
+    dtype: torch.dtype
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Return an attribute's value, or ``default`` where it is absent."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def ints(self, name: str, inputs: Inputs, index: int) -> list[int] | None:
+        """Return integers given as an attribute (older opsets) or as input ``index`` (newer ones)."""
+        given = self.attr(name)
+        if given is not None:
+            return [int(given)] if isinstance(given, int) else [int(item) for item in given]
+        if index < len(inputs):
+            tensor = inputs[index]
+            if tensor is not None:
+                return [int(item) for item in tensor.reshape(-1).tolist()]
+        return None
+
+
+Implementation = Callable[[Call, Inputs], Result]
+
+
+def need(inputs: Inputs, index: int) -> Tensor:
+    """Return a required input."""
+    value = inputs[index] if index < len(inputs) else None
+    if value is None:
+        raise ValueError(f"input {index} is absent; the operator requires it")
+    return value
+
+
+def optional(inputs: Inputs, index: int) -> Tensor | None:
+    """Return an optional input, or None."""
+    return inputs[index] if index < len(inputs) else None

@@ -1,0 +1,122 @@
+"""Normalizations in torch, as the ONNX operator definitions spell them, and our internal Affine."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+
+
+def channelwise(vector: Tensor, rank: int, axis: int) -> Tensor:
+    """Reshape a per-channel vector so that it broadcasts along ``axis`` of a tensor of ``rank`` axes."""
+    if vector.dim() == 0:
+        return vector
+    shape = [1] * rank
+    shape[axis] = -1
+    return vector.reshape(shape)
+
+
+def _batch_normalization(call: Call, inputs: Inputs) -> Tensor | tuple[Tensor, ...]:
+    x, scale, shift, mean, var = (need(inputs, i) for i in range(5))
+    epsilon = call.attr("epsilon", 1e-5)
+    training = bool(call.attr("training_mode", 0)) or (call.opset < 14 and len(call.node.outputs) > 1)
+    extra: tuple[Tensor, ...] = ()
+    if training:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        batch_mean, batch_var = x.mean(axes), x.var(axes, correction=0)
+        momentum = call.attr("momentum", 0.9)
+        extra = (mean * momentum + batch_mean * (1 - momentum), var * momentum + batch_var * (1 - momentum))
+        mean, var = batch_mean, batch_var
+    if call.opset < 9 and not call.attr("spatial", 1):
+        raise NotImplementedError("BatchNormalization with spatial=0")
+    scale, shift, mean, var = (channelwise(v, x.dim(), 1) for v in (scale, shift, mean, var))
+    y = (x - mean) / torch.sqrt(var + epsilon) * scale + shift
+    return (y, *extra[: len(call.node.outputs) - 1]) if extra else y
+
+
+def _instance_normalization(call: Call, inputs: Inputs) -> Tensor:
+    x, scale, shift = (need(inputs, i) for i in range(3))
+    axes = list(range(2, x.dim()))
+    y = (x - x.mean(axes, keepdim=True)) / torch.sqrt(
+        x.var(axes, correction=0, keepdim=True) + call.attr("epsilon", 1e-5)
+    )
+    return y * channelwise(scale, x.dim(), 1) + channelwise(shift, x.dim(), 1)
+
+
+def _group_normalization(call: Call, inputs: Inputs) -> Tensor:
+    x, scale, shift = (need(inputs, i) for i in range(3))
+    groups = call.attr("num_groups")
+    grouped = x.reshape(x.shape[0], groups, -1)
+    centred = grouped - grouped.mean(-1, keepdim=True)
+    y = centred / torch.sqrt(grouped.var(-1, correction=0, keepdim=True) + call.attr("epsilon", 1e-5))
+    if scale.shape[0] == groups and groups != x.shape[1]:  # opset 18: one scale per group
+        scale, shift = (v.repeat_interleave(x.shape[1] // groups) for v in (scale, shift))
+    return y.reshape(x.shape) * channelwise(scale, x.dim(), 1) + channelwise(shift, x.dim(), 1)
+
+
+def _layer_normalization(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    x, scale, shift = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
+    axis = call.attr("axis", -1) % x.dim()
+    axes = list(range(axis, x.dim()))
+    mean = x.mean(axes, keepdim=True)
+    inverse = torch.rsqrt(x.var(axes, correction=0, keepdim=True) + call.attr("epsilon", 1e-5))
+    y = (x - mean) * inverse * scale
+    return (y if shift is None else y + shift), mean, inverse
+
+
+def _rms_normalization(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    x, scale = need(inputs, 0), need(inputs, 1)
+    axis = call.attr("axis", -1) % x.dim()
+    axes = list(range(axis, x.dim()))
+    inverse = torch.rsqrt((x * x).mean(axes, keepdim=True) + call.attr("epsilon", 1e-5))
+    return x * inverse * scale, inverse
+
+
+def _simplified_layer_normalization(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    return _rms_normalization(call, inputs)
+
+
+def _lp_normalization(call: Call, inputs: Inputs) -> Tensor:
+    x = need(inputs, 0)
+    norm = torch.linalg.vector_norm(x, ord=call.attr("p", 2), dim=call.attr("axis", -1), keepdim=True)
+    return torch.where(norm == 0, torch.zeros_like(x), x / norm)
+
+
+def _mean_variance_normalization(call: Call, inputs: Inputs) -> Tensor:
+    x = need(inputs, 0)
+    axes = list(call.attr("axes", (0, 2, 3)))
+    return (x - x.mean(axes, keepdim=True)) / (torch.sqrt(x.var(axes, correction=0, keepdim=True)) + 1e-9)
+
+
+def _softmax(call: Call, inputs: Inputs, *, log: bool = False) -> Tensor:
+    x = need(inputs, 0)
+    function = torch.log_softmax if log else torch.softmax
+    if call.opset >= 13:
+        return function(x, dim=call.attr("axis", -1))
+    axis = call.attr("axis", 1) % x.dim()
+    flat = x.reshape(*x.shape[:axis], -1)  # before opset 13 all axes from `axis` on are normalized together
+    return function(flat, dim=-1).reshape(x.shape)
+
+
+def affine(call: Call, inputs: Inputs) -> Tensor:
+    """Return s * x + t (internal operator): s, t broadcast against x, or vectors along ``axis`` where that is given."""
+    x, s, t = need(inputs, 0), need(inputs, 1), need(inputs, 2)
+    if "axis" not in call.node.attributes:
+        return x * s + t
+    axis = call.attr("axis", 1) % max(x.dim(), 1)
+    return x * channelwise(s, x.dim(), axis) + channelwise(t, x.dim(), axis)
+
+
+NORMALIZATION: dict[str, Implementation] = {
+    "BatchNormalization": _batch_normalization,
+    "GroupNormalization": _group_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "LayerNormalization": _layer_normalization,
+    "LogSoftmax": lambda call, inputs: _softmax(call, inputs, log=True),
+    "LpNormalization": _lp_normalization,
+    "MeanVarianceNormalization": _mean_variance_normalization,
+    "RMSNormalization": _rms_normalization,
+    "SimplifiedLayerNormalization": _simplified_layer_normalization,
+    "Softmax": _softmax,
+}

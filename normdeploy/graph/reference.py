@@ -1,0 +1,68 @@
+"""Operators without a torch implementation here run through onnx's reference implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+def _with_float(node: onnx.NodeProto, floats: torch.dtype) -> onnx.NodeProto:
+    """Promote the float dtypes that a node names in its attributes."""
+    double = onnx.TensorProto.DOUBLE if floats == torch.float64 else onnx.TensorProto.FLOAT
+    for attribute in node.attribute:
+        if attribute.name in ("to", "dtype") and attribute.i in (
+            onnx.TensorProto.FLOAT,
+            onnx.TensorProto.FLOAT16,
+            onnx.TensorProto.BFLOAT16,
+        ):
+            attribute.i = double
+    return node
+
+
+def reference_session(node: ir.Node, opset: int, floats: torch.dtype) -> ReferenceEvaluator:
+    """Return a reference evaluator of a model that holds this one node.
+
+    Raises:
+        GraphError: the operator is random or unknown to onnx.
+    """
+    if node.op_type in _RANDOM:
+        raise GraphError(
+            f"operator {node.op_type} ({node.name}) is random; a reference value needs a deterministic graph: remove it"
+        )
+    proto = _with_float(ir.to_proto(node), floats)
+    inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(name for name in proto.input if name)]
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    graph = onnx.GraphProto(name="one_node", node=[proto], input=inputs, output=outputs)
+    domain = "" if node.domain in ("", "ai.onnx") else node.domain
+    model = onnx.ModelProto(
+        ir_version=10, graph=graph, opset_import=[onnx.OperatorSetIdProto(domain=domain, version=opset)]
+    )
+    try:
+        return ReferenceEvaluator(model)
+    except Exception as error:  # the reference raises plain RuntimeError, NotImplementedError and its own classes
+        raise GraphError(
+            f"operator {node.domain or 'ai.onnx'}::{node.op_type} ({node.name}) has no reference implementation "
+            f"({error}); expected a standard ONNX operator"
+        ) from error
+
+
+def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tensor | None]) -> list[Tensor]:
+    """Evaluate one node by the reference implementation; gradients stop here."""
+    feeds: dict[str, npt.NDArray[np.generic]] = {}
+    for value, tensor in zip(node.inputs, inputs, strict=True):
+        if value is not None and tensor is not None:
+            feeds[str(value.name)] = tensor.detach().numpy()
+    wanted = [str(output.name) for output in node.outputs if output.name]
+    results = session.run(wanted, feeds)
+    return [result if isinstance(result, Tensor) else torch.from_numpy(np.array(result)) for result in results]

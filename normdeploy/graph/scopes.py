@@ -1,0 +1,31 @@
+"""Where a node stands in the user's model."""
+
+from __future__ import annotations
+
+import ast
+
+import onnx_ir as ir
+
+WHERE = "normdeploy.where"
+"""Node metadata key that overrides the exporter's module scopes."""
+
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def module_path(node: ir.Node) -> str:
+    """Return the dotted path of the innermost module that a node was traced from; the node's name outside torch.
+
+    The root module's own operators have the path ``""`` in the exporter's scopes; they are named by their node.
+    """
+    override = node.metadata_props.get(WHERE)
+    if override:
+        return override
+    scopes = node.metadata_props.get(NAME_SCOPES)
+    if scopes:
+        names = ast.literal_eval(scopes)
+        modules = [name for name in names[:-1] if name]
+        if modules:
+            return str(modules[-1])
+    if node.name:
+        return node.name
+    return node.outputs[0].name or node.op_type if node.outputs else node.op_type

@@ -1,0 +1,175 @@
+"""The evaluator's promotion, fetching, replacing, hooks and control flow."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+
+from normdeploy.errors import GraphError, InputError
+from normdeploy.graph import Evaluator, evaluate_region
+
+CHAIN = """
+<ir_version: 10, opset_import: ["" : 20]>
+chain (float[N, 3] x) => (float[N, 3] y)
+<float[3] w = {0.1, 0.2, 0.3}>
+{
+  a = Mul(x, w)
+  b = Exp(a)
+  y = Sub(b, x)
+}
+"""
+
+
+def test_floats_are_promoted_and_weights_are_not_rounded_again():
+    model = ir.from_onnx_text(CHAIN)
+    x = np.array([[1.0, 2.0, 3.0]]) / 3
+    w = np.array([0.1, 0.2, 0.3], np.float32).astype(np.float64)
+    got = Evaluator(model).run({"x": x})["y"]
+    assert got.dtype == torch.float64
+    np.testing.assert_allclose(got.numpy(), np.exp(x * w) - x, rtol=1e-15)
+
+
+def test_float32_evaluation_stays_in_float32():
+    got = Evaluator(ir.from_onnx_text(CHAIN), dtype=torch.float32).run({"x": np.ones((2, 3))})["y"]
+    assert got.dtype == torch.float32
+
+
+def test_fetch_names_intermediates_and_replace_overrides_them():
+    evaluator = Evaluator(ir.from_onnx_text(CHAIN))
+    x = np.ones((1, 3))
+    assert set(evaluator.run({"x": x}, fetch=["a", "y"])) == {"a", "y"}
+    forced = evaluator.run({"x": x}, replace={"a": torch.zeros(1, 3)})["y"]
+    np.testing.assert_allclose(forced.numpy(), np.zeros((1, 3)), atol=1e-15)
+    weightless = evaluator.run({"x": x}, replace={"w": torch.zeros(3)})["y"]
+    np.testing.assert_allclose(weightless.numpy(), np.zeros((1, 3)), atol=1e-15)
+
+
+def test_hook_sees_every_node_and_may_change_its_results():
+    seen = []
+
+    def hook(node, results):
+        seen.append(node.op_type)
+        return [result * 2 for result in results] if node.op_type == "Mul" else None
+
+    evaluator = Evaluator(ir.from_onnx_text(CHAIN))
+    x = np.ones((1, 3))
+    doubled = evaluator.run({"x": x}, hook=hook)["y"]
+    assert seen == ["Mul", "Exp", "Sub"]
+    w = np.array([0.1, 0.2, 0.3], np.float32).astype(np.float64)
+    np.testing.assert_allclose(doubled.numpy(), np.exp(2 * w)[None] - 1, rtol=1e-14)
+
+
+def test_gradients_flow_to_the_inputs():
+    x = torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
+    Evaluator(ir.from_onnx_text(CHAIN)).run({"x": x})["y"].sum().backward()
+    w = np.array([0.1, 0.2, 0.3], np.float32).astype(np.float64)
+    np.testing.assert_allclose(x.grad.numpy()[0], w * np.exp(w) - 1, rtol=1e-14)
+
+
+def test_a_missing_feed_and_an_unknown_name_are_named():
+    evaluator = Evaluator(ir.from_onnx_text(CHAIN))
+    with pytest.raises(InputError, match="'x'"):
+        evaluator.run({})
+    with pytest.raises(GraphError, match="nowhere"):
+        evaluator.run({"x": np.ones((1, 3))}, fetch=["nowhere"])
+
+
+def test_random_operators_have_no_reference_value():
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }'
+    )
+    with pytest.raises(GraphError, match="random"):
+        Evaluator(model).run({"x": np.ones(2)})
+
+
+def test_operators_outside_the_table_run_through_the_reference_implementation():
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[1, 2, 2, 2] x) => (float[1, 8, 1, 1] y)'
+        " { y = SpaceToDepth <blocksize = 2> (x) }"
+    )
+    x = np.arange(8, dtype=np.float64).reshape(1, 2, 2, 2)
+    got = Evaluator(model).run({"x": x})["y"]
+    assert got.dtype == torch.float64
+    assert got.flatten().tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+IF = """
+<ir_version: 10, opset_import: ["" : 20]>
+choose (bool c, float[2] x) => (float[2] y)
+<float[2] w = {2, 3}>
+{
+  y = If (c) <
+    then_branch = yes () => (float[2] a) { a = Mul(x, w) },
+    else_branch = no () => (float[2] b) { b = Add(x, w) }
+  >
+}
+"""
+
+
+@pytest.mark.parametrize(("condition", "expected"), [(True, [10, 15]), (False, [7, 8])])
+def test_if_reads_values_of_the_outer_graph(condition, expected):
+    got = Evaluator(ir.from_onnx_text(IF)).run({"c": np.array(condition), "x": np.array([5.0, 5.0])})["y"]
+    assert got.tolist() == expected
+
+
+LOOP = """
+<ir_version: 10, opset_import: ["" : 20]>
+repeat (float[2] x) => (float[2] y, float[K, 2] history)
+<int64 n = {3}, float[2] w = {2, 0.5}>
+{
+  go = Constant <value = bool {1}> ()
+  y, history = Loop (n, go, x) <
+    body = step (int64 i, bool going, float[2] state) => (bool still, float[2] next, float[2] seen) {
+      still = Identity(going)
+      next = Mul(state, w)
+      seen = Identity(next)
+    }
+  >
+}
+"""
+
+
+def test_loop_agrees_with_onnxruntime():
+    model = ir.from_onnx_text(LOOP)
+    x = np.array([1.0, 8.0])
+    got = Evaluator(model).run({"x": x})
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    for value, expected in zip(got.values(), session.run(None, {"x": x.astype(np.float32)}), strict=True):
+        np.testing.assert_allclose(value.numpy(), expected)
+
+
+def test_functions_are_inlined():
+    model = ir.from_onnx_text(
+        """
+        <ir_version: 10, opset_import: ["" : 20, "own" : 1]>
+        g (float[2] x) => (float[2] y) { y = own.Twice(x) }
+        <domain: "own", opset_import: ["" : 20]>
+        Twice (a) => (b) { b = Add(a, a) }
+        """
+    )
+    assert Evaluator(model).run({"x": np.array([1.0, 2.0])})["y"].tolist() == [2, 4]
+    assert model.functions  # the caller's model is left as it was
+
+
+def test_a_region_is_evaluated_from_values_to_values():
+    model = ir.from_onnx_text(CHAIN)
+    nodes = list(model.graph)
+    (out,) = evaluate_region(
+        nodes[1:],
+        {nodes[0].outputs[0]: torch.zeros(1, 3), model.graph.inputs[0]: torch.ones(1, 3)},
+        [nodes[2].outputs[0]],
+    )
+    assert out.tolist() == [[0.0, 0.0, 0.0]]
+    with pytest.raises(GraphError, match="not fed"):
+        evaluate_region(nodes[2:], {}, [nodes[2].outputs[0]])
+
+
+def test_casts_between_floats_keep_the_precision_and_casts_to_integers_do_not():
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[2] x) => (float[2] y, int64[2] z)'
+        " { h = Cast <to = 10> (x) y = CastLike(h, x) z = Cast <to = 7> (x) }"
+    )
+    got = Evaluator(model).run({"x": np.array([1 / 3, -2.7])})
+    assert got["y"].tolist() == [1 / 3, -2.7]
+    assert got["z"].tolist() == [0, -2]

@@ -1,0 +1,92 @@
+"""Reading, writing and naming."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from normdeploy.errors import GraphError, OutputExistsError, UsageError
+from normdeploy.graph import files, load_graph, module_path, save_graph
+
+TEXT = (
+    '<ir_version: 10, opset_import: ["" : 20]> g (float[N, 4] x) => (float[N, 4] y)'
+    " <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }"
+)
+
+
+def test_a_graph_comes_back_as_it_was_written(tmp_path):
+    save_graph(ir.from_onnx_text(TEXT), tmp_path / "a.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.onnx"]
+    again = load_graph(tmp_path / "a.onnx")
+    assert again.graph.initializers["w"].const_value.numpy().tolist() == [1, 2, 3, 4]
+
+
+def test_nothing_is_overwritten_unasked(tmp_path):
+    target = tmp_path / "a.onnx"
+    target.write_bytes(b"mine")
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        save_graph(ir.from_onnx_text(TEXT), target)
+    assert target.read_bytes() == b"mine"
+    save_graph(ir.from_onnx_text(TEXT), target, overwrite=True)
+    assert load_graph(target).graph.outputs[0].name == "y"
+
+
+def test_an_invalid_graph_leaves_no_file(tmp_path):
+    model = ir.from_onnx_text(TEXT)
+    model.graph[0].op_type = "NoSuchOperator"
+    with pytest.raises(GraphError, match="not valid ONNX"):
+        save_graph(model, tmp_path / "a.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_above_the_limit_go_to_a_file_beside(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "ONE_FILE_LIMIT", 8)
+    big = ir.Tensor(np.arange(4096 * 4, dtype=np.float32).reshape(4096, 4), name="w")
+    model = ir.from_onnx_text(TEXT)
+    model.graph.initializers["w"].const_value = big
+    model.graph.initializers["w"].shape = ir.Shape([4096, 4])
+    save_graph(model, tmp_path / "a.onnx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.onnx", "a.onnx.data"]
+    loaded = onnx.load(tmp_path / "a.onnx")
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(loaded.graph.initializer[0]), big.numpy())
+
+
+@pytest.mark.parametrize("content", [None, b"not protobuf at all", b""])
+def test_an_unreadable_file_is_one_clear_error(tmp_path, content):
+    path = tmp_path / "a.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(GraphError, match=r"a\.onnx"):
+        load_graph(path)
+
+
+def test_a_missing_folder_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="does not exist"):
+        save_graph(ir.from_onnx_text(TEXT), tmp_path / "no" / "a.onnx")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "expected"),
+    [
+        ("['', 'layer1', 'layer1.0', 'conv2d']", "layer1.0"),
+        ("['', 'add']", "the_node"),
+        (None, "the_node"),
+    ],
+)
+def test_module_path_is_the_innermost_module(scopes, expected):
+    node = ir.Node("", "Relu", [None], name="the_node")
+    if scopes:
+        node.metadata_props["pkg.torch.onnx.name_scopes"] = scopes
+    assert module_path(node) == expected
+    node.metadata_props["normdeploy.where"] = "mine"
+    assert module_path(node) == "mine"
+
+
+def test_traces_do_not_ship(tmp_path):
+    model = ir.from_onnx_text(TEXT)
+    model.graph[0].metadata_props.update(
+        {"pkg.torch.onnx.stack_trace": "/home/me/secret.py", "pkg.torch.onnx.name_scopes": "['', 'a', 'mul']"}
+    )
+    save_graph(model, tmp_path / "a.onnx")
+    assert b"secret" not in (tmp_path / "a.onnx").read_bytes()
+    assert module_path(load_graph(tmp_path / "a.onnx").graph[0]) == "a"
