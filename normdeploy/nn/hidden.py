@@ -1,0 +1,162 @@
+"""Tensors and modes that ``nn.Module`` does not see.
+
+People write normalizations as plain Python classes, or keep running statistics in plain attributes. Then
+``state_dict()``, ``parameters()``, ``.to()`` and ``.eval()`` of the network pass them by. The functions here walk the
+whole object tree: registered modules, and every plain object, list, tuple or dict they hold.
+
+A *hidden tensor* is a tensor reachable from the network that its ``state_dict()`` would lose. Its path is spelled as
+``state_dict()`` would spell it (``norms.0.running_mean``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normdeploy.errors import ModelError, WeightsError
+from normdeploy.nn.reach import is_foreign, walk
+
+
+@dataclass(frozen=True)
+class HiddenTensor:
+    """A tensor that ``state_dict()`` of the network does not contain.
+
+    Args:
+        path: dotted path from the network, e.g. ``"norm1.running_mean"``.
+        tensor: the tensor held there now. Authors reassign running statistics: list them anew after each forward.
+    """
+
+    path: str
+    tensor: Tensor
+
+    def assign(self, value: Tensor) -> None:
+        """Put ``value`` in, in place: an optimizer or a closure may know the tensor.
+
+        Raises:
+            WeightsError: a tensor with gradient has another shape. Running statistics may change theirs.
+        """
+        held = self.tensor
+        if held.requires_grad and held.shape != value.shape:
+            raise WeightsError(
+                f"{self.path} has shape {tuple(value.shape)} in the weights; the model has {tuple(held.shape)}: "
+                "use weights made by this definition of the model"
+            )
+        held.data = value.detach().to(device=held.device, dtype=held.dtype, copy=True)
+
+
+def walk_objects(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield ``(path, object)`` for every module and every plain object of the user's reachable from ``model``, once.
+
+    The network itself comes first and has the path ``""``.
+    """
+    for found in walk(model):
+        value = found.value
+        if isinstance(value, nn.Module) or (
+            hasattr(value, "__dict__") and not isinstance(value, Tensor) and not is_foreign(value)
+        ):
+            yield found.path, value
+
+
+def hidden_tensors(model: nn.Module) -> list[HiddenTensor]:
+    """List every tensor reachable from ``model`` that its ``state_dict()`` would lose, each once."""
+    return [
+        HiddenTensor(found.path, found.value)
+        for found in walk(model)
+        if isinstance(found.value, Tensor) and not found.registered
+    ]
+
+
+def trainable(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """List ``(path, tensor)`` of what can be trained: parameters with gradient, then hidden leaves with gradient."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    hidden = [(h.path, h.tensor) for h in hidden_tensors(model)]
+    return named + [(path, t) for path, t in hidden if t.requires_grad and t.is_leaf]
+
+
+def full_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return ``state_dict()`` and the hidden tensors, detached, by path (views of the live tensors, not copies).
+
+    Raises:
+        ModelError: a hidden tensor has the path of a visible one.
+    """
+    state = {key: value.detach() for key, value in model.state_dict().items() if isinstance(value, Tensor)}
+    for hidden in hidden_tensors(model):
+        if hidden.path in state:
+            raise ModelError(
+                f"two tensors are both called {hidden.path}; expected one name each: rename one of the attributes"
+            )
+        state[hidden.path] = hidden.tensor.detach()
+    return state
+
+
+def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load what :func:`full_state` returned: every tensor, none missing, none left over.
+
+    Hidden running statistics may come with another shape than the freshly built ones (some authors' grow a dimension
+    at the first update); anything else must match.
+
+    Raises:
+        WeightsError: names the missing, unexpected and misshapen keys.
+    """
+    visible = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
+    hidden = {h.path: h for h in hidden_tensors(model)}
+    missing = sorted((visible.keys() | hidden.keys()) - state.keys())
+    unexpected = sorted(state.keys() - visible.keys() - hidden.keys())
+    misshapen = [
+        f"{key} {tuple(state[key].shape)} instead of {tuple(value.shape)}"
+        for key, value in visible.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    if missing or unexpected or misshapen:
+        parts = [
+            f"{word}: {', '.join(keys)}"
+            for word, keys in (("missing", missing), ("unexpected", unexpected), ("other shape", misshapen))
+            if keys
+        ]
+        raise WeightsError(
+            f"the weights do not fit {type(model).__name__} ({'; '.join(parts)}); expected exactly its "
+            f"{len(visible) + len(hidden)} tensors: use weights made by this definition of the model, or train it again"
+        )
+    model.load_state_dict({key: state[key] for key in visible}, strict=False)
+    for path, place in hidden.items():
+        place.assign(state[path])
+
+
+def move(model: nn.Module, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> None:
+    """Move the network, hidden tensors included, in place; ``dtype`` applies to floating-point tensors only."""
+    model.to(device=device, dtype=dtype)
+    for hidden in hidden_tensors(model):
+        tensor = hidden.tensor
+        tensor.data = tensor.data.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+        if tensor.grad is not None:
+            tensor.grad = None
+
+
+def set_mode(model: nn.Module, training: bool) -> None:
+    """Set training or evaluation everywhere: ``model.train()`` and every hidden bool called ``training``."""
+    model.train(training)
+    for _, owner in walk_objects(model):
+        if isinstance(owner, nn.Module):
+            owner.training = training
+        elif isinstance(vars(owner).get("training"), bool):
+            owner.training = training  # type: ignore[attr-defined]  # just seen in its __dict__
+
+
+@contextmanager
+def mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Set the mode as :func:`set_mode` does and give every object its own mode back afterwards."""
+    before = [
+        (owner, vars(owner)["training"])
+        for _, owner in walk_objects(model)
+        if isinstance(vars(owner).get("training"), bool)
+    ]
+    set_mode(model, training)
+    try:
+        yield
+    finally:
+        for owner, value in before:
+            owner.training = value  # type: ignore[attr-defined]  # just seen in its __dict__
