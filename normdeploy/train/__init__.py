@@ -1,0 +1,29 @@
+"""Training: one loop for CPU, one GPU and many processes."""
+
+from normdeploy.recipe import TrainSection, train_settings
+from normdeploy.train.data import Split, Splits, batches, split_rows
+from normdeploy.train.from_recipe import train
+from normdeploy.train.history import Epoch, History
+from normdeploy.train.loop import TrainResult, fit
+from normdeploy.train.score import Score, loss_of, score
+from normdeploy.train.weights import load_weights, read_metadata, save_weights
+
+__all__ = [
+    "Epoch",
+    "History",
+    "Score",
+    "Split",
+    "Splits",
+    "TrainResult",
+    "TrainSection",
+    "batches",
+    "fit",
+    "load_weights",
+    "loss_of",
+    "read_metadata",
+    "save_weights",
+    "score",
+    "split_rows",
+    "train",
+    "train_settings",
+]

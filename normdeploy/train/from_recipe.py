@@ -1,0 +1,62 @@
+"""Train what a recipe describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from normdeploy.errors import RecipeError, SourceError
+from normdeploy.recipe import DIGEST_KEY, Recipe
+from normdeploy.sources import build, load_source
+from normdeploy.train.data import Splits
+from normdeploy.train.loop import TrainResult, fit
+
+
+def recipe_data(recipe: Recipe) -> Splits:
+    """Call the recipe's data function.
+
+    Raises:
+        RecipeError: the recipe has no ``[data]`` table.
+        SourceError: the function cannot be loaded or does not return a :class:`Splits`.
+    """
+    if recipe.data is None:
+        raise RecipeError(f"{recipe.path}: table [data] is missing; expected one with source: name what to train on")
+    function: Callable[..., Any] = load_source(recipe.data.source, folder=recipe.folder)
+    splits = function(**recipe.data.arguments)
+    if not isinstance(splits, Splits):
+        raise SourceError(
+            f"{recipe.data.source} returned a {type(splits).__name__}; expected normdeploy.train.Splits: return one"
+        )
+    return splits
+
+
+def train(recipe: Recipe, *, device: str = "auto", show: bool = True, history: bool = False) -> TrainResult:
+    """Train the recipe's model and write its weights, with the digest of what decided them in the header.
+
+    An interrupted run goes on from its last whole epoch (``<weights>.checkpoint`` beside the weights).
+
+    Args:
+        recipe: see `normdeploy.recipe.load_recipe`.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``.
+        show: draw a progress bar.
+        history: write ``<weights>.history.json`` and ``.png`` beside the weights.
+
+    Raises:
+        RecipeError: the recipe names no data.
+        SourceError: its model or data cannot be built.
+        UsageError: the device is unusable.
+        ModelError: the training diverges.
+    """
+    splits = recipe_data(recipe)
+    weights = recipe.weights_path
+    return fit(
+        lambda: build(recipe.model.source, recipe.model.arguments, folder=recipe.folder),
+        splits,
+        recipe.train,
+        device=device,
+        weights=weights,
+        history=weights.with_suffix(".history.json") if history else None,
+        checkpoint=weights.with_suffix(".checkpoint"),
+        metadata={DIGEST_KEY: recipe.training_digest()},
+        show=show,
+    )

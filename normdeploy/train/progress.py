@@ -1,0 +1,54 @@
+"""A progress bar with loss, accuracy and the time left."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from normdeploy.train.history import Epoch
+
+
+class TrainingProgress:
+    """Shows steps of a training as they happen; a context manager.
+
+    Args:
+        name: what is trained.
+        steps: how many steps there are at most.
+        done: steps an interrupted run had done already.
+        shown: false keeps silent (tests, and all processes but the first).
+        console: where to draw; standard error by default, so that standard output stays for results.
+    """
+
+    def __init__(
+        self, name: str, steps: int, *, done: int = 0, shown: bool = True, console: Console | None = None
+    ) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=14),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}  valid {task.fields[valid]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console or Console(stderr=True),
+            disable=not shown,
+        )
+        self._task = self._bar.add_task(name, total=steps, completed=done, loss="-", valid="-")
+
+    def __enter__(self) -> TrainingProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def step(self, loss: float) -> None:
+        """Advance by one step whose training loss was ``loss``."""
+        self._bar.update(self._task, advance=1, loss=f"{loss:.4f}")
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Show the validation result of an epoch."""
+        self._bar.update(self._task, valid=f"{epoch.valid_accuracy:.2%}")

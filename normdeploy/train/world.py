@@ -1,0 +1,105 @@
+"""The processes that train together: one, or as many as torchrun started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from normdeploy.errors import UsageError
+from normdeploy.train.data import Split
+from normdeploy.train.device import choose_device
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those that train together.
+
+    Args:
+        rank: its number, from 0; the first one writes files and shows progress.
+        size: how many there are.
+        device: where this one computes.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and shows."""
+        return self.rank == 0
+
+    def share(self, batch: Split) -> Split:
+        """Return this process's rows of a batch: every ``size``-th one."""
+        if self.size == 1:
+            return batch
+        return Split(batch.inputs[self.rank :: self.size], batch.targets[self.rank :: self.size])
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum of ``value`` over all processes (a collective call)."""
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value
+
+    def add_gradients(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each gradient by its sum over all processes, in one collective call."""
+        if self.size == 1:
+            return
+        gradients = [t.grad if t.grad is not None else torch.zeros_like(t) for t in tensors]
+        flat = self.total(torch.cat([g.flatten() for g in gradients]))
+        for tensor, part in zip(tensors, torch.split(flat, [g.numel() for g in gradients]), strict=True):
+            tensor.grad = part.view_as(tensor)
+
+    def agree(self, tensors: Iterable[Tensor]) -> None:
+        """Give all processes the first one's values (hand-written running statistics differ between them)."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+
+@contextmanager
+def joined_world(device: str = "auto") -> Iterator[World]:
+    """Join the processes that torchrun started (gloo on CPU, nccl on GPU), or be alone; leave them at the end.
+
+    Args:
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``; of many processes each takes the GPU of its
+            local number.
+
+    Raises:
+        UsageError: the device is not there, or the environment of torchrun is incomplete.
+    """
+    if dist.is_available() and dist.is_initialized():  # somebody else's group: use it, leave it
+        yield World(dist.get_rank(), dist.get_world_size(), _local_device(device))
+        return
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World(0, 1, choose_device(device))
+        return
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"WORLD_SIZE is {size} but {', '.join(missing)} is not set; expected the environment of torchrun: start "
+            "with torchrun"
+        )
+    where = _local_device(device)
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), where)
+    finally:
+        dist.destroy_process_group()
+
+
+def _local_device(device: str) -> torch.device:
+    chosen = choose_device(device)
+    number: int | None = chosen.index  # torch's stubs forget that there may be none
+    if chosen.type == "cuda" and number is None:
+        return choose_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+    return chosen
