@@ -1,0 +1,78 @@
+"""Weights files: whole into the model, or a message that names what does not fit."""
+
+import conventions_by_hand as by_hand
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from normdeploy.errors import WeightsError
+from normdeploy.export.weights import load_weights, read_weights
+from normdeploy.nn.hidden import full_state
+
+
+def network():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    model.extra = [by_hand.B1(4)]
+    return model
+
+
+def trained():
+    model = network()
+    with torch.no_grad():
+        for tensor in full_state(model).values():
+            if tensor.is_floating_point():
+                tensor.add_(torch.rand(tensor.shape) + 1)
+    model.extra[0].seen_mean = model.extra[0].seen_mean[None]  # grew a dimension, as it does in training
+    return model
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_hidden_tensors_are_loaded_with_the_others(tmp_path, suffix):
+    source, target = trained(), network()
+    state = {key: value.contiguous() for key, value in full_state(source).items()}
+    path = tmp_path / f"net{suffix}"
+    save_file(state, path) if suffix == ".safetensors" else torch.save({"state_dict": state}, path)
+    assert load_weights(target, path) == []
+    loaded = full_state(target)
+    assert all(torch.equal(loaded[key], state[key]) for key in state)
+
+
+def test_a_plain_state_dict_loads_and_what_it_misses_is_returned():
+    source, target = trained(), network()
+    prefixed = {f"module.{key}": value for key, value in source.state_dict().items()}
+    missed = load_weights(target, prefixed)
+    assert set(missed) == {f"extra.0.{name}" for name in ("gain", "shift", "seen_mean", "seen_var")}
+    assert torch.equal(target[0].weight, source[0].weight)
+
+
+def test_missing_unexpected_and_misshapen_keys_are_named_and_nothing_is_loaded():
+    source, target = trained(), network()
+    state = dict(source.state_dict())
+    del state["1.running_var"]
+    state["head.weight"] = torch.zeros(1)
+    state["0.bias"] = torch.zeros(7)
+    before = {key: value.clone() for key, value in target.state_dict().items()}
+    with pytest.raises(WeightsError) as error:
+        load_weights(target, state)
+    for part in ("missing [1.running_var]", "unexpected [head.weight]", "0.bias [7] instead of [4]"):
+        assert part in str(error.value)
+    assert all(torch.equal(value, before[key]) for key, value in target.state_dict().items())
+
+
+def test_files_that_hold_no_weights_are_refused(tmp_path):
+    with pytest.raises(WeightsError, match="does not exist"):
+        read_weights(tmp_path / "none.pt")
+    damaged = tmp_path / "net.safetensors"
+    damaged.write_bytes(b"not a file")
+    with pytest.raises(WeightsError, match="cannot be read"):
+        read_weights(damaged)
+    whole = tmp_path / "model.pt"
+    torch.save(nn.Linear(2, 2), whole)  # a pickled module would run code when read
+    with pytest.raises(WeightsError, match="state_dict"):
+        read_weights(whole)
+    number = tmp_path / "number.pt"
+    torch.save(3, number)
+    with pytest.raises(WeightsError, match="holds a int"):
+        read_weights(number)
