@@ -1,0 +1,113 @@
+"""ConvTranspose takes an affine map over.
+
+Weight W [Cin, Cout/g, k...]: row i feeds output channel group(i) * Cout/g + j, group(i) = i // (Cin/g).
+
+Behind (s * y + t per output channel): W'[i, j] = s[group(i) Cout/g + j] W[i, j], b' = s b + t. Note that the output
+channel is *not* the first axis of W; where Cin equals Cout the mistake keeps every shape right.
+
+In front (s * x + t per input channel): W'[i] = s[i] W[i]. Each output position sums a different set of taps, so t
+passes only where one tap reaches every position: all windows 1 wide, all strides 1, no padding, no output padding; then
+b'[c] = b[c] + sum_{i in group(c)} W[i, j] t[i].
+
+Refused: weights computed at run time, a map along another axis, t != 0 in front of a wider window, float16 overflow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.absorb_conv import new_bias, overflows, weights_refused
+from normdeploy.rewrite.affine.constant import (
+    along,
+    array_of,
+    copy_cost,
+    derive,
+    dtype_of,
+    fits,
+    integer,
+    ints,
+    optional,
+    required,
+    shape_of,
+)
+from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
+from normdeploy.rewrite.affine.search import Backward, Forward, describe
+
+
+def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
+    """Absorb a map behind the transposed convolution."""
+    del index, search
+    refused = weights_refused(node, mapping)
+    if refused is not None:
+        return refused
+    weight, bias = required(node, 1), optional(node, 2)
+    shape = shape_of(weight)
+    groups = integer(node, "group", 1)
+    channels = shape[1] * groups
+    scale, shift = along(mapping.scale, 1, channels), along(mapping.shift, 1, channels)
+    total = scale * (np.zeros(channels) if bias is None else array_of(bias)) + shift
+    spread = np.repeat(scale.reshape(groups, shape[1]), shape[0] // groups, axis=0)
+    factor = spread.reshape(shape[0], shape[1], *(1,) * (len(shape) - 2))
+    if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or not fits(dtype_of(weight), lambda: total):
+        return overflows(node)
+
+    def build(region: Region) -> ir.Value:
+        new_weight = weight if mapping.no_scale else derive(region, weight, lambda array: array * factor)
+        new = new_bias(region, node, channels, total, keep_absent=mapping.no_shift)
+        inputs = [node.inputs[0], new_weight] + ([] if new is None else [new])
+        return region.replace(node, inputs).outputs[0]
+
+    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + copy_cost(bias, node)
+    return BackwardPlan(build, (node,), (node,), extra)
+
+
+def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
+    """Absorb a map in front of the transposed convolution."""
+    del search
+    if index != 0:
+        return Refusal(f"{describe(node)} reads it as its weight", node)
+    refused = weights_refused(node, mapping)
+    if refused is not None:
+        return refused
+    if not mapping.no_shift and not _one_tap(node):
+        return Refusal(f"the border of {describe(node)} sees fewer taps and the shift is not zero", node)
+    weight, bias = required(node, 1), optional(node, 2)
+    shape = shape_of(weight)
+    groups = integer(node, "group", 1)
+    channels = shape[1] * groups
+    factor = along(mapping.scale, 1, shape[0]).reshape(-1, *(1,) * (len(shape) - 1))
+    total = np.zeros(channels) if bias is None else array_of(bias)
+    if not mapping.no_shift:
+        taps = array_of(weight).reshape(groups, shape[0] // groups, shape[1])
+        shift = along(mapping.shift, 1, shape[0]).reshape(groups, shape[0] // groups)
+        total = total + np.einsum("gij,gi->gj", taps, shift).reshape(-1)
+
+    def rows(array: Array) -> Array:
+        return array * factor
+
+    if not fits(dtype_of(weight), lambda: rows(array_of(weight))) or not fits(dtype_of(weight), lambda: total):
+        return overflows(node)
+
+    def build(region: Region, raw: ir.Value) -> None:
+        new_weight = weight if mapping.no_scale else derive(region, weight, rows)
+        new = bias if mapping.no_shift else new_bias(region, node, channels, total, keep_absent=False)
+        inputs = [raw, new_weight] + ([] if new is None else [new])
+        region.same(node.outputs[0], region.replace(node, inputs).outputs[0])
+
+    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + (
+        0.0 if mapping.no_shift else copy_cost(bias, node)
+    )
+    return ForwardPlan(build, (node,), (node,), extra)
+
+
+def _one_tap(node: ir.Node) -> bool:
+    window = shape_of(required(node, 1))[2:]
+    return (
+        all(size == 1 for size in window)
+        and all(stride == 1 for stride in ints(node, "strides", ()))
+        and not any(ints(node, "pads", ()))
+        and not any(ints(node, "output_padding", ()))
+        and "output_shape" not in node.attributes
+    )

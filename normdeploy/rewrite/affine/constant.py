@@ -1,0 +1,159 @@
+"""Constants: they absorb any map, and every absorbing operator writes its new weights through here.
+
+Also the two questions asked of each new weight: does a copy have to be made because another operator keeps the old
+one, and does the result still fit the stored dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, constant_tensor, tensor64
+from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal, Region
+
+_LARGEST = {ir.DataType.FLOAT16: 65504.0}
+
+
+def absorb(value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
+    """Absorb a map into a constant c: c' = s * c + t.
+
+    Legal where c is a float and broadcasts against s and t without growing in rank. Refused where c' overflows its
+    dtype. What it grows by counts as cost.
+    """
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    if tensor.dtype not in FLOATS:
+        return Refusal(f"the constant '{value.name}' holds no floating-point numbers")
+    shape = tuple(tensor.shape.numpy())
+    padded = (1,) * (mapping.rank - len(shape)) + shape
+    result = np.broadcast_shapes(mapping.scale.shape, mapping.shift.shape, padded)
+    if len(shape) > mapping.rank:
+        return Refusal(f"the constant '{value.name}' has more dimensions than what it is combined with")
+
+    leading = 0  # axes of size 1 in front that the constant did not have: a bias stays a vector
+    while leading < mapping.rank - len(shape) and result[leading] == 1:
+        leading += 1
+
+    def compute() -> Array:
+        return np.array(np.broadcast_to(mapping(tensor64(tensor).reshape(padded)), result)).reshape(result[leading:])
+
+    if not fits(tensor.dtype, compute):
+        return Refusal(f"the constant '{value.name}' would overflow {tensor.dtype.name.lower()}")
+
+    def build(region: Region) -> ir.Value:
+        dtype = value.dtype or tensor.dtype
+        return region.constant(compute, result[leading:], dtype, name=str(value.name), succeeds=value)
+
+    grown = (math.prod(result) - math.prod(shape)) * cost.itemsize(value)
+    return BackwardPlan(build, cost=copy_cost(value, reader) + grown)
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Tell whether a value is a float constant that no caller can override."""
+    tensor = constant_tensor(value)
+    return tensor is not None and tensor.dtype in FLOATS
+
+
+def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
+    """Return the bytes of the copy that is needed because others than ``reader`` keep the old constant."""
+    if value is None or all(usage.node is reader for usage in value.uses()):
+        return 0.0
+    return cost.copy_bytes(value)
+
+
+def fits(dtype: ir.DataType, compute: Callable[[], Array]) -> bool:
+    """Tell whether a new weight can be stored; only float16 is narrow enough to be asked."""
+    largest = _LARGEST.get(dtype)
+    return largest is None or bool(np.abs(compute()).max(initial=0.0) <= largest)
+
+
+def derive(
+    region: Region, value: ir.Value, transform: Callable[[Array], Array], shape: Sequence[int] | None = None
+) -> ir.Value:
+    """Register ``transform(value)``, computed in float64 from the exact constant ``value``.
+
+    Args:
+        region: where.
+        value: a float constant.
+        transform: from and to float64 arrays.
+        shape: the result's; the same as before by default.
+    """
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    return region.constant(
+        lambda: transform(tensor64(tensor)),
+        tuple(tensor.shape.numpy()) if shape is None else shape,
+        tensor.dtype,
+        name=str(value.name),
+        succeeds=value,
+    )
+
+
+def array_of(value: ir.Value) -> Array:
+    """Return a float constant's exact value."""
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    return tensor64(tensor)
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """Return a constant's shape."""
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    return tuple(tensor.shape.numpy())
+
+
+def dtype_of(value: ir.Value) -> ir.DataType:
+    """Return a constant's dtype."""
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    return tensor.dtype
+
+
+def along(array: Array, axis: int, size: int) -> Array:
+    """Return s or t, which varies along ``axis`` only, as a vector of ``size``."""
+    return (
+        np.array(np.broadcast_to(array.reshape(-1), (size,))) if array.shape[axis] in (1, size) else array.reshape(-1)
+    )
+
+
+def optional(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an optional input: None where it is absent or has the empty name."""
+    if len(node.inputs) <= index:
+        return None
+    value = node.inputs[index]
+    return None if value is None or value.name == "" else value
+
+
+def required(node: ir.Node, index: int) -> ir.Value:
+    """Return an input that the operator cannot do without."""
+    value = optional(node, index)
+    if value is None:
+        raise ValueError(f"{node.op_type} {node.name!r} lacks input {index}; expected a valid graph")
+    return value
+
+
+def ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
+    """Return an attribute that is a list of integers."""
+    return list(node.attributes[name].as_ints()) if name in node.attributes else list(default)
+
+
+def integer(node: ir.Node, name: str, default: int) -> int:
+    """Return an integer attribute."""
+    return node.attributes[name].as_int() if name in node.attributes else default
+
+
+def string(node: ir.Node, name: str, default: str) -> str:
+    """Return a string attribute."""
+    return node.attributes[name].as_string() if name in node.attributes else default
+
+
+def floating(node: ir.Node, name: str, default: float) -> float:
+    """Return a float attribute."""
+    return node.attributes[name].as_float() if name in node.attributes else default

@@ -1,0 +1,88 @@
+"""Add, Sub, Sum pass a map on to all their operands: s * (a + b) + t = (s a + t) + s b.
+
+Behind: the scale goes into every operand, the shift into one, and only if every one takes it; a constant operand takes
+anything (this is how the bias Add of a Linear absorbs). In front: (x + t) + b = (x + b) + t, for a map without scale.
+
+Refused:
+- an operand does not take its part, or is broadcast along an axis where s varies;
+- in front, s is not 1: the other operand would have to be divided by s.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.axes import dims_of, restrict, widen
+from normdeploy.rewrite.affine.constant import is_constant, required
+from normdeploy.rewrite.affine.cross import pass_on
+from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
+from normdeploy.rewrite.affine.search import Backward, Forward, describe
+
+
+def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
+    """Pass a map behind the sum on to every operand."""
+    del index
+    operands = [required(node, position) for position in range(len(node.inputs))]
+    # who takes the shift: a constant if there is one, else whoever can; a subtrahend would need -t
+    takers = [0] if mapping.no_shift else sorted(range(len(operands)), key=lambda at: not is_constant(operands[at]))
+    first: Refusal | None = None
+    for taker in takers:
+        before = search.attempt()
+        plans = _plan(node, operands, mapping, taker, search)
+        if not isinstance(plans, Refusal):
+            return _joined(node, plans)
+        search.give_up(before)
+        first = first or plans
+    assert first is not None
+    return first
+
+
+def _plan(
+    node: ir.Node, operands: list[ir.Value], mapping: AffineMap, taker: int, search: Backward
+) -> list[BackwardPlan] | Refusal:
+    plans: list[BackwardPlan] = []
+    for position, value in enumerate(operands):
+        part = mapping if position == taker else mapping.without_shift()
+        if position == taker and node.op_type == "Sub" and position == 1:
+            part = mapping.with_shift(-mapping.shift)
+        if not is_constant(value):
+            dims = dims_of(value)
+            scale = None if dims is None else restrict(part.scale, dims)
+            shift = None if dims is None else restrict(part.shift, dims)
+            if scale is None or shift is None:
+                return Refusal(f"an operand of {describe(node)} is broadcast along the axis where it varies", node)
+            part = AffineMap(scale, shift)
+        plan = search.into(value, part, node)
+        if isinstance(plan, Refusal):
+            return plan
+        plans.append(plan)
+    return plans
+
+
+def _joined(node: ir.Node, plans: list[BackwardPlan]) -> BackwardPlan:
+    def build(region: Region) -> ir.Value:
+        return region.replace(node, [plan.build(region) for plan in plans]).outputs[0]
+
+    return BackwardPlan(
+        build,
+        (*(old for plan in plans for old in plan.old), node),
+        tuple(taken for plan in plans for taken in plan.into),
+        sum(plan.cost for plan in plans),
+    )
+
+
+def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
+    """Pass a shift in front of the sum on to its result."""
+    if not mapping.no_scale:
+        return Refusal(f"{describe(node)} adds another branch to it, which its scale does not apply to", node)
+    result = node.outputs[0]
+    dims = dims_of(result)
+    if dims is None or len(dims) < mapping.rank:
+        return Refusal(f"the rank of the result of {describe(node)} is not known", node)
+    sign = -1.0 if node.op_type == "Sub" and index == 1 else 1.0
+    shift = widen(sign * mapping.shift, len(dims))
+    plan = search.through(result, AffineMap.of(1.0, shift, len(dims)))
+    if isinstance(plan, Refusal):
+        return plan
+    return pass_on(node, index, plan)

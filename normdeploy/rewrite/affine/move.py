@@ -1,0 +1,130 @@
+"""Move every affine map to where it costs nothing: plan both ways, commit the cheaper, or say why neither goes.
+
+For each Affine node, in graph order: ask everything in front of it (:class:`Backward`), then everything behind it
+(:class:`Forward`). A plan is committed if it costs less than the pass it removes. Each commit removes an Affine node,
+so the number of maps falls and the pass ends. A map that was composed with another is asked again; after a round with
+changes the rest is asked once more, because a reader that blocked a value may be gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import onnx_ir as ir
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import module_path
+from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.node import (
+    adopt_origins,
+    affine_map,
+    is_affine,
+    origins_of,
+    set_reason,
+    settle,
+)
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
+from normdeploy.rewrite.affine.search import Backward, Forward, readers
+from normdeploy.rewrite.affine.table import TABLE
+from normdeploy.rewrite.context import RewriteContext
+
+ROUNDS = 4
+"""Rounds over the maps that are left; the second rarely finds any."""
+
+
+class MoveAffine(ir.passes.InPlacePass):
+    """Absorb Affine nodes into the operators around them.
+
+    Args:
+        context: ledger and check.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Move what can be moved, in every graph of the model."""
+        modified = False
+        for graph in model.graphs():
+            for _ in range(ROUNDS):
+                if not self._round(graph):
+                    break
+                modified = True
+        return ir.passes.PassResult(model, modified)
+
+    def _round(self, graph: ir.Graph) -> bool:
+        queue = deque(node for node in graph if is_affine(node))
+        changed = False
+        while queue:
+            node = queue.popleft()
+            if node.graph is not graph:
+                continue  # composed into another meanwhile
+            carriers = self._move(graph, node)
+            if carriers is not None:
+                changed = True
+                queue.extend(carriers)
+        return changed
+
+    def _move(self, graph: ir.Graph, node: ir.Node) -> list[ir.Node] | None:
+        """Move one map; return the Affine nodes it was composed into, or None if it stays."""
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        mapping = affine_map(node)
+        if mapping.no_scale and mapping.no_shift:
+            return None  # lowering drops it
+        saved = cost.pass_bytes(result)
+        back = self._backward(graph, node, source, mapping)
+        if isinstance(back, BackwardPlan) and back.cost == 0:
+            return self._commit(graph, node, back)
+        ahead = Forward(TABLE, graph).through(result, mapping)
+        options = [plan for plan in (back, ahead) if not isinstance(plan, Refusal)]
+        if not options:
+            assert isinstance(back, Refusal)
+            assert isinstance(ahead, Refusal)
+            set_reason(node, f"{ahead.reason}; {back.reason}")
+            return None
+        best = min(options, key=lambda plan: plan.cost)
+        if best.cost >= saved:
+            set_reason(node, "absorbing it would copy or compute more than the pass over its tensor that it saves")
+            return None
+        return self._commit(graph, node, best)
+
+    def _backward(self, graph: ir.Graph, node: ir.Node, source: ir.Value, mapping: AffineMap) -> BackwardPlan | Refusal:
+        """Search for one reader at a time; where a shared value was in the way, for all its readers at once."""
+        search = Backward(TABLE, graph)
+        found = search.plan(source, mapping, node)
+        if isinstance(found, Refusal) and search.met_shared and len(readers(source)) == 1:
+            together = Backward(TABLE, graph, joint=True).plan(source, mapping, node)
+            return found if isinstance(together, Refusal) else together
+        return found
+
+    def _commit(self, graph: ir.Graph, node: ir.Node, plan: BackwardPlan | ForwardPlan) -> list[ir.Node] | None:
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        region = Region(graph)
+        if isinstance(plan, BackwardPlan):
+            region.before = [*plan.old, node]
+            region.same(result, plan.build(region))
+            direction = "backward"
+        else:
+            region.before = [node, *plan.old]
+            plan.build(region, source)
+            direction = "forward"
+        names = ", ".join(dict.fromkeys(module_path(taker) for taker in plan.into))
+        rule = f"affine {direction} into {', '.join(dict.fromkeys(taker.op_type for taker in plan.into)) or 'nothing'}"
+        site = module_path(node)
+        only_affine = all(is_affine(taker) for taker in plan.into)
+        carriers = [new for new in region.after if is_affine(new)]
+        try:
+            region.commit(self.context, rule, site)
+        except GraphError as error:
+            region.discard()
+            set_reason(node, f"the rewrite could not be checked on random inputs ({error})")
+            return None
+        if only_affine and carriers:
+            adopt_origins(carriers[0], origins_of(node))
+        else:
+            settle(self.context.ledger, node, "folded", names)
+        return carriers

@@ -1,0 +1,202 @@
+"""The internal operator ``normdeploy.Affine(x, s, t)``: y = s * x + t, with s and t exact constants of x's rank.
+
+One node stands for any spelling of a channel-wise affine map (see :mod:`.map`). It lives between recognition and
+lowering only. Each remembers its origins: the ledger rows it answers for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from normdeploy.graph import AFFINE_DOMAIN, ExactTensor, constant64
+from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.ledger import Action, Ledger, LedgerRow
+
+AFFINE = "Affine"
+
+_ORIGINS = "normdeploy.origins"
+_WRITTEN = "normdeploy.written"
+_REASON = "normdeploy.reason"
+_NAMES = "normdeploy.names"
+_COUNTERS = "normdeploy.next"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One normalization or affine map of the input graph, for which one ledger row is due.
+
+    Args:
+        where: module path or node name.
+        kind: "BatchNormalization" or "affine map".
+        site: names of the region's output values in the input graph.
+        detail: float64 facts for other rooms.
+    """
+
+    where: str
+    kind: str
+    site: tuple[str, ...]
+    detail: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def row(self, action: Action, into: str = "", reason: str = "") -> LedgerRow:
+        """Return the ledger row that settles this origin."""
+        return LedgerRow(self.where, self.kind, action, into, reason, self.site, self.detail)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of an affine map as its author wrote it; ``None`` in ``inputs`` stands for the running value."""
+
+    op_type: str
+    inputs: tuple[ir.Value | None, ...]
+    attributes: tuple[ir.Attr, ...]
+    name: str | None
+    metadata: tuple[tuple[str, str], ...]
+
+
+def is_affine(node: ir.Node | None) -> bool:
+    """Tell whether a node is our internal Affine."""
+    return node is not None and node.domain == AFFINE_DOMAIN and node.op_type == AFFINE
+
+
+def affine_map(node: ir.Node) -> AffineMap:
+    """Return the map of an Affine node."""
+    scale, shift = constant64(node.inputs[1]), constant64(node.inputs[2])
+    if scale is None or shift is None:
+        raise TypeError(f"Affine {node.name!r} has operands that are no constants; expected exact initializers")
+    return AffineMap(scale, shift)
+
+
+def origins_of(node: ir.Node) -> tuple[Origin, ...]:
+    """Return the ledger rows an Affine answers for, the one that names it first."""
+    return tuple(node.meta.get(_ORIGINS, ()))
+
+
+def written_of(node: ir.Node) -> tuple[Step, ...]:
+    """Return the operators as their author wrote them; empty once the map was composed or moved."""
+    return tuple(node.meta.get(_WRITTEN, ()))
+
+
+def set_reason(node: ir.Node, reason: str) -> None:
+    """Remember why nothing absorbed this Affine, for the ledger."""
+    node.meta[_REASON] = reason
+
+
+def reason_of(node: ir.Node) -> str:
+    """Return why nothing absorbed this Affine so far; empty if nobody tried."""
+    return str(node.meta.get(_REASON, ""))
+
+
+def settle(ledger: Ledger, node: ir.Node, action: Action, into: str = "", reason: str = "") -> None:
+    """Write the ledger rows of an Affine that leaves the graph (or stays for good).
+
+    Args:
+        ledger: gets one row per origin.
+        node: the Affine; must be settled once only.
+        action: what became of it. For "kept" the first origin is kept and the others were folded into it.
+        into: what took it.
+        reason: for "kept", why.
+    """
+    origins = origins_of(node)
+    node.meta[_ORIGINS] = ()
+    for index, origin in enumerate(origins):
+        if action == "kept" and index > 0:
+            ledger.add(origin.row("folded", origins[0].where, "composed with the affine map next to it"))
+        else:
+            ledger.add(origin.row(action, into, reason))
+
+
+def adopt_origins(node: ir.Node, origins: Iterable[Origin]) -> None:
+    """Make an Affine answer for further ledger rows."""
+    node.meta[_ORIGINS] = (*origins_of(node), *origins)
+
+
+def exact_constant(graph: ir.Graph, array: Array, dtype: ir.DataType, name: str) -> ir.Value:
+    """Register a small exact constant as an initializer of ``graph`` under a name of its own."""
+    name = free_name(graph, name)
+    tensor = ExactTensor(lambda: array, dtype, tuple(array.shape), name)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def share_names(model: ir.Model) -> None:
+    """Read the names of all values of a model once; every graph of it takes its new names from one set.
+
+    One set, because a name in the body of control flow may not repeat one of the graphs around it.
+    """
+    _share(list(model.graphs()))
+
+
+def _share(graphs: Sequence[ir.Graph]) -> None:
+    taken: set[str] = set()
+    for graph in graphs:
+        taken.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
+        for node in graph:
+            taken.update(str(output.name) for output in node.outputs)
+    counters: dict[str, int] = {}
+    for graph in graphs:
+        graph.meta[_NAMES], graph.meta[_COUNTERS] = taken, counters
+
+
+def free_name(graph: ir.Graph, hint: str) -> str:
+    """Return ``hint``, or the first of ``hint_1``, ``hint_2``... that no value of the model has."""
+    if _NAMES not in graph.meta:
+        _share([graph])
+    taken: set[str] = graph.meta[_NAMES]
+    counters: dict[str, int] = graph.meta[_COUNTERS]
+    name = hint
+    while name in taken or name in graph.initializers:
+        counters[hint] = counters.get(hint, 0) + 1
+        name = f"{hint}_{counters[hint]}"
+    taken.add(name)
+    return name
+
+
+def new_affine(
+    graph: ir.Graph,
+    x: ir.Value,
+    mapping: AffineMap,
+    *,
+    like: ir.Node,
+    origins: Iterable[Origin],
+    written: Sequence[Step] = (),
+    output: ir.Value | None = None,
+) -> ir.Node:
+    """Make an Affine node (not inserted) that computes ``mapping`` of ``x``.
+
+    Args:
+        graph: where its constants are registered.
+        x: input of known rank.
+        mapping: the map; its rank is x's.
+        like: the node it stands for, which gives name and metadata.
+        origins: the ledger rows it answers for.
+        written: the operators as written, where lowering may bring them back.
+        output: the value whose type and shape the result has; ``like``'s first output by default.
+    """
+    dtype = x.dtype
+    if dtype is None:
+        raise TypeError(f"value {x.name!r} has no type; expected a float tensor")
+    shown = output if output is not None else like.outputs[0]
+    hint = like.name or shown.name or "affine"
+    scale = exact_constant(graph, mapping.scale, dtype, f"{hint}.scale")
+    shift = exact_constant(graph, mapping.shift, dtype, f"{hint}.shift")
+    node = ir.Node(
+        AFFINE_DOMAIN,
+        AFFINE,
+        [x, scale, shift],
+        outputs=[ir.Value(shape=shown.shape, type=shown.type)],
+        name=like.name,
+        metadata_props=dict(like.metadata_props),
+    )
+    node.meta[_ORIGINS] = tuple(origins)
+    node.meta[_WRITTEN] = tuple(written)
+    return node
+
+
+def renamed(origin: Origin, site: tuple[str, ...]) -> Origin:
+    """Return an origin with another site."""
+    return replace(origin, site=site)

@@ -1,0 +1,241 @@
+"""The two searches: who in front of a value, or who behind it, takes an affine map over.
+
+Both walk the graph along the rows of :mod:`.table`; both visit at most :data:`MAX_NODES` operators, so that the work
+for one map is bounded and the whole pass linear in the number of nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor, module_path
+from normdeploy.rewrite.affine import constant
+from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region, reads_shape_only
+
+if TYPE_CHECKING:
+    from normdeploy.rewrite.affine.table import Table
+
+MAX_NODES = 128
+"""Operators visited on behalf of one map."""
+
+
+def describe(node: ir.Node) -> str:
+    """Return how a sentence names an operator: its type, and where it stands in the user's model."""
+    where = module_path(node)
+    return f"{node.op_type} '{where}'" if where else node.op_type
+
+
+def readers(value: ir.Value, but: ir.Node | None = None) -> list[ir.Node]:
+    """Return the nodes that read what ``value`` holds (not its shape only), each once, without ``but``."""
+    users = dict.fromkeys(usage.node for usage in value.uses())
+    return [node for node in users if node is not but and not reads_shape_only(node)]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """One map that several operators of one plan want of one value.
+
+    Args:
+        mapping: the map, the same for all.
+        readers: who wants it so far.
+    """
+
+    mapping: AffineMap
+    readers: frozenset[ir.Node]
+
+
+@dataclass
+class Backward:
+    """Search towards the inputs.
+
+    Args:
+        table: the rows.
+        graph: the graph that is rewritten; values of outer graphs are out of reach.
+        joint: let a value with several readers be demanded by all of them: s (pool(x) - x) is pool(s x) - s x.
+    """
+
+    table: Table
+    graph: ir.Graph
+    joint: bool = False
+    visited: int = 0
+    met_shared: bool = False
+    entered: set[ir.Node] = field(default_factory=set)
+    demands: dict[ir.Value, Demand] = field(default_factory=dict)
+    _granted: dict[ir.Value, BackwardPlan] = field(default_factory=dict)
+    _built: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def plan(self, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
+        """Plan the whole: what :meth:`into` finds, and every demand that it leaves open."""
+        found = self.into(value, mapping, reader)
+        if isinstance(found, Refusal):
+            return found
+        while open_demands := [value for value in self.demands if value not in self._granted]:
+            complete = [value for value in open_demands if set(readers(value)) == self.demands[value].readers]
+            if not complete:
+                return Refusal(f"'{open_demands[0].name}' in front of it is read by others too")
+            granted = self.enter(complete[0], self.demands[complete[0]].mapping)
+            if isinstance(granted, Refusal):
+                return granted
+            self._granted[complete[0]] = granted
+        parts = [*reversed(self._granted.values()), found]
+        return BackwardPlan(
+            found.build,
+            tuple(old for part in parts for old in part.old),
+            tuple(taken for part in parts for taken in part.into),
+            sum(part.cost for part in parts),
+        )
+
+    def attempt(self) -> tuple[set[ir.Node], dict[ir.Value, Demand]]:
+        """Return what to hand to :meth:`give_up` if the alternative tried next comes to nothing."""
+        return set(self.entered), dict(self.demands)
+
+    def give_up(self, before: tuple[set[ir.Node], dict[ir.Value, Demand]]) -> None:
+        """Forget the operators that a refused alternative entered, so that the next one may."""
+        self.entered, self.demands = before
+
+    def into(self, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
+        """Plan a value that carries ``mapping`` of ``value``, which ``reader`` reads (once) instead.
+
+        Returns:
+            the plan, or the refusal of the first operator that could not take the map.
+        """
+        if mapping.no_scale and mapping.no_shift:
+            return BackwardPlan(lambda _region: value)
+        if constant_tensor(value) is not None:
+            return constant.absorb(value, mapping, reader)
+        if self.joint and self.unreachable(value) is None and readers(value, reader):
+            return self._demand(value, mapping, reader)
+        blocked = self.blocked(value, reader)
+        if blocked is not None:
+            return blocked
+        return self.enter(value, mapping)
+
+    def _demand(self, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
+        """Note that ``reader`` wants the map; :meth:`plan` asks the producer once every reader does."""
+        if sum(usage.node is reader for usage in value.uses()) > 1:
+            return Refusal(f"{describe(reader)} reads '{value.name}' twice", reader)
+        earlier = self.demands.get(value)
+        if earlier is not None and not earlier.mapping.same(mapping):
+            return Refusal(f"the readers of '{value.name}' in front of it want different maps", reader)
+        wanted = frozenset() if earlier is None else earlier.readers
+        self.demands[value] = Demand(mapping, wanted | {reader})
+
+        def build(region: Region) -> ir.Value:
+            if value not in self._built:
+                self._built[value] = self._granted[value].build(region)
+            return self._built[value]
+
+        return BackwardPlan(build)
+
+    def blocked(self, value: ir.Value, reader: ir.Node) -> Refusal | None:
+        """Return why the producer of ``value`` may not be touched on behalf of ``reader`` alone, or None."""
+        unreachable = self.unreachable(value)
+        if unreachable is not None:
+            return unreachable
+        producer = value.producer()
+        assert producer is not None
+        others = readers(value, reader)
+        if others:
+            self.met_shared = True
+            count = "another node" if len(others) == 1 else f"{len(others)} other nodes"
+            return Refusal(
+                f"the result of {describe(producer)} in front of it is also read by {count} "
+                f"({', '.join(describe(node) for node in others[:3])}{', ...' if len(others) > 3 else ''})",
+                producer,
+            )
+        if sum(usage.node is reader for usage in value.uses()) > 1:
+            return Refusal(f"{describe(reader)} reads the result of {describe(producer)} twice", producer)
+        return None
+
+    def unreachable(self, value: ir.Value) -> Refusal | None:
+        """Return why no producer of ``value`` can be rewritten at all, or None."""
+        if value.is_graph_input() or value.is_initializer():
+            return Refusal(f"the graph input '{value.name}' is in front of it")
+        producer = value.producer()
+        if producer is None or producer.graph is not self.graph:
+            return Refusal(f"'{value.name}' comes from outside this control-flow body")
+        if value.is_graph_output():
+            return Refusal(f"the result of {describe(producer)} in front of it is the graph output '{value.name}'")
+        return None
+
+    def enter(self, value: ir.Value, mapping: AffineMap) -> BackwardPlan | Refusal:
+        """Ask the producer of ``value``, whose readers were looked after."""
+        producer = value.producer()
+        assert producer is not None
+        if producer in self.entered:
+            return Refusal(f"{describe(producer)} in front of it is reached on two ways", producer)
+        self.entered.add(producer)
+        self.visited += 1
+        if self.visited > MAX_NODES:
+            return Refusal(f"more than {MAX_NODES} operators stand between it and the linear operators in front of it")
+        row = self.table.row(producer)
+        if row is None or row.backward is None:
+            return Refusal(f"{describe(producer)} stands in front of it", producer)
+        index = value.index()
+        assert index is not None
+        return row.backward(producer, index, mapping, self)
+
+
+@dataclass
+class Forward:
+    """Search towards the outputs.
+
+    Args:
+        table: the rows.
+        graph: the graph that is rewritten.
+    """
+
+    table: Table
+    graph: ir.Graph
+    visited: set[ir.Node] = field(default_factory=set)
+
+    def through(self, value: ir.Value, mapping: AffineMap) -> ForwardPlan | Refusal:
+        """Plan that every reader of ``value`` takes ``mapping`` over, so that a raw value may stand in its place."""
+        if value.is_graph_output():
+            return Refusal(f"the graph output '{value.name}' is behind it")
+        plans: list[ForwardPlan] = []
+        for usage in list(value.uses()):
+            node = usage.node
+            if node.graph is not self.graph:
+                return Refusal(f"{describe(node)} reads it inside a control-flow body", node)
+            if node in self.visited:
+                return Refusal(f"{describe(node)} behind it is reached on two ways", node)
+            self.visited.add(node)
+            if len(self.visited) > MAX_NODES:
+                return Refusal(f"more than {MAX_NODES} operators stand between it and the linear operators behind it")
+            row = self.table.row(node)
+            if row is None or row.forward is None:
+                return Refusal(f"{describe(node)} stands {self.next_linear(node)}", node)
+            plan = row.forward(node, usage.idx, mapping, self)
+            if isinstance(plan, Refusal):
+                return plan
+            plans.append(plan)
+        if not plans:
+            return Refusal("nothing reads its result")
+
+        def build(region: object, raw: ir.Value) -> None:
+            for plan in plans:
+                plan.build(region, raw)  # type: ignore[arg-type] # Region, imported only by the rules
+
+        return ForwardPlan(
+            build,
+            tuple(node for plan in plans for node in plan.old),
+            tuple(node for plan in plans for node in plan.into),
+            sum(plan.cost for plan in plans),
+        )
+
+    def next_linear(self, node: ir.Node) -> str:
+        """Say what stands behind ``node``: "between it and the next Conv 'layer2.0.conv1'"."""
+        for _ in range(8):
+            if self.table.is_linear(node):
+                return f"between it and the next {describe(node)}"
+            following = [reader for output in node.outputs for reader in readers(output)]
+            if not following:
+                break
+            linear = [reader for reader in following if self.table.is_linear(reader)]
+            node = linear[0] if linear else following[0]
+        return "behind it"

@@ -1,0 +1,53 @@
+"""A convolution's bias in front of a norm over each channel's own positions is dead.
+
+InstanceNormalization subtracts the mean over a channel's positions, so n(y + b) = n(y) for a bias b per channel;
+likewise GroupNormalization with one channel per group. The bias goes.
+
+Done where the norm is the only reader of the convolution, whose bias is constant.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import module_path
+from normdeploy.rewrite.affine.constant import integer, is_constant, optional, required
+from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.branches.chain import alone
+from normdeploy.rewrite.context import RewriteContext
+
+RULE = "dead bias before a norm"
+
+
+def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> bool:
+    """Drop the bias of the convolution in front of the norm ``node``; return whether the graph changed."""
+    if node.domain not in ("", "ai.onnx") or not _is_per_channel(node):
+        return False
+    value = required(node, 0)
+    conv = value.producer()
+    if conv is None or conv.graph is not graph or conv.op_type not in ("Conv", "ConvTranspose"):
+        return False
+    bias = optional(conv, 2)
+    if bias is None or not is_constant(bias) or not alone(value, node):
+        return False
+    region = Region(graph)
+    region.before = [conv, node]
+    new = region.replace(conv, conv.inputs[:2])
+    norm = region.replace(node, [new.outputs[0], *node.inputs[1:]])
+    region.same(node.outputs[0], norm.outputs[0])
+    try:
+        region.commit(context, RULE, module_path(conv))
+    except GraphError:
+        region.discard()
+        return False
+    return True
+
+
+def _is_per_channel(node: ir.Node) -> bool:
+    if node.op_type == "InstanceNormalization":
+        return True
+    if node.op_type != "GroupNormalization":
+        return False
+    shape = required(node, 0).shape
+    return shape is not None and shape.rank() > 1 and shape[1] == integer(node, "num_groups", 0)

@@ -1,0 +1,7 @@
+"""What is left at the end: internal operators in standard form, names and constants in order."""
+
+from normdeploy.rewrite.lower.affine import LowerAffine
+from normdeploy.rewrite.lower.clean import Clean
+from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
+
+__all__ = ["Clean", "LowerAffine", "RemoveRoundTrips"]

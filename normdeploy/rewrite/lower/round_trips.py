@@ -1,0 +1,89 @@
+"""Remove movements that undo each other: a view and its way back, two inverse transposes, a no-op.
+
+What a hand-written norm leaves behind once its arithmetic has moved into a neighbour. A chain of Reshape, Transpose,
+Flatten, Squeeze, Unsqueeze and Identity is a round trip when
+
+1. it returns every element to its place: shown by moving 0, 1, 2, ... through it;
+2. it does so at two different sizes of every dynamic dimension.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.errors import GraphError
+from normdeploy.rewrite.recognise.probe import FIRST_SIZES, SECOND_SIZES, Probe, Sizes
+from normdeploy.rewrite.recognise.region import GraphRegions, Region
+
+_MOVEMENTS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_LONGEST = 12
+
+
+class RemoveRoundTrips(ir.passes.InPlacePass):
+    """Replace each round trip's end by its start; the longest from each end goes first."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Remove the round trips of the main graph."""
+        graph = model.graph
+        regions = GraphRegions(graph)
+        modified = False
+        for node in list(graph):
+            if node.op_type in _MOVEMENTS and node.domain in ("", "ai.onnx"):
+                modified |= _remove(regions, node)
+        return ir.passes.PassResult(model, modified)
+
+
+def _remove(regions: GraphRegions, end: ir.Node) -> bool:
+    y = end.outputs[0]
+    if not y.uses() and not y.is_graph_output():
+        return False
+    starts: list[tuple[ir.Value, list[ir.Node]]] = []
+    chain: list[ir.Node] = []
+    node: ir.Node | None = end
+    while node is not None and node.op_type in _MOVEMENTS and len(chain) < _LONGEST:
+        source = node.inputs[0]
+        if source is None or source.shape is None:
+            break
+        chain.insert(0, node)
+        starts.append((source, list(chain)))
+        node = source.producer()
+    for source, nodes in reversed(starts):
+        if not _may_replace(y, source) or regions.is_side(source):
+            continue
+        region = regions.chain(source, nodes)
+        if region is not None and _returns(region, y):
+            _replace(y, source)
+            return True
+    return False
+
+
+def _may_replace(y: ir.Value, source: ir.Value) -> bool:
+    """Tell whether all readers of ``y`` can read ``source``: a graph output keeps its name and its own value."""
+    if source.dtype != y.dtype or source.shape is None or y.shape is None or len(source.shape) != len(y.shape):
+        return False
+    if not y.is_graph_output():
+        return True
+    return not (source.is_graph_output() or source.is_graph_input() or source.is_initializer())
+
+
+def _returns(region: Region, y: ir.Value) -> bool:
+    for pool in (FIRST_SIZES, SECOND_SIZES):
+        try:
+            probe = Probe(region, Sizes(pool))
+            x = np.arange(float(np.prod(probe.shape))).reshape(probe.shape)
+            (moved,) = probe.run(x, [y])
+        except GraphError:
+            return False  # sizes made up for dynamic dimensions need not fit the views; then nothing is known
+        if moved.shape != x.shape or not np.array_equal(moved, x):
+            return False
+    return True
+
+
+def _replace(y: ir.Value, source: ir.Value) -> None:
+    was_output, name = y.is_graph_output(), y.name
+    ir.convenience.replace_all_uses_with(y, source, replace_graph_outputs=True)
+    if was_output:
+        y.name = None
+        source.name = name
+        source.shape, source.type = y.shape, y.type

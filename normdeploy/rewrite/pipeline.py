@@ -1,0 +1,117 @@
+"""The pipeline: one tuple of passes that reads as the table of contents of this room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from normdeploy.graph import WHERE, module_path
+from normdeploy.rewrite.affine import MoveAffine, NormTables, RecogniseAffine
+from normdeploy.rewrite.branches import MergeBranches
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.ledger import Ledger
+from normdeploy.rewrite.lower import Clean, LowerAffine, RemoveRoundTrips
+from normdeploy.rewrite.opset import RaiseOpset
+from normdeploy.rewrite.recognise import RecogniseNorms
+from normdeploy.rewrite.recognise.likes import resolve_casts
+from normdeploy.rewrite.sequences import ResolveSequences
+from normdeploy.rewrite.untile import UntileStatistics
+from normdeploy.rewrite.weights import EvaluateConstants
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """What a rewriting yields.
+
+    Args:
+        model: the rewritten model, standard operators only.
+        canonical: the model with every normalization recognised as one operator and nothing folded yet.
+        ledger: what became of every normalization and affine map.
+    """
+
+    model: ir.Model
+    canonical: ir.Model
+    ledger: Ledger
+
+
+class ResolveCasts(ir.passes.InPlacePass):
+    """Write each CastLike as the Cast or the nothing that it is, so that constants behind it can be evaluated."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Resolve them in every graph."""
+        modified = False
+        for graph in model.graphs():
+            modified |= resolve_casts(graph)
+        return ir.passes.PassResult(model, modified)
+
+
+class MarkBatchNorms(ir.passes.InPlacePass):
+    """Write on each BatchNormalization where it stands in the user's model, as recognition does for the other norms."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Mark them in every graph."""
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            if node.op_type == "BatchNormalization":
+                node.metadata_props[WHERE] = module_path(node)
+        return ir.passes.PassResult(model, modified=False)
+
+
+def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
+    """Return the passes that lead to the canonical model."""
+    return (
+        common.InlinePass(),
+        RaiseOpset(),
+        ResolveCasts(),
+        EvaluateConstants(),
+        ResolveSequences(),
+        UntileStatistics(),
+        RecogniseNorms(context),
+        MarkBatchNorms(),
+    )
+
+
+def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
+    """Return the passes that lead from the canonical model to the final one."""
+    return (
+        RecogniseAffine(context),
+        MoveAffine(context),
+        NormTables(context),
+        RemoveRoundTrips(),
+        MergeBranches(context),
+        MoveAffine(context),
+        LowerAffine(context),
+        RemoveRoundTrips(),
+        Clean(),
+    )
+
+
+def rewrite(model: ir.Model, *, approximate: bool = False, check: bool = True) -> RewriteResult:
+    """Recognise every normalization, fold and merge what can be, and account for each.
+
+    Args:
+        model: any valid model; it is left as it is.
+        approximate: allow rewrites that are not exact; each says so in the ledger.
+        check: evaluate each rewrite before and after in float64 on random inputs.
+
+    Returns:
+        the rewritten model, the canonical one and the ledger.
+
+    Raises:
+        RewriteError: a rewrite changed the function (a bug of ours); nothing is returned.
+    """
+    context = RewriteContext(approximate=approximate, check=check)
+    work = model.clone()
+    order = {str(output.name): index for index, node in enumerate(_nodes(work)) for output in node.outputs}
+    for step in understand(context):
+        step(work)
+    canonical = work.clone()
+    for step in transform(context):
+        step(work)
+    ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
+    return RewriteResult(work, canonical, Ledger(ordered))
+
+
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    return list(ir.traversal.RecursiveGraphIterator(model.graph))

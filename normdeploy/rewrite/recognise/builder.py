@@ -1,0 +1,62 @@
+"""Nodes and constants of an emission, before they enter the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from normdeploy.graph import ExactTensor
+
+
+class Builder:
+    """Collects nodes and constants.
+
+    Args:
+        stem: prefix of the names of new values.
+        dtype: of data and constants.
+    """
+
+    def __init__(self, stem: str, dtype: ir.DataType) -> None:
+        self.stem = stem
+        self.dtype = dtype
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+
+    def op(
+        self, op_type: str, inputs: list[ir.Value], *, outputs: int = 1, **attributes: int | float | list[int]
+    ) -> ir.Value:
+        """Append a node; return its first output, named and typed like the data."""
+        name = f"{self.stem}_{op_type}_{len(self.nodes)}"
+        values = [
+            ir.Value(name=name if index == 0 else f"{name}_{index}", type=ir.TensorType(self.dtype))
+            for index in range(outputs)
+        ]
+        node = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), outputs=values, name=name)
+        self.nodes.append(node)
+        return values[0]
+
+    def constant(self, role: str, values: npt.NDArray[np.float64]) -> ir.Value:
+        """Make a float constant, exact until it is written."""
+        held = np.array(values, dtype=np.float64, order="C")
+        name = f"{self.stem}_{role}"
+        tensor = ExactTensor(lambda: held, self.dtype, held.shape, name)
+        return self._register(name, tensor, held.shape)
+
+    def integers(self, role: str, values: list[int]) -> ir.Value:
+        """Make an int64 vector."""
+        name = f"{self.stem}_{role}"
+        return self._register(name, ir.tensor(np.array(values, dtype=np.int64), name=name), (len(values),))
+
+    def affine(self, scale: npt.NDArray[np.float64], shift: npt.NDArray[np.float64], x: ir.Value) -> ir.Value:
+        """Append scale x + shift, each only where it does something."""
+        if np.any(scale != 1.0):
+            x = self.op("Mul", [x, self.constant("factor", scale)])
+        if np.any(shift != 0.0):
+            x = self.op("Add", [x, self.constant("offset", shift)])
+        return x
+
+    def _register(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(shape), const_value=tensor)
+        self.constants.append(value)
+        return value

@@ -1,0 +1,207 @@
+"""Write a normalization as the operator that onnxruntime's CPU provider runs fastest (docs/norm-operators.md).
+
+============================================  =====================================================================
+statistics over                               operator
+============================================  =====================================================================
+the last axes                                 LayerNormalization; RMSNormalization without a mean (operator set 23)
+all axes after the channel, one per channel   InstanceNormalization
+slices of the channels and all axes after     Reshape, InstanceNormalization, Reshape (GroupNormalization is slower
+                                              and loses all digits at an offset)
+other axes                                    Transpose, LayerNormalization or RMSNormalization, Transpose
+the last axes, epsilon outside the root       LayerNormalization and its 1/s, one division
+other axes, epsilon outside the root          the same between two Transposes
+============================================  =====================================================================
+
+Scale and shift are always of the full normalized shape: one that broadcasts sends LayerNormalization down a path four
+times slower.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.rewrite.recognise.builder import Builder
+from normdeploy.rewrite.recognise.hypothesis import Array, Blocks, Norm
+
+Dim = int | ir.SymbolicDim
+
+TINY = 1e-30
+"""Epsilon where there is none to add: small enough to be nothing, large enough for float32."""
+
+
+def needs_rms(norm: Norm) -> bool:
+    """Tell whether the operator for a normalization is RMSNormalization."""
+    return not norm.centred and not norm.outside
+
+
+def kind_of(norm: Norm, dims: list[Dim], *, instance: bool = False) -> str:
+    """Return what a normalization is called in the ledger."""
+    if norm.blocks.split is not None:
+        return "GroupNormalization"
+    if not norm.centred:
+        return "RMSNormalization"
+    return "InstanceNormalization" if is_instance(norm, dims, instance) else "LayerNormalization"
+
+
+def emit(norm: Norm, x: ir.Value, builder: Builder, *, instance: bool = False) -> ir.Value:
+    """Append the operators of a normalization of ``x``.
+
+    Args:
+        norm: scale and shift of size 1 along axes on which they are constant; static along the others.
+        x: of known rank.
+        builder: takes nodes and constants.
+        instance: prefer InstanceNormalization where it and LayerNormalization both say it.
+
+    Returns:
+        the normalized value, of x's shape.
+    """
+    if x.shape is None:
+        raise ValueError(f"value {x.name!r} has no known rank")
+    dims = list(x.shape)
+    rank = len(dims)
+    if norm.blocks.split is not None:
+        return _emit_grouped(norm, x, builder, dims)
+    if is_instance(norm, dims, instance):
+        channels = dims[1] if isinstance(dims[1], int) else 1
+        scale = np.broadcast_to(norm.scale.reshape(-1), (channels,))
+        shift = np.broadcast_to(norm.shift.reshape(-1), (channels,))
+        inputs = [x, builder.constant("scale", scale), builder.constant("shift", shift)]
+        return builder.op("InstanceNormalization", inputs, epsilon=norm.epsilon)
+    static = all(isinstance(dims[axis], int) for axis in norm.blocks.axes)
+    if norm.outside and not (norm.centred and static and builder.dtype == ir.DataType.FLOAT):
+        return _emit_steps(norm, x, builder)
+    order = [axis for axis in range(rank) if axis not in norm.blocks.axes] + list(norm.blocks.axes)
+    emit_last = _emit_outside if norm.outside else _emit_last
+    if order == list(range(rank)):
+        return emit_last(norm, x, builder, dims)
+    turned = builder.op("Transpose", [x], perm=order)
+    last = Blocks(tuple(range(rank - len(norm.blocks.axes), rank)))
+    moved = replace(norm, blocks=last, scale=norm.scale.transpose(order), shift=norm.shift.transpose(order))
+    result = emit_last(moved, turned, builder, [dims[axis] for axis in order])
+    return builder.op("Transpose", [result], perm=[order.index(axis) for axis in range(rank)])
+
+
+def _full(values: Array, axis: int, dims: list[Dim]) -> Array | None:
+    """Return an affine constant in the full normalized shape; None if it varies outside of it or that is dynamic."""
+    inner = [dim for dim in dims[axis:] if isinstance(dim, int)]
+    if len(inner) < len(dims) - axis or any(size != 1 for size in values.shape[:axis]):
+        return None
+    return np.broadcast_to(values.reshape(values.shape[axis:]), inner)
+
+
+def _emit_last(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) -> ir.Value:
+    """Statistics over the last axes: one operator, and what of the affine does not lie in those axes behind it."""
+    axis = norm.blocks.axes[0]
+    none, ones = np.zeros((1,) * len(dims)), np.ones((1,) * len(dims))
+    scale, shift = _full(norm.scale, axis, dims), _full(norm.shift, axis, dims)
+    plain = _full(ones, axis, dims)
+    weight = scale if scale is not None else plain if plain is not None else np.ones(1)
+    inputs = [x, builder.constant("scale", weight)]
+    absorbed = norm.centred and scale is not None and shift is not None
+    if absorbed and shift is not None and np.any(shift):
+        inputs.append(builder.constant("shift", shift))
+    op_type = "LayerNormalization" if norm.centred else "RMSNormalization"
+    result = builder.op(op_type, inputs, axis=axis - len(dims), epsilon=norm.epsilon)
+    return builder.affine(ones if scale is not None else norm.scale, none if absorbed else norm.shift, result)
+
+
+def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) -> ir.Value:
+    """Slices of one axis: a Reshape gives each slice an axis of its own."""
+    split, rank = norm.blocks.split, len(dims)
+    channels = dims[split] if split is not None else None
+    if split is None or not isinstance(channels, int):
+        raise ValueError(f"a split axis must be static; axis {split} of {dims} is not")
+    others = [axis for axis in range(rank) if axis != split and axis not in norm.blocks.axes]
+    order = [*others, split, *norm.blocks.axes]
+    turned = x if order == list(range(rank)) else builder.op("Transpose", [x], perm=order)
+    groups, lead = channels // norm.blocks.width, len(others)
+    split_up = builder.op("Reshape", [turned, builder.integers("groups", [0] * lead + [groups, -1])])
+    inner = [dims[axis] for axis in norm.blocks.axes]
+    if lead == 1 and norm.centred:
+        inputs = [split_up, builder.constant("ones", np.ones(groups)), builder.constant("zeros", np.zeros(groups))]
+        normal = builder.op("InstanceNormalization", inputs, epsilon=norm.epsilon)
+    else:
+        op_type = "LayerNormalization" if norm.centred else "RMSNormalization"
+        static = [dim for dim in inner if isinstance(dim, int)]
+        count = norm.blocks.width * math.prod(static) if len(static) == len(inner) else 1
+        normal = builder.op(
+            op_type, [split_up, builder.constant("ones", np.ones(count))], axis=-1, epsilon=norm.epsilon
+        )
+    ahead = [dims[axis] for axis in order]
+    if all(isinstance(dim, int) for dim in ahead[lead:]):
+        target = [dim if isinstance(dim, int) and index >= lead else 0 for index, dim in enumerate(ahead)]
+        back = builder.op("Reshape", [normal, builder.integers("whole", target)])
+    else:
+        shape = builder.op("Shape", [turned])
+        shape.type = ir.TensorType(ir.DataType.INT64)
+        back = builder.op("Reshape", [normal, shape])
+    scaled = builder.affine(norm.scale.transpose(order), norm.shift.transpose(order), back)
+    if turned is x:
+        return scaled
+    return builder.op("Transpose", [scaled], perm=[order.index(axis) for axis in range(rank)])
+
+
+def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) -> ir.Value:
+    """Epsilon added to the standard deviation s, last axes: with z = g (x - m) / s and 1/s from LayerNormalization,
+    g (x - m) / (s + e) = z / (1 + e (1/s)); three passes over data. Its own epsilon, 1e-30, is there for constant rows
+    (s = 0, z = 0) and is 1e-18 of e squared for an e of 1e-6."""
+    axis = norm.blocks.axes[0]
+    ones = np.ones((1,) * len(dims))
+    scale, plain = _full(norm.scale, axis, dims), _full(ones, axis, dims)
+    if plain is None:
+        raise ValueError(f"the normalized axes {norm.blocks.axes} of {dims} must be static")
+    inputs = [x, builder.constant("scale", plain if scale is None else scale)]
+    normal = builder.op("LayerNormalization", inputs, outputs=3, axis=axis - len(dims), epsilon=TINY)
+    inverse = builder.nodes[-1].outputs[2]
+    part = builder.op("Mul", [inverse, builder.constant("epsilon", np.array(norm.epsilon))])
+    divisor = builder.op("Add", [part, builder.constant("unit", np.array(1.0))])
+    result = builder.op("Div", [normal, divisor])
+    return builder.affine(norm.scale if scale is None else ones, norm.shift, result)
+
+
+def _emit_steps(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
+    """Epsilon added to the standard deviation where LayerNormalization does not return 1/s in the data's type."""
+    where = builder.integers("axes", list(norm.blocks.axes))
+    centred = x
+    if norm.centred:
+        centred = builder.op("Sub", [x, builder.op("ReduceMean", [x, where], keepdims=1)])
+    variance = builder.op("ReduceMean", [builder.op("Mul", [centred, centred]), where], keepdims=1)
+    root = builder.op("Sqrt", [variance])
+    spread = builder.op("Add", [root, builder.constant("epsilon", np.array(norm.epsilon))])
+    return builder.affine(norm.scale, norm.shift, builder.op("Div", [centred, spread]))
+
+
+def emittable(norm: Norm, x: ir.Value, opset: int) -> str:
+    """Return why a normalization cannot be written as operators here; empty if it can."""
+    dims = list(x.shape or ())
+    if norm.outside:
+        if norm.blocks.split is not None:
+            return "epsilon stands outside the root of a group's variance, which has no operator"
+        if opset < 18:
+            return f"its short form needs operator set 18, this graph has {opset}; export with opset_version=18"
+        return ""
+    if norm.centred and opset < 17 and not is_instance(norm, dims, False):
+        return f"LayerNormalization needs operator set 17, this graph has {opset}; export with opset_version=18"
+    return ""
+
+
+def is_instance(norm: Norm, dims: list[Dim], preferred: bool) -> bool:
+    """Tell whether InstanceNormalization is to say it: all axes after the channel, one scale and shift per channel.
+
+    Three axes and no affine are a LayerNormalization just as well; that one is more exact and InstanceNormalization
+    faster by a fifth, so it is what the author wrote, or what needs no full scale where the last axis is dynamic.
+    """
+    rank = len(dims)
+    if not norm.centred or norm.outside or norm.blocks.split is not None:
+        return False
+    if rank < 3 or norm.blocks.axes != tuple(range(2, rank)) or not isinstance(dims[1], int):
+        return False
+    elsewhere = [axis for axis in range(rank) if axis != 1]
+    if any(array.shape[axis] != 1 for array in (norm.scale, norm.shift) for axis in elsewhere):
+        return False
+    varies = norm.scale.shape[1] != 1 or norm.shift.shape[1] != 1
+    return varies or rank > 3 or preferred or not isinstance(dims[-1], int)

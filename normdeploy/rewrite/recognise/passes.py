@@ -1,0 +1,277 @@
+"""The pass that replaces every statistics-computing norm by one operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+import torch
+
+from normdeploy.graph import FLOATS, WHERE, module_path
+from normdeploy.rewrite.context import TOLERANCE, RewriteContext
+from normdeploy.rewrite.ledger import LedgerRow
+from normdeploy.rewrite.opset import raise_opset
+from normdeploy.rewrite.recognise.batch import REASON, in_training_mode, over_the_batch
+from normdeploy.rewrite.recognise.builder import Builder
+from normdeploy.rewrite.recognise.emit import emit, emittable, kind_of, needs_rms
+from normdeploy.rewrite.recognise.hypothesis import Norm
+from normdeploy.rewrite.recognise.likes import resolve_casts
+from normdeploy.rewrite.recognise.probe import FIRST_SIZES, Probe, Sizes
+from normdeploy.rewrite.recognise.region import NORMS, REDUCTIONS, GraphRegions
+from normdeploy.rewrite.recognise.search import Found, Missed, best_of, operators_for, passes_over_data
+
+RULE = "recognise norms"
+RMS_OPSET = 23
+"""The operator set that has RMSNormalization."""
+
+RMS_IR_VERSION = 11
+"""The format version that came with it."""
+
+_TWO_PASS = "E[x^2] - E[x]^2 equals the two-pass form in real numbers only; the operator loses fewer digits"
+_APPROXIMATE = (
+    "approximate: epsilon {0:.3g} outside the root became {0:.3g} squared inside; the relative change is about "
+    "{0:.3g} over a row's standard deviation"
+)
+
+
+@dataclass
+class _Outcome:
+    """What was found so far, in graph order."""
+
+    rows: list[LedgerRow] = field(default_factory=list)
+    handled: set[ir.Node] = field(default_factory=set)
+    modified: bool = False
+
+    def add(self, row: LedgerRow, nodes: list[ir.Node]) -> None:
+        """Take a row, unless its nodes belong to one already."""
+        if not self.handled & set(nodes):
+            self.handled.update(nodes)
+            self.rows.append(row)
+
+
+class RecogniseNorms(ir.passes.InPlacePass):
+    """Replace every normalization that computes statistics, in any spelling, by the fastest single operator.
+
+    1. A region qualifies by what it computes (``search``); its spelling does not matter.
+    2. A region over the batch is left as written and reported.
+    3. What no hypothesis matches to 1e-10 in float64 is left as written.
+    4. Epsilon outside the root takes its exact short form; plain LayerNormalization only if ``context.approximate``.
+    5. Each replacement is checked in float64 where it happens.
+
+    Args:
+        context: ledger, options, check. Each norm gets one row.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrite the main graph of ``model``."""
+        # nodes that nothing reads must not count as users of a region's values
+        modified = common_passes.RemoveUnusedNodesPass()(model).modified
+        outcome = _Outcome(modified=resolve_casts(model.graph) or modified)
+        for node in model.graph:
+            if in_training_mode(node):
+                site = tuple(str(value.name) for value in node.outputs[:1])
+                outcome.add(LedgerRow(module_path(node), "batch statistics", "kept", "", REASON, site), [node])
+        regions = GraphRegions(model.graph)
+        for seed in regions.seeds():
+            if seed.graph is model.graph and seed not in outcome.handled and self._treat(model, regions, seed, outcome):
+                regions = GraphRegions(model.graph)
+        self.context.ledger.extend(outcome.rows)
+        return ir.passes.PassResult(model, outcome.modified)
+
+    def _treat(self, model: ir.Model, regions: GraphRegions, seed: ir.Node, outcome: _Outcome) -> bool:
+        """Decide about one seed; return whether the graph changed."""
+        found, missed = best_of(regions, seed, self.context.rng)
+        if found is None:
+            if seed.op_type in NORMS:
+                seed.metadata_props[WHERE] = module_path(seed)
+                outcome.add(_stock_row(seed), [seed])
+            elif missed is not None:
+                outcome.add(_missed_row(seed, missed), missed.region.between(missed.y))
+            return False
+        inside = found.region.between(found.y)
+        if outcome.handled & set(inside):
+            return False
+        reason = self._why_not(model, found)
+        row = _kept_row(seed, found, reason) if reason else self._replace(model, seed, found, outcome)
+        outcome.add(row, inside)
+        return not reason
+
+    def _why_not(self, model: ir.Model, found: Found) -> str:
+        norm, _ = self._admit_approximation(found)
+        if over_the_batch(norm, found.region.x, model.graph):
+            return REASON
+        reason = emittable(norm, found.region.x, model.graph.opset_imports.get("", 0))
+        if not reason and needs_rms(norm):
+            # before anything is emitted: raising replaces nodes of old forms, and the region's are of none of these
+            raise_opset(model, RMS_OPSET)
+            model.ir_version = max(model.ir_version, RMS_IR_VERSION)
+        return reason
+
+    def _replace(self, model: ir.Model, seed: ir.Node, found: Found, outcome: _Outcome) -> LedgerRow:
+        graph, region, y = model.graph, found.region, found.y
+        inside = region.between(y)
+        where = module_path(seed)
+        norm, note = self._admit_approximation(found)
+        # constants that a side node still computes are worth writing down, even around the same operators
+        computed = [node for node in region.side if node.outputs[0].dtype in FLOATS]
+        planned = operators_for(found)
+        longer = passes_over_data(planned) > passes_over_data(region.freed(y))
+        if not note and (longer or (not computed and _same_operators(planned, inside))):
+            for node in inside:
+                if node.op_type in NORMS:
+                    node.metadata_props[WHERE] = where
+            return _fused_row(where, found, inside, note)
+        builder = Builder(_free_stem(graph, y.name or "norm"), region.x.dtype or ir.DataType.FLOAT)
+        result = emit(norm, region.x, builder, instance=found.instance)
+        row = _fused_row(where, found, builder.nodes, note)
+        for constant in builder.constants:
+            graph.register_initializer(constant)
+        graph.insert_before(_producer(y), builder.nodes)
+        for node in builder.nodes:
+            node.metadata_props[WHERE] = where
+        if not note:
+            self._check(where, found, inside, builder, result)
+        name, y.name = y.name, f"{y.name}_as_written"
+        result.name, result.type, result.shape = name, y.type, y.shape
+        ir.convenience.replace_all_uses_with(y, result, replace_graph_outputs=True)
+        _remove_dead(graph, [*region.side, *region.shape_nodes, *region.nodes])
+        outcome.handled.update(builder.nodes)
+        outcome.modified = True
+        return row
+
+    def _admit_approximation(self, found: Found) -> tuple[Norm, str]:
+        norm = found.norm
+        if not (norm.outside and self.context.approximate):
+            return norm, ""
+        inner = Norm(norm.blocks, norm.centred, False, norm.epsilon**2, norm.scale, norm.shift)
+        return inner, _APPROXIMATE.format(norm.epsilon)
+
+    def _check(self, where: str, found: Found, inside: list[ir.Node], builder: Builder, result: ir.Value) -> None:
+        region = found.region
+        probe = Probe(region, Sizes(FIRST_SIZES))
+        x = torch.from_numpy(self.context.rng.standard_normal(probe.shape))
+        feeds = {**probe.feeds, region.x: x}
+        # the attribute epsilon is float32: its rounding moves the result by half of u epsilon / (v + epsilon)
+        rounding = 2.0**-25 * min(1.0, found.norm.epsilon)
+        self.context.check_region(
+            RULE,
+            where,
+            [*region.side, *inside],
+            builder.nodes,
+            list(feeds),
+            [(found.y, result)],
+            tolerance=TOLERANCE + rounding,
+            feeds=feeds,
+        )
+
+
+def _same_operators(left: list[ir.Node], right: list[ir.Node]) -> bool:
+    return Counter(node.op_type for node in left) == Counter(node.op_type for node in right)
+
+
+def _free_stem(graph: ir.Graph, name: str) -> str:
+    """Return a prefix that no name of the graph begins with."""
+    taken = [*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(n.name) for n in graph)]
+    taken += [str(output.name) for node in graph for output in node.outputs]
+    stem, count = f"{name}_norm", 1
+    while any(other.startswith(stem) for other in taken):
+        stem, count = f"{name}_norm{count}", count + 1
+    return stem
+
+
+def _producer(value: ir.Value) -> ir.Node:
+    producer = value.producer()
+    if producer is None:
+        raise ValueError(f"value {value.name!r} is computed by no node")
+    return producer
+
+
+def _remove_dead(graph: ir.Graph, nodes: list[ir.Node]) -> None:
+    """Remove those of the nodes that nothing reads any more."""
+    waiting = [node for node in nodes if node.graph is graph]
+    while True:
+        dead = [node for node in waiting if not any(v.uses() or v.is_graph_output() for v in node.outputs)]
+        if not dead:
+            return
+        for node in dead:
+            graph.remove(node, safe=True)
+            waiting.remove(node)
+
+
+def _stock_row(node: ir.Node) -> LedgerRow:
+    site = tuple(str(value.name) for value in node.outputs[:1])
+    return LedgerRow(module_path(node), node.op_type, "fused", node.op_type, "already one operator", site)
+
+
+def _site(found: Found | Missed) -> tuple[str, ...]:
+    return (str(found.y.name),)
+
+
+def _detail(found: Found) -> dict[str, Any]:
+    norm = found.norm
+    return {
+        "x": str(found.region.x.name),
+        "axes": norm.blocks.axes,
+        "split": norm.blocks.split,
+        "width": norm.blocks.width,
+        "centred": norm.centred,
+        "outside": norm.outside,
+        "epsilon": norm.epsilon,
+    }
+
+
+def _kind(found: Found) -> str:
+    return kind_of(found.norm, list(found.region.x.shape or ()), instance=found.instance)
+
+
+def _fused_row(where: str, found: Found, nodes: list[ir.Node], note: str) -> LedgerRow:
+    kind = _kind(found)
+    into = next((node.op_type for node in nodes if node.op_type in NORMS), "its shortest form")
+    notes = [note] if note else []
+    if found.norm.outside and not note:
+        notes.append("epsilon is outside the root: exact short form; approximate=True allows LayerNormalization")
+    if _has_single_pass_variance(found):
+        notes.append(_TWO_PASS)
+    return LedgerRow(where, kind, "fused", into, "; ".join(notes), _site(found), _detail(found))
+
+
+def _has_single_pass_variance(found: Found) -> bool:
+    """Tell whether the variance is computed from the mean of squares of x itself, with the mean taken off after."""
+    if not found.norm.centred:
+        return False
+    inside = found.region.between(found.y)
+    if any(node.op_type in NORMS for node in inside):
+        return False
+    means = {output for node in inside if node.op_type in REDUCTIONS for output in node.outputs}
+    return any(
+        node.op_type == "Sub" and all(value in means or _is_square(value, means) for value in node.inputs if value)
+        for node in inside
+    )
+
+
+def _is_square(value: ir.Value | None, means: set[ir.Value]) -> bool:
+    producer = None if value is None else value.producer()
+    if producer is None or producer.op_type not in ("Mul", "Pow"):
+        return False
+    return any(item in means for item in producer.inputs)
+
+
+def _kept_row(seed: ir.Node, found: Found, reason: str) -> LedgerRow:
+    kind = (
+        "batch statistics"
+        if reason == REASON
+        else kind_of(found.norm, list(found.region.x.shape or ()), instance=found.instance)
+    )
+    return LedgerRow(module_path(seed), kind, "kept", "", reason, _site(found), _detail(found))
+
+
+def _missed_row(seed: ir.Node, missed: Missed) -> LedgerRow:
+    reason = f"it normalizes, but is no normalization with an operator of its own: {missed.reason}; left as written"
+    return LedgerRow(module_path(seed), "normalization", "kept", "", reason, _site(missed))

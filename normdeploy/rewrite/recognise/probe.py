@@ -1,0 +1,105 @@
+"""Run a region in float64 at chosen sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import evaluate_region
+from normdeploy.rewrite.recognise.region import Region
+
+FIRST_SIZES = (2, 3, 5, 4)
+SECOND_SIZES = (3, 4, 2, 5)
+
+
+class Sizes:
+    """Concrete sizes for dynamic dimensions, the same for the same name.
+
+    Args:
+        pool: sizes handed out in turn.
+    """
+
+    def __init__(self, pool: Sequence[int]) -> None:
+        self._pool = pool
+        self._given: dict[str, int] = {}
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Sizes handed out so far, by name."""
+        return self._given
+
+    def of(self, value: ir.Value) -> tuple[int, ...]:
+        """Return a concrete shape for a value; its rank must be known."""
+        if value.shape is None:
+            raise ValueError(f"value {value.name!r} has no known rank")
+        return tuple(self._dim(dim, f"{value.name}.{axis}") for axis, dim in enumerate(value.shape))
+
+    def _dim(self, dim: int | ir.SymbolicDim, fallback: str) -> int:
+        if isinstance(dim, int):
+            return dim
+        if dim.value is None:
+            return self._give(fallback)
+        bound = {name: self._give(name) for name in sorted(dim.free_symbols())}
+        result = dim.evaluate(bound) if bound else self._give(dim.value)
+        return result if isinstance(result, int) and result > 0 else self._give(dim.value)
+
+    def _give(self, name: str) -> int:
+        return self._given.setdefault(name, self._pool[len(self._given) % len(self._pool)])
+
+
+class Probe:
+    """A region as a function of arrays.
+
+    Args:
+        region: what to run.
+        sizes: sizes of dynamic dimensions.
+    """
+
+    def __init__(self, region: Region, sizes: Sizes) -> None:
+        self.region = region
+        self.shape = sizes.of(region.x)
+        self.feeds: dict[ir.Value, Tensor] = {}
+        for node in region.shape_nodes:
+            source = node.inputs[0]
+            if source is None:
+                raise ValueError(f"{node.op_type} {node.name!r} reads nothing")
+            dims = sizes.of(source)
+            start = node.attributes["start"].as_int() if "start" in node.attributes else 0
+            end = node.attributes["end"].as_int() if "end" in node.attributes else len(dims)
+            whole = torch.tensor(int(np.prod(dims, dtype=np.int64)))
+            self.feeds[node.outputs[0]] = whole if node.op_type == "Size" else torch.tensor(dims[slice(start, end)])
+        self.static = not sizes.given
+        wanted = _outputs_read_outside(region.side)
+        constants = evaluate_region(region.side, self.feeds, wanted)
+        self._constants = dict(zip(wanted, constants, strict=True))
+
+    def run(self, x: npt.NDArray[np.float64], wanted: Sequence[ir.Value]) -> list[npt.NDArray[np.float64]]:
+        """Return the wanted values of the region for one input.
+
+        Args:
+            x: float64 of shape :attr:`shape`.
+            wanted: values computed inside.
+        """
+        with torch.no_grad():
+            feeds = {**self._constants, **self.feeds, self.region.x: torch.from_numpy(np.ascontiguousarray(x))}
+            found = evaluate_region(self._needed(wanted), feeds, wanted)
+        return [item.numpy() for item in found]
+
+    def _needed(self, wanted: Sequence[ir.Value]) -> list[ir.Node]:
+        needed = set(wanted)
+        nodes: list[ir.Node] = []
+        for node in reversed(self.region.nodes):
+            if any(output in needed for output in node.outputs):
+                nodes.append(node)
+                needed.update(value for value in node.inputs if value is not None)
+        nodes.reverse()
+        return nodes
+
+
+def _outputs_read_outside(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    return [output for node in nodes for output in node.outputs]

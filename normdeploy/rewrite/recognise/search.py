@@ -1,0 +1,205 @@
+"""Find the largest part of a region that is one normalization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.errors import GraphError
+from normdeploy.rewrite.recognise.builder import Builder
+from normdeploy.rewrite.recognise.emit import emit
+from normdeploy.rewrite.recognise.hypothesis import Array, Norm
+from normdeploy.rewrite.recognise.probe import FIRST_SIZES, SECOND_SIZES, Probe, Sizes
+from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, Region
+from normdeploy.rewrite.recognise.solve import (
+    Core,
+    affine_from,
+    disagreement,
+    find_core,
+    ignores_scale,
+    pattern,
+    trials,
+)
+
+_FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape"})  # pass over no data
+_SAME = 1e-12  # relative; the solved scale and shift carry a few float64 rounding errors
+
+
+@dataclass(frozen=True)
+class Found:
+    """A part of a region that is one normalization.
+
+    Args:
+        region: where.
+        y: the value that equals ``norm`` of ``region.x``.
+        norm: what, with scale and shift of size 1 along every axis on which they are constant.
+    """
+
+    region: Region
+    y: ir.Value
+    norm: Norm
+
+    @property
+    def instance(self) -> bool:
+        """Whether it was an InstanceNormalization before."""
+        return self.region.seed.op_type == "InstanceNormalization"
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A part of a region that behaves like a normalization at large inputs and is none of ours.
+
+    Args:
+        region: where.
+        y: the value that was tried.
+        reason: what did not agree.
+    """
+
+    region: Region
+    y: ir.Value
+    reason: str
+
+
+def best_of(regions: GraphRegions, seed: ir.Node, rng: np.random.Generator) -> tuple[Found | None, Missed | None]:
+    """Return the normalization around a seed, and what came near where none is.
+
+    The largest region comes first: where it is a normalization, the views and transposes in it are saved too.
+    """
+    around = list(regions.regions(seed))
+    if around and _is_plain(around[0]):
+        return None, None
+    missed: Missed | None = None
+    for region in reversed(around):
+        result = search(region, rng)
+        if isinstance(result, Found):
+            return result, None
+        missed = result or missed
+    return None, missed
+
+
+def _is_plain(region: Region) -> bool:
+    """Tell whether a region is a norm operator with nothing around it that could merge into it."""
+    producer = region.x.producer()
+    alone = len(region.candidates) == 1 and region.candidates[0] is region.seed.outputs[0]
+    stock = region.seed.op_type in NORMS - {"GroupNormalization", "MeanVarianceNormalization"}
+    return stock and alone and (producer is None or producer.op_type not in ("Reshape", "Transpose", "Mul", "Div"))
+
+
+def operators_for(found: Found) -> list[ir.Node]:
+    """Return the operators that would stand for a normalization, of a stand-in for its input.
+
+    Of x itself they would count among its users.
+    """
+    x = found.region.x
+    builder = Builder("", x.dtype or ir.DataType.FLOAT)
+    emit(found.norm, ir.Value(name="x", shape=x.shape), builder, instance=found.instance)
+    return builder.nodes
+
+
+def passes_over_data(nodes: list[ir.Node]) -> int:
+    """Return the number of operators that pass over data."""
+    return sum(node.op_type not in _FREE for node in nodes)
+
+
+def search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
+    """Return the normalization that reaches furthest in a region.
+
+    It reaches over a scale or shift only if nothing else reads the value before: two affines of one normalized value
+    stay two affines of one operator.
+    Returns None where nothing behaves like a normalization or the region cannot be run at small sizes.
+    """
+    try:
+        return _search(region, rng)
+    except GraphError:
+        # sizes we made up for dynamic dimensions need not fit (a Reshape by 7); such a region cannot be judged
+        if all(isinstance(dim, int) for dim in region.x.shape or ()):
+            raise
+        return None
+
+
+def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
+    probe = Probe(region, Sizes(FIRST_SIZES))
+    p = pattern(probe.shape, rng)
+    values = list(region.candidates)
+    if p.size < 2:
+        return None
+    with np.errstate(all="ignore"):
+        results = [probe.run(scale * p, values) for scale in (1e8, -1e8, 1e9, -1e9)]
+    rows = list(zip(values, *results, strict=True))
+    alive = [row for row in rows if row[1].shape == p.shape and ignores_scale((row[1], row[2]), (row[3], row[4]))]
+    if not alive:
+        return None
+    core = next(filter(None, (_solve_core(probe, row[0], p) for row in alive)), None)
+    if core is None:
+        return Missed(region, alive[-1][0], "its blocks of statistics or its epsilon have no form we know")
+    solved = [(row[0], affine_from(row[1], row[2], p, core)) for row in alive]
+    del results, rows, alive
+    hopeful = [(value, norm) for value, norm in solved if norm is not None]
+    distances = _distances(probe, hopeful, rng)
+    chain: list[Found] = []
+    for (value, norm), distance in zip(hopeful, distances, strict=True):
+        collapsed = _collapse(norm, value) if distance <= 1.0 else None
+        if collapsed is not None and (not chain or region.extends(chain[-1].y, value)):
+            chain.append(Found(region, value, collapsed))
+    for found in reversed(chain):
+        if probe.static or _agrees_elsewhere(found, rng):
+            return found
+    nearest = min(distances, default=float("inf"))
+    return Missed(region, solved[-1][0], f"the nearest normalization differs by {nearest:.1e} times what is allowed")
+
+
+def _distances(probe: Probe, hopeful: list[tuple[ir.Value, Norm]], rng: np.random.Generator) -> list[float]:
+    """Return how far each value is from its hypothesis over all trials, in units of what is allowed."""
+    worst = [0.0] * len(hopeful)
+    if hopeful:
+        for x in trials(hopeful[0][1], probe.shape, rng):
+            found = probe.run(x, [value for value, _ in hopeful])
+            ratios = [disagreement(y, x, norm) for y, (_, norm) in zip(found, hopeful, strict=True)]
+            worst = [max(pair) for pair in zip(worst, ratios, strict=True)]
+    return worst
+
+
+def _solve_core(probe: Probe, value: ir.Value, p: Array) -> Core | None:
+    with np.errstate(all="ignore"):
+        return find_core(lambda x: probe.run(x, [value])[0], p)
+
+
+def _collapse(norm: Norm, y: ir.Value) -> Norm | None:
+    """Reduce scale and shift along the axes on which they are constant; None if they change along a dynamic one."""
+    size = float(np.abs(norm.scale).max())
+    scale = _constant_axes(norm.scale, _SAME * size)
+    shift = _constant_axes(norm.shift, _SAME * (size + float(np.abs(norm.shift).max())))
+    for axis, dim in enumerate(y.shape or ()):
+        if not isinstance(dim, int) and (scale.shape[axis] != 1 or shift.shape[axis] != 1):
+            return None
+    scale, shift = _snap(scale, y.dtype, 0.0), _snap(shift, y.dtype, size)
+    return replace(norm, scale=scale, shift=shift)
+
+
+def _constant_axes(values: Array, tolerance: float) -> Array:
+    for axis in range(values.ndim):
+        first = values.take([0], axis=axis)
+        if np.abs(values - first).max() <= tolerance:
+            values = first
+    return values
+
+
+def _snap(values: Array, dtype: ir.DataType | None, size: float) -> Array:
+    """Undo the solver's float64 rounding where the exact value must have been one the stored type can hold."""
+    near = values.astype(np.float32).astype(np.float64)
+    if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and dtype is not None:
+        near = values.astype(dtype.numpy()).astype(np.float64)
+    tolerance = 1e-13 * np.abs(values) + 1e-15 * size
+    return np.where(np.abs(values - near) <= tolerance, near, values)
+
+
+def _agrees_elsewhere(found: Found, rng: np.random.Generator) -> bool:
+    """Compare at a second set of sizes of the dynamic dimensions."""
+    probe = Probe(found.region, Sizes(SECOND_SIZES))
+    if found.norm.blocks.count(probe.shape) < 2:
+        return False
+    x = next(trials(found.norm, probe.shape, rng))
+    y = probe.run(x, [found.y])[0]
+    return y.shape == x.shape and disagreement(y, x, found.norm) <= 1.0

@@ -1,0 +1,104 @@
+"""Splits that take the way over a sequence become plain Splits.
+
+torch's exporter writes ``x.split(sizes)`` as SplitToSequence and one SequenceAt per part. Nothing can follow a channel
+through a sequence, and few runtimes are quick with one.
+
+Rewritten where
+
+1. the sequence is read by SequenceAt with constant positions only, and is no graph output;
+2. the part sizes are constant: a vector, or one number that divides a static dimension;
+3. the parts keep the axis (``keepdims`` 1, or sizes given).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import constant64
+from normdeploy.rewrite.affine.node import free_name
+from normdeploy.rewrite.infer import infer_missing_types
+
+
+class ResolveSequences(ir.passes.InPlacePass):
+    """Replace SplitToSequence and its SequenceAts by one Split each."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visit every graph; sizes must be constants already."""
+        modified = False
+        for graph in model.graphs():
+            for node in list(graph):
+                if node.op_type == "SplitToSequence" and node.domain in ("", "ai.onnx"):
+                    modified |= _resolve(graph, node)
+        if modified:
+            infer_missing_types(model)
+        return ir.passes.PassResult(model, modified)
+
+
+def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
+    source, sequence = node.inputs[0], node.outputs[0]
+    sizes = _sizes(node)
+    if source is None or sizes is None or sequence.is_graph_output():
+        return False
+    readers = [usage.node for usage in sequence.uses()]
+    positions = [_position(reader, len(sizes)) for reader in readers]
+    if not readers or any(position is None for position in positions):
+        return False
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+    name = free_name(graph, f"{sequence.name}_sizes")
+    tensor = ir.tensor(np.array(sizes, dtype=np.int64), name=name)
+    value = ir.Value(name=name, shape=ir.Shape([len(sizes)]), type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
+    graph.register_initializer(value)
+    split = ir.Node(
+        "",
+        "Split",
+        [source, value],
+        attributes=[ir.AttrInt64("axis", axis)],
+        outputs=[
+            ir.Value(name=free_name(graph, f"{sequence.name}_{index}"), type=source.type) for index in range(len(sizes))
+        ],
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    graph.insert_after(node, split)
+    for reader, position in zip(readers, positions, strict=True):
+        assert position is not None
+        old, new = reader.outputs[0], split.outputs[position]
+        if old.is_graph_output():
+            # two names may stand for one part; an Identity keeps the output's own
+            keeper = ir.Node("", "Identity", [new], outputs=[ir.Value(type=old.type, shape=old.shape)])
+            graph.insert_after(reader, keeper)
+            new = keeper.outputs[0]
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph.remove(reader, safe=True)
+        if new.producer() is not split:
+            name_of_old, old.name = old.name, None
+            new.name = name_of_old
+    graph.remove(node, safe=True)
+    return True
+
+
+def _sizes(node: ir.Node) -> list[int] | None:
+    source = node.inputs[0]
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+    given = constant64(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    if given is not None and given.ndim == 1:
+        return [int(size) for size in given]
+    if given is None or source is None or source.shape is None:
+        return None
+    dim = source.shape[axis]
+    each = int(given)
+    if not isinstance(dim, int) or each <= 0:
+        return None
+    whole, rest = divmod(dim, each)
+    return [each] * whole + ([rest] if rest else [])
+
+
+def _position(node: ir.Node, count: int) -> int | None:
+    """Return which part a SequenceAt reads; None for any other reader or a computed position."""
+    if node.op_type != "SequenceAt" or node.domain not in ("", "ai.onnx"):
+        return None
+    index = constant64(node.inputs[1])
+    if index is None or index.size != 1 or not -count <= int(index.reshape(-1)[0]) < count:
+        return None
+    return int(index.reshape(-1)[0]) % count

@@ -1,0 +1,100 @@
+"""InstanceNorm with running statistics, as torch's exporter writes it, becomes the BatchNormalization that it is.
+
+With running statistics an instance is normalized by constants, as in a BatchNorm. The exporter writes: view (N, C, ...)
+as (1, N C, ...), repeat the four vectors N times, BatchNormalization over N C channels, view back. Channel n C + c of
+the view has the statistics of c, so it is BatchNormalization over C channels of the input itself.
+
+Rewritten where
+
+1. the four vectors are Tiles of constants of C elements, all by the first dimension of x;
+2. x [N, C, ...] is viewed as [1, N C, ...] and the result is viewed back to x's own shape, trailing dimensions alike;
+3. nothing else reads what stands between, and BatchNormalization is in evaluation mode.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor
+
+
+class UntileStatistics(ir.passes.InPlacePass):
+    """Replace each Reshape, BatchNormalization with tiled statistics, Reshape by one BatchNormalization."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visit every graph."""
+        modified = False
+        for graph in model.graphs():
+            for node in list(graph):
+                if node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx"):
+                    modified |= _untile(graph, node)
+        return ir.passes.PassResult(model, modified)
+
+
+def _untile(graph: ir.Graph, norm: ir.Node) -> bool:
+    view, result = norm.inputs[0], norm.outputs[0]
+    if view is None or len(norm.inputs) != 5 or any(output.uses() for output in norm.outputs[1:]):
+        return False
+    if "training_mode" in norm.attributes and norm.attributes["training_mode"].as_int():
+        return False
+    before, back = view.producer(), _only_reader(result)
+    if before is None or back is None or before.op_type != "Reshape" or back.op_type != "Reshape":
+        return False
+    x, y = before.inputs[0], back.outputs[0]
+    if x is None or not _only_reader(view) or not _is_view(x, view, y) or back.inputs[0] is not result:
+        return False
+    vectors = [_tiled(value, x) for value in norm.inputs[1:]]
+    if any(vector is None for vector in vectors):
+        return False
+    plain = ir.Node(
+        "",
+        "BatchNormalization",
+        [x, *vectors],
+        attributes=list(norm.attributes.values()),
+        outputs=[ir.Value(type=y.type, shape=y.shape)],
+        name=norm.name,
+        metadata_props=dict(norm.metadata_props),
+    )
+    graph.insert_after(back, plain)
+    y.replace_all_uses_with(plain.outputs[0], replace_graph_outputs=True)
+    tiles = [value.producer() for value in norm.inputs[1:] if value is not None]
+    graph.remove([back, norm, before], safe=True)
+    for tile in dict.fromkeys(tiles):
+        if tile is not None and not tile.outputs[0].uses():
+            counted = tile.inputs[1].producer() if tile.inputs[1] is not None else None
+            graph.remove(tile, safe=True)
+            if counted is not None and not counted.outputs[0].uses() and not counted.outputs[0].is_graph_output():
+                graph.remove(counted, safe=True)
+    name, y.name = y.name, None
+    plain.outputs[0].name = name
+    return True
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    uses = value.uses()
+    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def _is_view(x: ir.Value, view: ir.Value, y: ir.Value) -> bool:
+    """Tell whether x [N, C, ...] is seen as [1, N C, ...] and back, by the dimensions behind the channels."""
+    if x.shape is None or view.shape is None or y.shape is None or not x.shape.rank() == view.shape.rank() >= 3:
+        return False
+    trailing = x.shape[2:]
+    same = y.shape[2:] == trailing == view.shape[2:] and all(isinstance(dim, int) for dim in trailing)
+    return same and y.shape == x.shape and view.shape[0] == 1 and isinstance(x.shape[1], int)
+
+
+def _tiled(value: ir.Value | None, x: ir.Value) -> ir.Value | None:
+    """Return the constant of C elements that ``value`` repeats once per sample of ``x``, or None."""
+    tile = None if value is None else value.producer()
+    if tile is None or tile.op_type != "Tile" or tile.inputs[0] is None or tile.inputs[1] is None:
+        return None
+    counted = tile.inputs[1].producer()
+    if counted is None or counted.op_type != "Shape" or counted.inputs[0] is not x:
+        return None
+    start = counted.attributes["start"].as_int() if "start" in counted.attributes else 0
+    end = counted.attributes["end"].as_int() if "end" in counted.attributes else None
+    tensor = constant_tensor(tile.inputs[0])
+    if (start, end) != (0, 1) or tensor is None or x.shape is None:
+        return None
+    return tile.inputs[0] if tuple(tensor.shape.numpy()) == (x.shape[1],) else None

@@ -1,0 +1,5 @@
+"""Weight expressions: what depends on constants only is evaluated once, in float64, whatever its size."""
+
+from normdeploy.rewrite.weights.evaluate_constants import EvaluateConstants
+
+__all__ = ["EvaluateConstants"]

@@ -1,0 +1,209 @@
+"""Follow the dimensions that are known through shape computations: ``Shape -> Gather/Slice -> Concat -> Reshape``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+_IntegerConstant = Callable[[ir.Value], npt.NDArray[Any] | None]
+_Dims = tuple[int | None, ...]
+
+
+class KnownShapes:
+    """Integers of shape expressions, element by element; None stands for a dynamic dimension.
+
+    Scalars are held as one-element tuples with their rank in ``_rank``.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[ir.Value, _Dims] = {}
+        self._rank: dict[ir.Value, int] = {}
+
+    def visit(self, node: ir.Node, constant: _IntegerConstant) -> npt.NDArray[Any] | None:
+        """Follow one node; return its result where every element of it is known.
+
+        Args:
+            node: a node whose operands were visited before.
+            constant: returns an integer constant's value, or None.
+        """
+        rule = _RULES.get(node.op_type)
+        if rule is None or not node.outputs:
+            return None
+        found = rule(self, node, constant)
+        if found is None:
+            return None
+        dims, rank = found
+        self._known[node.outputs[0]] = dims
+        self._rank[node.outputs[0]] = rank
+        if any(dim is None for dim in dims):
+            return None
+        array = np.array(dims, dtype=np.int64)
+        return array.reshape(()) if rank == 0 else array
+
+    def static_reshape(self, node: ir.Node) -> bool:
+        """Give a Reshape whose target has exactly one dynamic element the constant target with -1 in its place.
+
+        Exact wherever the original runs: the elements of the result must number those of the input, so the one unknown
+        is what -1 means. Not where a known element is 0 (it would copy or make the unknown ambiguous).
+        """
+        if node.op_type != "Reshape" or len(node.inputs) < 2 or node.inputs[1] is None or node.graph is None:
+            return False
+        target = node.inputs[1]
+        dims = self._known.get(target)
+        if dims is None:
+            return False
+        result = node.outputs[0].shape
+        if result is not None and result.rank() == len(dims):
+            # what stands for itself (-1) may be known from the result's shape
+            known = [size if isinstance(size, int) else None for size in result]
+            dims = tuple(known[axis] if dim == -1 else dim for axis, dim in enumerate(dims))
+        if dims.count(None) != 1 or any(dim is not None and dim <= 0 for dim in dims):
+            return False
+        name = f"{target.name}_static_{node.outputs[0].name}"
+        tensor = ir.tensor(np.array([-1 if dim is None else dim for dim in dims], dtype=np.int64), name=name)
+        value = ir.Value(
+            name=name, shape=ir.Shape([len(dims)]), type=ir.TensorType(ir.DataType.INT64), const_value=tensor
+        )
+        node.graph.register_initializer(value)
+        node.replace_input_with(1, value)
+        if "allowzero" in node.attributes:
+            node.attributes.pop("allowzero")
+        return True
+
+    def _read(self, value: ir.Value | None, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        if value is None:
+            return None
+        if value in self._known:
+            return self._known[value], self._rank[value]
+        array = constant(value)
+        if array is None or array.ndim > 1 or array.dtype.kind not in "iu" or array.size > 64:
+            return None
+        return tuple(int(item) for item in array.reshape(-1)), array.ndim
+
+    def _shape(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        del constant
+        source = node.inputs[0]
+        if source is None or source.shape is None:
+            return None
+        dims: _Dims = tuple(dim if isinstance(dim, int) else None for dim in source.shape)
+        start = node.attributes["start"].as_int() if "start" in node.attributes else 0
+        end = node.attributes["end"].as_int() if "end" in node.attributes else len(dims)
+        return dims[_clamp(start, len(dims)) : _clamp(end, len(dims))], 1
+
+    def _size(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        del constant
+        source = node.inputs[0]
+        if source is None or source.shape is None or not source.shape.is_static():
+            return None
+        return (int(np.prod(source.shape.numpy(), dtype=np.int64)),), 0
+
+    def _gather(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        data = self._read(node.inputs[0], constant)
+        indices = self._read(node.inputs[1], constant)
+        if data is None or indices is None or data[1] != 1:
+            return None
+        picked: list[int | None] = []
+        for index in indices[0]:
+            if index is None or not -len(data[0]) <= index < len(data[0]):
+                return None
+            picked.append(data[0][index])
+        return tuple(picked), indices[1]
+
+    def _slice(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        data = self._read(node.inputs[0], constant)
+        if data is None or data[1] != 1:
+            return None
+        start, end, step = 0, len(data[0]), 1
+        if len(node.inputs) < 3:
+            return None
+        bounds = [self._read(value, constant) for value in node.inputs[1:]]
+        if bounds[0] is None or bounds[1] is None:
+            return None
+        starts, ends = bounds[0][0], bounds[1][0]
+        if len(starts) != 1 or starts[0] is None or ends[0] is None:
+            return None
+        start, end = starts[0], ends[0]
+        if len(node.inputs) > 4 and node.inputs[4] is not None:
+            steps = bounds[3]
+            if steps is None or steps[0] != (1,):
+                return None
+            step = 1
+        return data[0][_clamp(start, len(data[0])) : _clamp(end, len(data[0])) : step], 1
+
+    def _concat(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        joined: list[int | None] = []
+        for value in node.inputs:
+            part = self._read(value, constant)
+            if part is None:
+                # an element-count is needed even where the elements are not known
+                if value is None or value.shape is None or value.shape.rank() != 1:
+                    return None
+                length = value.shape[0]
+                if not isinstance(length, int) or length > 64 or value.dtype != ir.DataType.INT64:
+                    return None
+                part = ((None,) * length, 1)
+            if part[1] != 1:
+                return None
+            joined.extend(part[0])
+        return tuple(joined), 1
+
+    def _same(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        if node.op_type == "Cast" and node.attributes["to"].as_int() != ir.DataType.INT64:
+            return None
+        return self._read(node.inputs[0], constant) if node.inputs[0] in self._known else None
+
+    def _squeeze(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        data = self._read(node.inputs[0], constant) if node.inputs[0] in self._known else None
+        return (data[0], 0) if data is not None and len(data[0]) == 1 else None
+
+    def _unsqueeze(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        data = self._read(node.inputs[0], constant) if node.inputs[0] in self._known else None
+        return (data[0], 1) if data is not None and data[1] == 0 else None
+
+    def _reshape(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        data = self._read(node.inputs[0], constant) if node.inputs[0] in self._known else None
+        target = self._read(node.inputs[1], constant) if len(node.inputs) > 1 else None
+        if data is None or target is None:
+            return None
+        if target[0] in ((-1,), (len(data[0]),)):
+            return data[0], 1
+        return (data[0], 0) if not target[0] and len(data[0]) == 1 else None
+
+    def _arithmetic(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
+        left, right = (self._read(value, constant) for value in node.inputs)
+        if left is None or right is None or len(left[0]) != 1 or len(right[0]) != 1:
+            return None
+        a, b = left[0][0], right[0][0]
+        rank = max(left[1], right[1])
+        if a is None or b is None:
+            return (None,), rank
+        if node.op_type == "Div":
+            return ((a // b,), rank) if a >= 0 and b > 0 else None
+        return ({"Add": a + b, "Sub": a - b, "Mul": a * b}[node.op_type],), rank
+
+
+def _clamp(index: int, length: int) -> int:
+    return min(max(index + length if index < 0 else index, 0), length)
+
+
+_Rule = Callable[[KnownShapes, ir.Node, _IntegerConstant], tuple[_Dims, int] | None]
+_RULES: dict[str, _Rule] = {
+    "Shape": KnownShapes._shape,
+    "Size": KnownShapes._size,
+    "Gather": KnownShapes._gather,
+    "Slice": KnownShapes._slice,
+    "Concat": KnownShapes._concat,
+    "Identity": KnownShapes._same,
+    "Cast": KnownShapes._same,
+    "Squeeze": KnownShapes._squeeze,
+    "Unsqueeze": KnownShapes._unsqueeze,
+    "Reshape": KnownShapes._reshape,
+    "Add": KnownShapes._arithmetic,
+    "Sub": KnownShapes._arithmetic,
+    "Mul": KnownShapes._arithmetic,
+    "Div": KnownShapes._arithmetic,
+}

@@ -1,0 +1,216 @@
+"""Small ONNX graphs from numpy, and the comparison of a graph with its rewriting by onnx's own reference evaluator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from torch.nn import functional
+
+from normdeploy.rewrite import RewriteResult, rewrite
+
+settings.register_profile("affine", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+
+_TYPES = {np.dtype(np.float64): TensorProto.DOUBLE, np.dtype(np.float32): TensorProto.FLOAT,
+          np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(np.int64): TensorProto.INT64,
+          np.dtype(np.bool_): TensorProto.BOOL}  # fmt: skip
+
+
+class Conv(OpRun):
+    """Conv by torch: onnx's own is slow."""
+
+    def _run(self, x, w, b=None, **attributes):
+        spatial = x.ndim - 2
+        strides, dilations = attributes["strides"] or [1] * spatial, attributes["dilations"] or [1] * spatial
+        pads = list(attributes["pads"] or [0] * 2 * spatial)
+        if attributes["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+            for axis, (size, kernel, step, gap) in enumerate(
+                zip(x.shape[2:], w.shape[2:], strides, dilations, strict=True)
+            ):
+                total = max((-(-size // step) - 1) * step + (kernel - 1) * gap + 1 - size, 0)
+                sides = total // 2, total - total // 2
+                pads[axis], pads[axis + spatial] = sides if attributes["auto_pad"] == "SAME_UPPER" else sides[::-1]
+        widths = [width for axis in reversed(range(spatial)) for width in (pads[axis], pads[axis + spatial])]
+        padded = functional.pad(torch.from_numpy(np.array(x)), widths)
+        bias = None if b is None else torch.from_numpy(np.array(b))
+        run = getattr(functional, f"conv{spatial}d")
+        weight, groups = torch.from_numpy(np.array(w)), attributes["group"] or 1
+        return (run(padded, weight, bias, tuple(strides), 0, tuple(dilations), groups).numpy(),)
+
+
+class ConvTranspose(OpRun):
+    """ConvTranspose by torch: onnx's own fails on groups."""
+
+    def _run(self, x, w, b=None, **attributes):
+        spatial = x.ndim - 2
+        pads = list(attributes["pads"] or [0] * 2 * spatial)
+        bias = None if b is None else torch.from_numpy(np.array(b))
+        full = getattr(functional, f"conv_transpose{spatial}d")(
+            torch.from_numpy(np.array(x)),
+            torch.from_numpy(np.array(w)),
+            bias,
+            tuple(attributes["strides"] or [1] * spatial),
+            0,
+            tuple(attributes["output_padding"] or [0] * spatial),
+            attributes["group"] or 1,
+            tuple(attributes["dilations"] or [1] * spatial),
+        ).numpy()
+        window = [slice(pads[axis], size - pads[axis + spatial]) for axis, size in enumerate(full.shape[2:])]
+        return (np.ascontiguousarray(full[(slice(None), slice(None), *window)]),)
+
+
+def evaluate(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Evaluate a graph by onnx's reference evaluator, convolutions by torch."""
+    return ReferenceEvaluator(proto, new_ops=[Conv, ConvTranspose]).run(None, feeds)
+
+
+class GraphBuilder:
+    """A graph in one float type; numpy arrays among the operands become initializers, None an empty name."""
+
+    def __init__(self, *, dtype: Any = np.float64, opset: int = 18) -> None:
+        self.dtype, self.opset = np.dtype(dtype), opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self.sizes: dict[str, list[Any]] = {}
+
+    def input(self, name: str, shape: list[Any], dtype: Any = None) -> str:
+        kind = _TYPES[np.dtype(dtype or self.dtype)]
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        self.sizes[name] = shape
+        return name
+
+    def constant(self, array: Any, name: str | None = None) -> str:
+        array = np.asarray(array)
+        if array.dtype.kind == "f":
+            array = array.astype(self.dtype)
+        name = name or f"constant_{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+    def op(self, op_type: str, *operands: Any, outputs: int = 1, name: str | None = None, **attributes: Any) -> Any:
+        names = []
+        for operand in operands:
+            if operand is None:
+                names.append("")
+            elif isinstance(operand, str):
+                names.append(operand)
+            else:
+                names.append(self.constant(operand))
+        stem = name or f"{op_type.lower()}_{len(self.nodes)}"
+        results = [f"{stem}_out{'' if index == 0 else index}" for index in range(outputs)]
+        self.nodes.append(helper.make_node(op_type, names, results, name=stem, **attributes))
+        return results[0] if outputs == 1 else results
+
+    def batch_norm(self, x: str, channels: int, rng: np.random.Generator, *, positive: bool = False,
+                   name: str | None = None, **attributes: Any) -> str:  # fmt: skip
+        scale = rng.uniform(0.5, 2.0, channels) * (1 if positive else rng.choice([-1, 1], channels))
+        operands = [scale, rng.normal(size=channels), rng.normal(size=channels), rng.uniform(0.2, 3.0, channels)]
+        return self.op("BatchNormalization", x, *operands, name=name, **attributes)
+
+    def output(self, value: str, dtype: Any = None, shape: list[Any] | None = None) -> None:
+        kind = _TYPES[np.dtype(dtype or self.dtype)]
+        self.outputs.append(helper.make_tensor_value_info(value, kind, shape))
+
+    def proto(self) -> onnx.ModelProto:
+        graph = helper.make_graph(self.nodes, "g", self.inputs, self.outputs, self.initializers)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        inferred = {item.name: item for item in onnx.shape_inference.infer_shapes(model).graph.output}
+        for item in model.graph.output:
+            item.CopyFrom(inferred[item.name])
+        onnx.checker.check_model(model)
+        return model
+
+    def feeds(self, rng: np.random.Generator, **sizes: int) -> dict[str, np.ndarray]:
+        result = {}
+        for info in self.inputs:
+            shape = [size if isinstance(size, int) else sizes[size] for size in self.sizes[info.name]]
+            if info.type.tensor_type.elem_type == TensorProto.INT64:
+                result[info.name] = rng.integers(0, 3, shape)
+            else:
+                result[info.name] = rng.normal(size=shape).astype(self.dtype)
+        return result
+
+
+class Folding:
+    """What came out of one rewriting, and whether it computes the same."""
+
+    def __init__(self, proto: onnx.ModelProto, result: RewriteResult) -> None:
+        self.before, self.result = proto, result
+        self.ledger = result.ledger
+        self.after = ir.to_proto(result.model)
+        onnx.checker.check_model(self.after, full_check=True)
+
+    @property
+    def ops(self) -> Counter[str]:
+        """Operators that are left."""
+        return Counter(node.op_type for node in self.after.graph.node)
+
+    def weight(self, name: str) -> np.ndarray:
+        """The stored value of an initializer."""
+        found = {item.name: item for item in self.after.graph.initializer}
+        return numpy_helper.to_array(found[name])
+
+    def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Evaluate the rewritten graph."""
+        return evaluate(self.after, feeds)
+
+    @property
+    def actions(self) -> list[str]:
+        return [row.action for row in self.ledger]
+
+    @property
+    def reasons(self) -> str:
+        """All reasons, in one string."""
+        return "\n".join(row.reason for row in self.ledger)
+
+    def agree(self, feeds: dict[str, np.ndarray], tolerance: float = 1e-10) -> Folding:
+        """Compare both graphs' outputs by the reference evaluator: names, shapes, values."""
+        assert [item.name for item in self.before.graph.output] == [item.name for item in self.after.graph.output]
+        assert [item.name for item in self.before.graph.input] == [item.name for item in self.after.graph.input]
+        expected, got = (evaluate(proto, feeds) for proto in (self.before, self.after))
+        for old, new in zip(expected, got, strict=True):
+            assert old.shape == new.shape
+            assert old.dtype == new.dtype
+            scale = max(float(np.abs(old).max(initial=0.0)), 1e-300)
+            assert float(np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0)) <= tolerance * scale
+        return self
+
+    def folded(self, count: int = 1) -> Folding:
+        """Every row is folded, and there are ``count``."""
+        assert self.actions == ["folded"] * count, [(row.where, row.action, row.reason) for row in self.ledger]
+        return self
+
+    def kept(self, *words: str) -> Folding:
+        """There is exactly one row, it is kept, and its reason holds the words."""
+        assert self.actions == ["kept"], [(row.where, row.action, row.into) for row in self.ledger]
+        for word in words:
+            assert word in self.reasons
+        return self
+
+
+def fold_proto(builder: GraphBuilder) -> Folding:
+    proto = builder.proto()
+    return Folding(proto, rewrite(ir.from_proto(proto)))
+
+
+@pytest.fixture(scope="session")
+def graph() -> type[GraphBuilder]:
+    """The builder class."""
+    return GraphBuilder
+
+
+@pytest.fixture(scope="session")
+def fold() -> Any:
+    """Rewrite a built graph."""
+    return fold_proto

@@ -1,0 +1,279 @@
+"""Gemm, MatMul, embedding tables and statistics-computing norms take affine maps over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+settings.load_profile("affine")
+
+SEED = st.integers(0, 2**32 - 1)
+BOOL = st.booleans()
+ADDENDS = {"absent": None, "scalar": (), "one": (1,), "vector": (5,), "row": (1, 5), "column": (4, 1), "full": (4, 5)}
+
+
+@st.composite
+def gemms(draw):
+    """Attributes, operand orientations and the shape of C."""
+    return {
+        "transA": int(draw(BOOL)),
+        "transB": int(draw(BOOL)),
+        "alpha": draw(st.sampled_from([1.0, 0.5, -2.0])),
+        "beta": draw(st.sampled_from([1.0, 0.25, 0.0, -3.0])),
+        "addend": draw(st.sampled_from(sorted(ADDENDS))),
+        "rng": np.random.default_rng(draw(SEED)),
+    }
+
+
+def gemm(g, a, case, *, rows=4, weight=None):
+    """Y [4, 5] = A' [4, 3] B' [3, 5]; ``a`` is already oriented by transA."""
+    rng, shape = case["rng"], ADDENDS[case["addend"]]
+    weight = rng.normal(size=(5, 3) if case["transB"] else (3, 5)) if weight is None else weight
+    operands = [weight] if shape is None else [weight, rng.normal(size=shape)]
+    names = ("transA", "transB", "alpha", "beta")
+    return g.op("Gemm", a, *operands, name="gemm", **{name: case[name] for name in names})
+
+
+@given(gemms())
+def test_behind_a_gemm(graph, fold, case):
+    g = graph()
+    y = gemm(g, g.input("x", [3, 4] if case["transA"] else [4, 3]), case)
+    g.output(g.batch_norm(y, 5, case["rng"]))
+    assert fold(g).folded().agree(g.feeds(case["rng"])).ops == {"Gemm": 1}
+
+
+@given(gemms())
+def test_in_front_of_a_gemm(graph, fold, case):
+    g = graph()
+    rng = case["rng"]
+    shape = (3, 1) if case["transA"] else (1, 3)
+    x = g.input("x", [3, 4] if case["transA"] else [4, 3])
+    x = g.op("Add", g.op("Mul", x, rng.normal(size=shape)), rng.normal(size=shape))
+    g.output(gemm(g, x, case))
+    assert fold(g).folded().agree(g.feeds(rng)).ops == {"Gemm": 1}
+
+
+@given(SEED, BOOL)
+def test_rows_of_a_gemm_go_into_a_constant_a(graph, fold, seed, in_front):
+    """B is computed and A a constant: the same algebra with the operands' parts changed."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = g.input("x", [5, 3])
+    factors = rng.normal(size=(1, 3) if in_front else (4, 1)), rng.normal(size=(1, 3) if in_front else (4, 1))
+    if in_front:
+        x = g.op("Add", g.op("Mul", x, factors[0]), factors[1])
+    y = g.op("Gemm", rng.normal(size=(4, 3)), x, rng.normal(size=(4, 1)), transB=1)
+    if not in_front:
+        y = g.op("Add", g.op("Mul", y, factors[0]), factors[1])
+    g.output(y)
+    assert fold(g).folded().agree(g.feeds(rng)).ops == {"Gemm": 1}
+
+
+def test_gemm_refusals(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Gemm", g.input("x", [4, 3]), g.input("w", [3, 5]), name="gemm")
+    g.output(g.op("Mul", y, rng.normal(size=5)))
+    fold(g).kept("the weight of Gemm 'gemm' is computed at run time").agree(g.feeds(rng))
+    g = graph()
+    y = g.op("Gemm", g.input("x", [4, 3]), rng.normal(size=(3, 5)), g.input("c", [5]), name="gemm")
+    g.output(g.op("Mul", y, rng.normal(size=5)))
+    fold(g).kept("the addend C of Gemm 'gemm' is computed at run time").agree(g.feeds(rng))
+    g = graph()
+    x = g.op("Mul", g.input("x", [4, 3]), rng.normal(size=(4, 1)))
+    g.output(g.op("Gemm", x, rng.normal(size=(3, 5)), name="gemm"))
+    fold(g).kept("another axis than the one Gemm 'gemm' sums over").agree(g.feeds(rng))
+    g = graph()
+    x = g.op("Mul", g.input("x", [4, 3]), rng.normal(size=(3,)))
+    g.output(g.op("Gemm", g.input("a", [4, 2]), rng.normal(size=(2, 3)), x, name="gemm"))
+    fold(g).kept("Gemm 'gemm' adds it to a product").agree(g.feeds(rng))
+
+
+@st.composite
+def products(draw):
+    """Batch shapes of a constant and a computed operand, and on which side the constant stands."""
+    rank = draw(st.integers(0, 2))
+    batch = tuple(draw(st.integers(1, 3)) for _ in range(rank))
+    own = draw(st.integers(0, rank))
+    constant_batch = tuple(1 if draw(BOOL) else size for size in batch[rank - own :])
+    return {
+        "batch": batch,
+        "constant_batch": constant_batch,
+        "left": draw(BOOL),
+        "bias": draw(BOOL),
+        "shift": draw(BOOL),
+        "rng": np.random.default_rng(draw(SEED)),
+    }
+
+
+def product(g, x, case):
+    """[.., 4, 3] @ [.., 3, 5]; the last axis of the features is 5 behind a right constant, -2 behind a left one."""
+    rng = case["rng"]
+    if case["left"]:
+        return g.op("MatMul", rng.normal(size=(*case["constant_batch"], 4, 3)), x)
+    y = g.op("MatMul", x, rng.normal(size=(*case["constant_batch"], 3, 5)))
+    return g.op("Add", y, rng.normal(size=5)) if case["bias"] else y
+
+
+def operand(g, case):
+    return g.input("x", [*case["batch"], *((3, 5) if case["left"] else (4, 3))])
+
+
+@given(products())
+def test_behind_a_matmul(graph, fold, case):
+    g = graph()
+    y = product(g, operand(g, case), case)
+    shape = (4, 1) if case["left"] else (5,)
+    y = g.op("Mul", y, case["rng"].normal(size=shape))
+    if case["shift"]:
+        y = g.op("Add", y, case["rng"].normal(size=shape))
+    g.output(y)
+    result = fold(g).folded().agree(g.feeds(case["rng"]))
+    added = case["shift"] or (case["bias"] and not case["left"])
+    assert result.ops == ({"MatMul": 1, "Add": 1} if added else {"MatMul": 1})
+
+
+@given(products())
+def test_in_front_of_a_matmul(graph, fold, case):
+    g = graph()
+    shape = (3, 1) if case["left"] else (3,)
+    x = g.op("Mul", operand(g, case), case["rng"].normal(size=shape))
+    if case["shift"]:
+        x = g.op("Add", x, case["rng"].normal(size=shape))
+    g.output(product(g, x, case))
+    result = fold(g).folded().agree(g.feeds(case["rng"]))
+    added = case["shift"] or (case["bias"] and not case["left"])
+    assert result.ops == ({"MatMul": 1, "Add": 1} if added else {"MatMul": 1})
+
+
+@given(SEED)
+def test_a_scale_of_attention_scores_goes_into_the_query_projection(graph, fold, seed):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = g.input("x", ["N", 5, 4])
+    query, key = g.op("MatMul", x, rng.normal(size=(4, 6))), g.op("MatMul", x, rng.normal(size=(4, 6)))
+    scores = g.op("MatMul", query, g.op("Transpose", key, perm=[0, 2, 1]))
+    g.output(g.op("Softmax", g.op("Div", scores, np.float64(rng.uniform(1, 3)))))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops == {"MatMul": 3, "Transpose": 1, "Softmax": 1}
+
+
+def test_matmul_refusals(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Add", g.input("x", ["N", 4, 3]), rng.normal(size=3))
+    g.output(g.op("MatMul", x, g.input("y", ["N", 3, 2]), name="product"))
+    fold(g).kept("MatMul 'product' multiplies it with a value computed at run time").agree(g.feeds(rng, N=2))
+    g = graph()
+    x = g.op("Mul", g.input("x", ["N", 4, 3]), rng.normal(size=3))
+    g.output(g.op("MatMul", x, g.input("y", ["N", 3, 2]), name="product"))
+    fold(g).kept("the axis that MatMul 'product' sums over").agree(g.feeds(rng, N=2))
+    g = graph()
+    g.output(g.op("Mul", g.op("MatMul", g.input("x", ["N", 4, 3]), rng.normal(size=3), name="product"), np.ones(4) * 2))
+    fold(g).kept("a vector").agree(g.feeds(rng, N=2))
+
+
+@given(SEED, st.sampled_from([0, 1, -1]))
+def test_behind_an_embedding(graph, fold, seed, axis):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    ids = g.input("ids", ["N", 2], np.int64)
+    y = g.op("Gather", rng.normal(size=(4, 4)), ids, axis=axis)
+    shape = (4,) if axis == 0 else (4, 1, 1)
+    g.output(g.op("Add", g.op("Mul", y, rng.normal(size=shape)), rng.normal(size=shape)))
+    assert fold(g).folded().agree(g.feeds(rng, N=3)).ops == {"Gather": 1}
+
+
+def test_a_large_table_that_a_head_shares_is_not_copied_for_a_small_pass(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    g.constant(rng.normal(size=(500, 4)), name="table")
+    x = g.op("Mul", g.op("Gather", "table", g.input("ids", [2], np.int64)), rng.normal(size=4))
+    g.output(g.op("Gemm", g.op("Sigmoid", x), "table", transB=1))
+    result = fold(g).agree(g.feeds(rng))
+    assert result.actions == ["kept"]
+    assert result.weight("table").shape == (500, 4)
+
+
+def test_a_shared_weight_is_copied_where_the_pass_is_dearer(graph, fold):
+    """One convolution used twice with different BatchNorms."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    g.constant(rng.normal(size=(4, 4, 3, 3)), name="w")
+    for index in range(2):
+        x = g.input(f"x{index}", ["N", 4, 16, 16])
+        g.output(g.batch_norm(g.op("Conv", x, "w", pads=[1] * 4), 4, rng))
+    result = fold(g).folded(2).agree(g.feeds(rng, N=2))
+    assert result.ops == {"Conv": 2}
+    assert len({node.input[1] for node in result.after.graph.node}) == 2
+
+
+NORMS = {
+    "LayerNormalization": {"axis": -1},
+    "InstanceNormalization": {},
+    "RMSNormalization": {"axis": -1},
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", NORMS)
+def test_behind_a_norm(graph, fold, kind, bias):
+    """The Transpose keeps the map from being recognised as part of the norm itself."""
+    rng = np.random.default_rng(0)
+    g = graph(opset=23)
+    layer = kind != "InstanceNormalization"
+    operands = [rng.normal(size=4)]
+    if not layer or (bias and kind == "LayerNormalization"):
+        operands.append(rng.normal(size=4))
+    y = g.op(kind, g.input("x", ["N", 3, 4] if layer else ["N", 4, 3]), *operands, **NORMS[kind])
+    y = g.op("Transpose", y, perm=[0, 2, 1])
+    shape = (4, 1) if layer else (4,)
+    y = g.op("Mul", y, rng.normal(size=shape))
+    if kind != "RMSNormalization":
+        y = g.op("Add", y, rng.normal(size=shape))
+    g.output(y)
+    result = fold(g).agree(g.feeds(rng, N=2), 1e-6)
+    assert result.ops == {kind: 1, "Transpose": 1}
+    assert [row.action for row in result.ledger if row.kind == "affine map"] == ["folded"]
+
+
+def test_a_shift_behind_rms_norm_is_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(opset=23)
+    y = g.op("RMSNormalization", g.input("x", ["N", 3, 4]), rng.normal(size=4), axis=-1, name="rms")
+    g.output(g.op("Add", g.op("Transpose", y, perm=[0, 2, 1]), rng.normal(size=(4, 1))))
+    result = fold(g).agree(g.feeds(rng, N=2), 1e-6)
+    assert "RMSNormalization 'rms' has no bias" in result.reasons
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(2.0, 0.7), (0.01, -3.0), (50.0, 0.0)])
+def test_one_scale_in_front_of_a_layer_norm_goes_into_epsilon(graph, fold, scale, shift):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Add", g.op("Mul", g.input("x", ["N", 3, 8]), np.float64(scale)), np.float64(shift))
+    g.output(g.op("LayerNormalization", x, rng.normal(size=8), rng.normal(size=8), axis=-1, epsilon=1e-3))
+    result = fold(g).agree(g.feeds(rng, N=2), 1e-6)
+    assert result.ops == {"LayerNormalization": 1}
+
+
+def test_a_bias_in_front_of_an_instance_norm_is_dead(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Add", g.input("x", ["N", 3, 8]), rng.normal(size=(3, 1)))
+    g.output(g.op("InstanceNormalization", x, rng.normal(size=3), rng.normal(size=3)))
+    assert fold(g).agree(g.feeds(rng, N=2), 1e-6).ops == {"InstanceNormalization": 1}
+
+
+def test_in_front_of_a_norm_refusals(graph, fold):
+    rng = np.random.default_rng(0)
+    for factor, words in (
+        (rng.normal(size=(8, 1)), "varies along what"),
+        (rng.uniform(1, 2, (1, 3)), "not one positive number"),
+    ):
+        g = graph()
+        x = g.op("Transpose", g.op("Mul", g.input("x", ["N", 8, 3]), factor), perm=[0, 2, 1])
+        g.output(g.op("LayerNormalization", x, rng.normal(size=8), rng.normal(size=8), axis=-1))
+        result = fold(g).agree(g.feeds(rng, N=2), 1e-6)
+        assert words in result.reasons

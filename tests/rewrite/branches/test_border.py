@@ -1,0 +1,149 @@
+"""A shift before zero padding becomes a map behind it, exactly, where that pays."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+
+
+def close(got: np.ndarray, expected: np.ndarray) -> None:
+    assert got.shape == expected.shape
+    assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(1, 3),
+    st.sampled_from([1, 2]),
+    st.integers(0, 2),
+    st.integers(1, 2),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_the_border_map_is_exact(net, rank, group, pad, dilation, bias, transposed, seed):
+    rng = np.random.default_rng(seed)
+    ins, outs = 8, 2
+    sizes = (7, 8, 9)[:rank]
+    n = net(("n", ins, *sizes))
+    w = rng.standard_normal((ins, outs // group, *(3,) * rank) if transposed else (outs, ins // group, *(3,) * rank))
+    b = rng.standard_normal(outs).astype(np.float32) if bias else None
+    s, t = rng.standard_normal(ins), rng.standard_normal(ins)
+    mapped = n.affine(n.x, s, t, "norm")
+    extra = [] if b is None else [n.constant(b)]
+    op = "ConvTranspose" if transposed else "Conv"
+    options = {"group": group, "dilations": [dilation] * rank, "pads": [pad] * 2 * rank}
+    n.end(n.op(op, mapped, n.constant(w), *extra, **options))
+    merged = n.merge()
+    spread = (1, -1, *(1,) * rank)
+    x = torch.from_numpy(n.feeds(seed)["x"]) * torch.from_numpy(s).reshape(spread)
+    x = x + torch.from_numpy(t).reshape(spread)
+    weight = torch.from_numpy(w.astype(np.float32)).double()
+    shift = None if b is None else torch.from_numpy(b).double()
+    if transposed:
+        expected = TRANSPOSED[rank](x, weight, shift, 1, pad, 0, group, dilation)
+    else:
+        expected = CONV[rank](x, weight, shift, 1, pad, dilation, group)
+    close(n.run(n.feeds(seed)), expected.numpy())
+    if merged[0] == op:
+        assert merged == [op, "Add"]
+        assert [(row.where, row.action) for row in n.context.ledger] == [("norm", "folded")]
+
+
+def shifted(net, shape=("n", 8, 9, 9), outs=2, **options):
+    rng = np.random.default_rng(0)
+    n = net(shape)
+    mapped = n.affine(n.x, rng.standard_normal(8), rng.standard_normal(8), "norm")
+    conv = n.op("Conv", mapped, n.constant(rng.standard_normal((outs, 8, 3, 3))), pads=[1, 1, 1, 1], **options)
+    return n, mapped, conv
+
+
+def test_a_narrow_convolution_takes_the_shift(net):
+    n, _, conv = shifted(net)
+    n.end(conv)
+    before = n.run()
+    assert n.merge() == ["Conv", "Add"]
+    close(n.run(), before)
+    border = n.graph.node(1).inputs[1].const_value.numpy()
+    assert border.shape == (1, 2, 9, 9)
+    assert np.ptp(border[0, 0, 1:-1, 1:-1]) < 1e-6 < abs(border[0, 0, 0, 0] - border[0, 0, 4, 4])
+
+
+def test_several_readers_take_it_together(net):
+    n, mapped, conv = shifted(net)
+    rng = np.random.default_rng(1)
+    other = n.op("Conv", mapped, n.constant(rng.standard_normal((3, 8, 1, 1))), strides=[2, 2])
+    pool = n.op("GlobalAveragePool", n.op("Relu", other))
+    n.end(n.op("Mul", conv, n.op("ReduceMax", pool, keepdims=1)))
+    before = n.run()
+    merged = n.merge()
+    assert "Affine" not in merged
+    close(n.run(), before)
+
+
+@pytest.mark.parametrize("case", ["wide", "dynamic", "another reader", "graph output", "run-time weight", "overflow"])
+def test_what_does_not_pay_or_is_not_exact_stays(net, case):
+    extra = []
+    if case == "dynamic":
+        n, mapped, conv = shifted(net, ("n", 8, "h", 9))
+    elif case == "wide":
+        n, mapped, conv = shifted(net, outs=16)
+    else:
+        n, mapped, conv = shifted(net)
+    if case == "another reader":
+        extra = [n.op("Relu", mapped)]
+    elif case == "graph output":
+        extra = [mapped]
+    elif case == "run-time weight":
+        node = n.graph.node(1)
+        node.replace_input_with(1, n.op("Relu", node.inputs[1]))
+        n.graph.sort()
+    elif case == "overflow":
+        n = net(("n", 8, 9, 9), ir.DataType.FLOAT16)
+        mapped = n.affine(n.x, np.full(8, 3e4), np.ones(8))
+        conv = n.op("Conv", mapped, n.constant(np.full((2, 8, 3, 3), 10.0)), pads=[1, 1, 1, 1])
+    n.end(conv, *extra)
+    assert "Affine" in n.merge()
+    assert len(n.context.ledger) == 0
+
+
+@pytest.mark.parametrize("norm", ["InstanceNormalization", "GroupNormalization"])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_a_bias_before_a_norm_of_each_channel_is_dead(net, norm, op):
+    rng = np.random.default_rng(2)
+    n = net(("n", 4, 6, 6), opset=21)
+    value = n.op(op, n.x, n.constant(rng.standard_normal((4, 4, 3, 3))), n.constant(rng.standard_normal(4)))
+    options = {"num_groups": 4} if norm == "GroupNormalization" else {}
+    value = n.op(norm, value, n.constant(rng.random(4)), n.constant(rng.standard_normal(4)), **options)
+    n.end(value)
+    before = n.run()
+    n.merge()
+    close(n.run(), before)
+    assert len(n.graph.node(0).inputs) == 2
+
+
+@pytest.mark.parametrize("case", ["groups", "another reader", "layer norm"])
+def test_a_living_bias_stays(net, case):
+    rng = np.random.default_rng(3)
+    n = net(("n", 4, 6, 6), opset=21)
+    conv = n.op("Conv", n.x, n.constant(rng.standard_normal((4, 4, 3, 3))), n.constant(rng.standard_normal(4)))
+    scale, shift = n.constant(rng.random(4)), n.constant(rng.standard_normal(4))
+    extra = []
+    if case == "groups":
+        value = n.op("GroupNormalization", conv, scale, shift, num_groups=2)
+    elif case == "layer norm":
+        value = n.op("LayerNormalization", conv, scale, axis=-1)
+    else:
+        value = n.op("InstanceNormalization", conv, scale, shift)
+        extra = [n.op("Relu", conv)]
+    n.end(value, *extra)
+    n.merge()
+    assert len(n.graph.node(0).inputs) == 3

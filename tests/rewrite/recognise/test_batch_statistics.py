@@ -1,0 +1,87 @@
+"""Statistics over the batch are found, named, and left as written."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.recognise import RecogniseNorms, batch_statistics
+
+C = 6
+G = np.linspace(0.5, 2.0, C).astype(np.float32)
+
+
+def normalized(x, axes, shape):
+    m = x.mean(axes)
+    v = (x * x).mean(axes) - m * m
+    return (x - m) / (v + 1e-5).sqrt() * G.reshape(shape)
+
+
+CASES = {
+    "B3": (("n", C), (0,), (C,)),
+    "B4, images": (("n", C, 3, 4), (0, 2, 3), (1, C, 1, 1)),
+    "B5, sequences": (("n", C, 7), (0, 2), (C, 1)),
+    "static batch": ((4, C), (0,), (C,)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batch_statistics_are_kept_with_the_reason(name, sketch):
+    shape, axes, affine = CASES[name]
+    drawing = sketch()
+    model = drawing.model(normalized(drawing.input(shape), axes, affine))
+    kinds = [node.op_type for node in model.graph]
+    found = batch_statistics(model)
+    assert [(item.x, item.y, item.axes) for item in found] == [("x", "y0", axes)]
+    assert found[0].epsilon == pytest.approx(1e-5, rel=1e-6)
+    context = RewriteContext()
+    RecogniseNorms(context)(model)
+    assert [node.op_type for node in model.graph] == kinds
+    (row,) = context.ledger
+    assert (row.kind, row.action) == ("batch statistics", "kept")
+    assert "companions" in row.reason
+
+
+def test_view_to_rows_of_the_batch_is_seen_through(sketch):
+    """B2 on (N, L, C) by a view to (N L, C): the averaged dimension is a multiple of the batch."""
+    drawing = sketch()
+    x = drawing.input(("n", 4, C))
+    model = drawing.model(normalized(x.reshape(-1, C), (0,), (C,)).reshape(-1, 4, C))
+    (found,) = batch_statistics(model)
+    assert found.axes == (0, 1)
+
+
+def test_layer_norms_are_not_batch_statistics(sketch):
+    drawing = sketch()
+    x = drawing.input(("n", 4, C))
+    m = x.mean()
+    model = drawing.model((x - m) / (((x - m) ** 2).mean() + 1e-5).sqrt())
+    assert batch_statistics(model) == []
+
+
+def test_one_sample_without_a_batch_is_a_layer_norm(sketch):
+    drawing = sketch()
+    x = drawing.input((C,))
+    m = x.mean()
+    model = drawing.model((x - m) / (((x - m) ** 2).mean() + 1e-5).sqrt() * G)
+    RecogniseNorms(RewriteContext())(model)
+    assert [node.op_type for node in model.graph] == ["LayerNormalization"]
+
+
+def test_training_mode_node_is_listed_and_kept():
+    model = ir.from_onnx_text(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[n, 3, 4, 4] x) => (float[n, 3, 4, 4] y)
+        <float[3] g = {1, 2, 3}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>
+        { y, rm, rv = BatchNormalization <training_mode = 1, epsilon = 0.001> (x, g, b, m, v) }
+        """
+    )
+    (found,) = batch_statistics(model)
+    assert (found.x, found.y, found.axes) == ("x", "y", ())
+    assert found.epsilon == pytest.approx(1e-3)
+    context = RewriteContext()
+    RecogniseNorms(context)(model)
+    assert [(row.kind, row.action) for row in context.ledger] == [("batch statistics", "kept")]
