@@ -1,0 +1,134 @@
+"""How accurately a float32 kernel computes each operator: what moves, what rounds, what is accurate only absolutely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+Shape = tuple[int, ...]
+
+EXACT_OPERATORS = frozenset(
+    [
+        "Identity",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Expand",
+        "Concat",
+        "Split",
+        "Slice",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Pad",
+        "Tile",
+        "Relu",
+        "Abs",
+        "Neg",
+        "Max",
+        "Min",
+        "Clip",
+        "Constant",
+        "ConstantOfShape",
+        "Shape",
+        "Size",
+        "Range",
+        "MaxPool",
+        "GlobalMaxPool",
+        "ReduceMax",
+        "ReduceMin",
+        "Where",
+        "Dropout",
+        "TopK",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "ReverseSequence",
+        "Sign",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Trilu",
+        "OneHot",
+        "ScatterElements",
+        "ScatterND",
+        "NonZero",
+        "NonMaxSuppression",
+        "ArgMax",
+        "ArgMin",
+        "CastLike",
+        "Compress",
+        "EyeLike",
+        "Unique",
+        "Loop",
+        "If",
+    ]
+)
+"""Operators that move, select or compare values and therefore do not round."""
+
+FUNCTIONS: dict[str, tuple[float, float]] = {
+    "Sigmoid": (3.0, 1.0),
+    "Tanh": (4.0, 0.0),
+    "Gelu": (2.0, 4.0),
+    "Elu": (1.0, 1.0),
+    "Selu": (2.0, 1.0),
+    "Celu": (1.0, 1.0),
+    "HardSwish": (1.0, 4.0),
+    "HardSigmoid": (1.0, 1.0),
+    "Mish": (4.0, 1.0),
+    "Softplus": (4.0, 0.0),
+    "Log": (3.0, 0.0),
+    "Sin": (2.0, 0.5),
+    "Cos": (2.0, 0.5),
+}
+"""Operator to (r, a): its kernel errs by about r u max(|y|, a). Where a > 0 it is accurate absolutely, not relatively:
+the runtime's logistic function is clamped, so that its smallest values carry no correct digit. Measured over all of
+float32's useful range by ``benchmarks/calibrate_verifier.py --functions``."""
+
+_POOLS = frozenset({"AveragePool", "LpPool"})
+_CONVOLUTIONS = frozenset({"Conv", "FusedConv", "DeformConv"})
+
+
+def rounds(node: ir.Node) -> bool:
+    """Tell whether a node's float32 result is rounded at all."""
+    if node.op_type == "Cast":
+        to = node.attributes.get_int("to", 1)
+        return to in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return node.op_type not in EXACT_OPERATORS
+
+
+def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None], result: Shape) -> int:
+    """Return k, the number of terms added up for one element of a node's result; 1 where nothing is added.
+
+    Args:
+        node: the node. shape_of: shape per input value, None where unknown. result: shape of its first output.
+    """
+    shapes = [shape_of(value) for value in node.inputs]
+    first = shapes[0] if shapes else None
+    second = shapes[1] if len(shapes) > 1 else None
+    kind = node.op_type
+    size = math.prod(result)
+    length = 1
+    if kind in _CONVOLUTIONS and second:
+        length = math.prod(second[1:])
+    elif kind == "ConvTranspose" and second:
+        length = second[0] * math.prod(second[2:])
+    elif kind in ("MatMul", "Gemm", "FusedMatMul") and first:
+        flipped: int = node.attributes.get_int("transA", 0) if kind == "Gemm" else 0
+        length = first[0] if flipped else first[-1]
+    elif kind in _POOLS:
+        length = math.prod(node.attributes.get_ints("kernel_shape", (1,)))
+    elif kind in ("Softmax", "LogSoftmax") and first:
+        length = first[node.attributes.get_int("axis", -1)]
+    elif kind in ("LSTM", "GRU", "RNN") and second:
+        length = second[2] * 2
+    elif kind == "Einsum" and first:
+        length = max(first)
+    elif first and size and math.prod(first) > size:
+        length = math.prod(first) // size  # reductions and global pools
+    elif first and kind.endswith("Normalization") and kind != "BatchNormalization":
+        length = math.prod(first[1:])
+    return max(1, length)

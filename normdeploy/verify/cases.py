@@ -1,0 +1,258 @@
+"""A case: one input family with its float64 truth, eager's result, and what rounding explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from normdeploy.verify.criteria import (
+    CONSTANTS,
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
+    Bounds,
+    Constants,
+    Floats,
+    Judgement,
+    judge,
+)
+from normdeploy.verify.families import Family
+from normdeploy.verify.noise import NoisyGraph
+from normdeploy.verify.sides import Reference, run_evaluator
+from normdeploy.verify.structure import exact_differences, is_float, nonfinite_problems
+from normdeploy.verify.values import Array
+
+_TIE_RUNS = 24
+_TIE_AMPLIFICATION = 24.0
+"""A decision is a tie if noise of the criterion's own reach (8 times 3 S) can turn it."""
+
+_MOST_TIES = 0.25
+"""Ties beyond this share of an output would leave nothing checked; the excess is a failure."""
+
+
+@dataclass
+class Case:
+    """One input family, evaluated on the reference.
+
+    Args:
+        family: the inputs.
+        names: output names.
+        truth: float64 outputs (integers and booleans as they are).
+        eager: outputs in the reference's own precision.
+        spread: S per output, pointwise; zeros where not a float.
+        precision: the float dtype whose rounding is judged.
+        noisy: the reference graph, for tie decisions; None where there is no graph.
+        resolution: measured relative difference of the recomputed graph from the traced one in float64, per output.
+        traced: float64 outputs of the reference's graph.
+        chain: spread by the rounding of stored constants alone (:mod:`normdeploy.verify.links`).
+    """
+
+    family: Family
+    names: Sequence[str]
+    truth: list[Array]
+    eager: list[Array]
+    spread: list[Array]
+    precision: str
+    noisy: NoisyGraph | None
+    seed: int = 0
+    constants: Constants = CONSTANTS
+    chain: list[Floats] | None = None
+    resolution: list[float] = field(default_factory=list)
+    traced: list[Array] = field(default_factory=list, repr=False)
+    _ties: dict[int, Array] = field(default_factory=dict, repr=False)
+
+    @property
+    def roundoff(self) -> float:
+        """U of the precision judged."""
+        return UNIT_ROUNDOFF[self.precision]
+
+    def bounds(self, index: int, *, keep: Array | None = None, eager: bool = True) -> Bounds:
+        """Return what rounding explains of one float output.
+
+        Args:
+            index: which output. keep: elements to judge; all by default.
+            eager: count eager's own error; without it only the noise model speaks (for float64 comparisons).
+        """
+        y = np.asarray(self.truth[index], np.float64)
+        finite = np.isfinite(y) & np.isfinite(np.asarray(self.eager[index], np.float64))
+        keep = finite if keep is None else keep & finite
+        y0 = np.where(finite, y, 0.0)
+        error: Floats = np.zeros_like(y0)
+        if eager:
+            error = np.abs(np.where(finite, np.asarray(self.eager[index], np.float64), 0.0) - y0)
+        s = np.where(np.isfinite(self.spread[index]), self.spread[index], 0.0)
+        floor = SMALLEST_NORMAL[self.precision]
+        return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
+
+    def ties(self, index: int) -> Array:
+        """Return the elements of an output that turn under noise as large as the bound (computed once, on demand)."""
+        if index in self._ties:
+            return self._ties[index]
+        if self.noisy is None:
+            self._ties = {i: np.zeros(np.shape(t), bool) for i, t in enumerate(self.truth)}
+            return self._ties[index]
+        masks = [np.zeros(np.shape(t), bool) for t in self.truth]
+        floor = SMALLEST_NORMAL[self.precision]
+        for run in range(_TIE_RUNS):
+            noisy = self.noisy.run(
+                self.family.feeds,
+                roundoff=_TIE_AMPLIFICATION * self.roundoff,
+                floor=floor,
+                seed=self.seed + 7919 * (run + 1),
+            ).values()
+            for mask, y, n, s in zip(masks, self.truth, noisy, self.spread, strict=True):
+                if y.shape != n.shape:
+                    mask[...] = True
+                elif is_float(y):
+                    # A jump far beyond proportional noise is another branch taken, not rounding
+                    typical = float(np.median(s)) + self.roundoff * float(np.median(np.abs(y)))
+                    with np.errstate(invalid="ignore"):
+                        mask |= np.abs(n - y) > 100 * _TIE_AMPLIFICATION * typical
+                else:
+                    mask |= n != y
+        self._ties = dict(enumerate(masks))
+        return self._ties[index]
+
+
+def make_case(
+    reference: Reference,
+    noisy: NoisyGraph | None,
+    family: Family,
+    names: Sequence[str],
+    *,
+    runs: int,
+    seed: int,
+    precision: str,
+    fast: bool = False,
+) -> Case:
+    """Evaluate the reference on a family.
+
+    Args:
+        reference: gives truth and eager outputs.
+        noisy: the reference's graph for the noise runs; None leaves S zero (the verdict is then weak).
+        runs: noisy runs. fast: take S from float32 runs (:meth:`NoisyGraph.spread_fast`).
+    """
+    truth = reference.truth(family.feeds)
+    eager = reference.native(family.feeds)
+    deviations = [np.zeros(np.shape(y)) for y in truth]
+    clean: list[Array] = []
+    if noisy is not None:
+        u, floor = UNIT_ROUNDOFF[precision], SMALLEST_NORMAL[precision]
+        if fast:
+            found = noisy.spread_fast(family.feeds, roundoff=u, runs=runs, seed=seed)
+            clean = list(run_evaluator(noisy.evaluator, family.feeds).values())
+        else:
+            found, clean = noisy.spread(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)
+        # A data-dependent shape may differ between eager and graph; structure says so, S has nothing to say there
+        deviations = [s if s.shape == np.shape(y) else d for s, d, y in zip(found, deviations, truth, strict=True)]
+    return Case(family, names, truth, eager, deviations, precision, noisy, seed, traced=clean)
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """One output held against its case.
+
+    Args:
+        index: which output. problems: failures, in sentences. notes: remarks.
+        judgement: of a float output. ties: elements left out as undecidable.
+    """
+
+    index: int
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    judgement: Judgement | None
+    ties: int = 0
+
+
+def hold_against(case: Case, outputs: Sequence[Array], *, eager: bool = True, exact: bool = True) -> list[OutputResult]:
+    """Hold a candidate's outputs against the case: shapes, non-finite values, integers, rounding.
+
+    Args:
+        outputs: the candidate's, in order.
+        eager: count eager's error in the bound.
+        exact: dtypes must agree (False for float64 candidates).
+    """
+    results = []
+    for i, (y, o) in enumerate(zip(case.truth, outputs, strict=True)):
+        name = case.names[i]
+        want = case.eager[i].dtype if exact else None
+        if want is not None and o.dtype != want:
+            results.append(
+                OutputResult(i, (f"output {name!r} has dtype {o.dtype}; the reference has {want}",), (), None)
+            )
+        elif y.shape != o.shape:
+            results.append(_shape_result(case, i, name, y, o))
+        elif is_float(y):
+            results.append(_float_result(case, i, name, o, eager=eager))
+        else:
+            results.append(_exact_result(case, i, name, y, o))
+    return results
+
+
+def _shape_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputResult:
+    dynamic = case.noisy is not None and len(y.shape) == len(o.shape) and bool(case.ties(i).size) and case.ties(i).all()
+    if dynamic:
+        return OutputResult(
+            i, (), (f"the shape of {name!r} turns on a tie: {y.shape} or {o.shape}",), None, int(y.size)
+        )
+    return OutputResult(i, (f"output {name!r} has shape {o.shape}; the reference has {y.shape}",), (), None)
+
+
+def _exact_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputResult:
+    different = exact_differences(y.astype(o.dtype) if y.dtype.kind == o.dtype.kind else y, o)
+    if not different.any():
+        return OutputResult(i, (), (), None)
+    ties = case.ties(i)
+    wrong = different & ~ties
+    tied = int((different & ties).sum())
+    if wrong.any() or tied > _MOST_TIES * max(y.size, 4):
+        bad = wrong if wrong.any() else different
+        at = tuple(int(k) for k in np.argwhere(bad)[0])
+        text = (
+            f"output {name!r} is {o[at]} at {list(at)}; the reference is {y[at]} ({int(bad.sum())} of {y.size} differ"
+        )
+        return OutputResult(i, (text + (", beyond what ties explain)" if tied else ")"),), (), None, tied)
+    return OutputResult(i, (), (f"{tied} elements of {name!r} are decided by a margin within the bound",), None, tied)
+
+
+def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> OutputResult:
+    failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
+    candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
+    judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
+    tied = 0
+    if judgement.ratio > 1 and case.noisy is not None and _decides(case.noisy):
+        ties = case.ties(i)
+        if ties.any() and ties.sum() <= _MOST_TIES * max(ties.size, 4):
+            tied = int(ties.sum())
+            judgement = judge(candidate, case.bounds(i, keep=finite & ~ties, eager=eager))
+            notes = [*notes, f"{tied} elements of {name!r} hang on decisions within the bound and are left out"]
+    return OutputResult(i, tuple(failures), tuple(notes), judgement, tied)
+
+
+_DECIDING = frozenset(
+    [
+        "TopK",
+        "ArgMax",
+        "ArgMin",
+        "NonMaxSuppression",
+        "NonZero",
+        "Greater",
+        "Less",
+        "GreaterOrEqual",
+        "LessOrEqual",
+        "Round",
+        "Floor",
+        "Ceil",
+        "Sign",
+        "Unique",
+        "Hardmax",
+        "Equal",
+        "QuantizeLinear",
+        "DynamicQuantizeLinear",
+    ]
+)
+
+
+def _decides(noisy: NoisyGraph) -> bool:
+    return any(node.op_type in _DECIDING for node in noisy.graph)

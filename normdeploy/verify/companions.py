@@ -1,0 +1,145 @@
+"""Batch companions and dynamic sizes: a sample's result must not depend on its neighbours, nor a size be baked in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from normdeploy.errors import GraphError
+from normdeploy.verify.cases import Case
+from normdeploy.verify.context import Context
+from normdeploy.verify.families import Family, batch_name, dynamic_names, make_families, resized
+from normdeploy.verify.logic import logic_problems
+from normdeploy.verify.rounding import judge_outputs
+from normdeploy.verify.structure import is_float, shortened
+from normdeploy.verify.values import Array
+
+
+def _family(context: Context, sizes: dict[str, int], name: str, *, seed: int = 0) -> Family:
+    family = next(make_families(resized(context.specs, sizes), seed=context.seed + seed))
+    return Family(name, family.feeds)
+
+
+def _judged(context: Context, case: Case) -> list[str]:
+    """Return the problems of one case under the deployed settings and in float64."""
+    try:
+        problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
+    except GraphError as error:
+        # the evaluator refuses what the runtime may accept; the runtime has the last word below
+        problems = [f"{case.family.name}: the file cannot be evaluated in float64: {error}"]
+    for setting in context.settings:
+        try:
+            outputs = context.subject.run(case.family.feeds, setting)
+        except GraphError as error:
+            problems.append(f"{case.family.name}: {error}")
+            continue
+        problems += judge_outputs(context, case, outputs, str(setting), name_precision=False)[0]
+    return problems
+
+
+def check_sizes(context: Context) -> None:
+    """Run every declared dynamic dimension at several sizes, one at a time, others as in the example."""
+    names = dynamic_names(context.specs)
+    if not names:
+        context.not_checked.append("dynamic dimensions (the file declares none)")
+        return
+    problems: list[str] = []
+    tried: dict[str, list[int]] = {name: [] for name in names}
+    batch = batch_name(context.specs)
+    for name in names:
+        example = _example_size(context, name)
+        sizes = context.level.sizes if name == batch else tuple({max(2, example // 2), example + 1, 2 * example})
+        for size in sizes:
+            if not context.in_time(0.6):
+                context.not_checked.append(f"dynamic dimension {name!r} at size {size} (time)")
+                continue
+            family = _family(context, {name: size}, f"{name}={size}", seed=size)
+            try:
+                case = context.case(family)
+            except Exception as error:  # the user's module decides which sizes it takes
+                context.not_checked.append(
+                    f"dynamic dimension {name!r} at size {size}: the reference refuses it ({type(error).__name__})"
+                )
+                continue
+            tried[name].append(size)
+            problems += _judged(context, case)
+    text = ", ".join(f"{name} at {sizes}" for name, sizes in tried.items() if sizes)
+    if problems:
+        context.answer("dynamic", "fail", shortened(problems), sizes=tried)
+    elif text:
+        context.answer("dynamic", "pass", text, sizes=tried)
+
+
+def _example_size(context: Context, name: str) -> int:
+    for spec in context.specs:
+        for axis, dim in spec.dynamic.items():
+            if dim == name:
+                return spec.shape[axis]
+    raise KeyError(name)
+
+
+def check_companions(context: Context) -> None:
+    """Compare a sample's result in two batches that differ in every other sample."""
+    batch = batch_name(context.specs)
+    if batch is None:
+        context.not_checked.append("batch companions (the batch dimension is fixed)")
+        return
+    rows = 2 if context.heavy else 4
+    one = _family(context, {batch: rows}, "companions", seed=11)
+    other = _family(context, {batch: rows}, "companions", seed=12)
+    feeds = {
+        spec.name: np.concatenate([one.feeds[spec.name][:1], other.feeds[spec.name][1:]])
+        if spec.dynamic.get(0) == batch
+        else one.feeds[spec.name]
+        for spec in context.specs
+    }
+    try:
+        case = context.case(one)
+        mixed = context.reference.truth(feeds)
+    except Exception as error:  # the user's module decides what it takes
+        context.not_checked.append(
+            f"batch companions: the reference refuses a batch of {rows} ({type(error).__name__})"
+        )
+        return
+    problems: list[str] = []
+    notes: list[str] = []
+    for setting in context.settings:
+        try:
+            first = context.subject.run(one.feeds, setting)
+            second = context.subject.run(feeds, setting)
+        except GraphError as error:
+            problems.append(str(error))
+            continue
+        for i, (a, b) in enumerate(zip(first, second, strict=True)):
+            if (
+                not _per_sample(context, i, a, rows)
+                or a.dtype.kind != "f"
+                or a.shape != b.shape
+                or mixed[i].shape != a.shape
+            ):
+                continue
+            bounds = case.bounds(i)
+            s = float(np.sqrt(np.mean(np.square(bounds.spread)))) + bounds.roundoff * float(np.abs(bounds.truth).max())
+            limit = 8 * 3 * s + 8 * float(bounds.eager.max(initial=0.0))
+            own = float(np.abs(mixed[i][0] - case.truth[i][0]).max(initial=0.0))
+            moved = float(np.abs(a[0].astype(np.float64) - b[0].astype(np.float64)).max(initial=0.0))
+            if own > limit:
+                notes.append(f"the reference itself mixes samples of a batch in {case.names[i]!r} (by {own:.3g})")
+            elif not moved <= limit:
+                problems.append(
+                    f"sample 0 of {case.names[i]!r} moves by {moved:.3g} when its batch companions change; the "
+                    f"reference's does not"
+                )
+    if problems:
+        context.answer("companions", "fail", "; ".join(problems))
+    elif notes:
+        context.answer("companions", "note", "; ".join(dict.fromkeys(notes)))
+    else:
+        context.answer("companions", "pass", "a sample's result does not depend on its batch companions")
+
+
+def _per_sample(context: Context, index: int, array: Array, rows: int) -> bool:
+    """True where an output's axis 0 is the batch."""
+    if array.ndim == 0 or array.shape[0] != rows or not is_float(array):
+        return False
+    value = context.subject.model.graph.outputs[index]
+    return value.shape is None or not isinstance(value.shape[0], int)

@@ -1,0 +1,134 @@
+"""What the checks of one verification share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from normdeploy.graph import Evaluator
+from normdeploy.verify.cases import Case, make_case
+from normdeploy.verify.families import Family, InputSpec
+from normdeploy.verify.levels import Level
+from normdeploy.verify.noise import NoisyGraph
+from normdeploy.verify.sessions import Setting
+from normdeploy.verify.sides import Reference, Subject
+from normdeploy.verify.verdict import Check, CheckStatus, Measurement, SiteReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Progress = Callable[[str, float], None]
+"""Called with the stage's name and the share done (0 to 1)."""
+
+
+@dataclass
+class Context:
+    """Shared by the checks; each adds its answers here.
+
+    Args:
+        reference, subject: the two sides.
+        noisy: the reference's graph before folding, for noise and mutants; None where there is none.
+        derived: the graph recomputed from the reference by the rewrite room, weights unrounded; None if not made.
+        canonical: the reference's graph with every normalization as one operator; the unfolded graph otherwise.
+        specs: inputs at their example sizes. level: how much to check. settings: runtime settings to check.
+        precision: float dtype whose rounding is judged.
+        weights_precision: lowest float dtype among the weights, where the file is of reduced precision on purpose
+            (``reduced``).
+        heavy: one float64 run is slow: single rows, noise in float32, mutants by derivative.
+        seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
+    """
+
+    reference: Reference
+    subject: Subject
+    noisy: NoisyGraph | None
+    derived: ir.Model | None
+    canonical: ir.Model | None
+    specs: list[InputSpec]
+    level: Level
+    settings: Sequence[Setting]
+    precision: str
+    seed: int = 0
+    folder: Path | None = None
+    heavy: bool = False
+    weights_precision: str = "float32"
+    reduced: bool = False
+    progress: Progress | None = None
+    started: float = field(default_factory=time.perf_counter)
+    cases: list[Case] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    sites: list[SiteReport] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def evaluator(self) -> Evaluator | None:
+        """Float64 evaluator of the reference's graph before folding."""
+        return None if self.noisy is None else self.noisy.evaluator
+
+    @cached_property
+    def file_noise(self) -> NoisyGraph:
+        """The file's own graph for noise runs, made when a precision has to be named."""
+        return NoisyGraph(self.subject.model)
+
+    def answer(self, name: str, status: CheckStatus, detail: str, **measured: Any) -> None:
+        """Record one check's answer."""
+        self.checks.append(Check(name, status, detail, measured))
+
+    def fails(self, name: str) -> list[Check]:
+        """Return the failures recorded under a check's name."""
+        return [check for check in self.checks if check.name == name and check.status == "fail"]
+
+    @property
+    def failed(self) -> bool:
+        """True once any check failed."""
+        return any(check.status == "fail" for check in self.checks)
+
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.started
+
+    def in_time(self, share: float = 1.0) -> bool:
+        """True while optional work may still start: less than ``share`` of the level's time is used."""
+        return self.spent() < share * self.level.seconds
+
+    def tell(self, stage: str, share: float) -> None:
+        """Report progress."""
+        if self.progress is not None:
+            self.progress(stage, min(max(share, 0.0), 1.0))
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Time a stage and report its start and end."""
+        return _stage(self, name)
+
+    def case(self, family: Family, *, runs: int | None = None) -> Case:
+        """Evaluate the reference on a family."""
+        return make_case(
+            self.reference,
+            self.noisy,
+            family,
+            self.subject.output_names,
+            runs=runs or self.level.noise_runs,
+            seed=self.seed,
+            precision=self.precision,
+            fast=self.heavy,
+        )
+
+
+@contextmanager
+def _stage(context: Context, name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    context.tell(name, 0.0)
+    try:
+        yield
+    finally:
+        context.seconds[name] = context.seconds.get(name, 0.0) + time.perf_counter() - start
+        context.tell(name, 1.0)

@@ -1,0 +1,353 @@
+"""The verifier's one entry: build both sides, ask every question, decide."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from torch import nn
+
+from normdeploy.errors import GraphError, InputError, NormdeployError, TraceError, UsageError
+from normdeploy.export.trace import Traced, trace
+from normdeploy.rewrite import RewriteResult, rewrite
+from normdeploy.verify.certificate import content_digests
+from normdeploy.verify.companions import check_companions, check_sizes
+from normdeploy.verify.context import Context, Progress
+from normdeploy.verify.criteria import UNIT_ROUNDOFF
+from normdeploy.verify.depth import error_by_depth
+from normdeploy.verify.environment import environment, file_digests, module_digest
+from normdeploy.verify.families import Family, batch_name, input_specs, make_families, resized, user_families
+from normdeploy.verify.levels import level_named
+from normdeploy.verify.localize import localize
+from normdeploy.verify.logic import check_logic
+from normdeploy.verify.noise import NoisyGraph
+from normdeploy.verify.reduced import check_conversion, lowest_precision, parse_budget
+from normdeploy.verify.rounding import check_rounding
+from normdeploy.verify.sensitivity import check_sensitivity, epsilons
+from normdeploy.verify.sessions import Setting
+from normdeploy.verify.sides import EagerReference, GraphReference, Reference, Subject, example_from_file
+from normdeploy.verify.structure import signature_problems
+from normdeploy.verify.values import Arrays, Signature
+from normdeploy.verify.verdict import Status, Verdict
+
+
+def verify(
+    reference: nn.Module | str | os.PathLike[str] | ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    data: Any = None,
+    seed: int = 0,
+    level: str = "default",
+    dynamic_shapes: Any = None,
+    settings: Sequence[Setting] | None = None,
+    approximate: bool = False,
+    traced: Traced | None = None,
+    rewritten: RewriteResult | None = None,
+    bundle: str | os.PathLike[str] | None = None,
+    budget: str | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Say whether the ONNX file computes what the reference computes, and whether the answer could have been otherwise.
+
+    Logic is judged in float64, rounding in the file's precision against the reference's own rounding and a noise model,
+    and mutants of every normalization show that the checks could have failed (docs/verification.md).
+
+    Args:
+        reference: the module that was exported, or an ONNX file or graph that ``path`` was made from.
+        path: the ONNX file under verification.
+        args: the module's example arguments, as in torch.onnx.export (a tensor or a tuple); for an ONNX reference an
+            optional mapping from input name to array.
+        kwargs: the module's example keyword arguments.
+        data: your own inputs: an array (single input), a mapping from input name to array, or a list of these.
+        seed: of all random inputs.
+        level: "quick", "default" or "thorough" (:mod:`normdeploy.verify.levels`).
+        dynamic_shapes: as given at export, where the default (dynamic batch) was not used.
+        settings: runtime settings to be deployed; by default the CPU provider, all optimizations, one thread.
+        approximate: the file was made with approximate rewrites allowed.
+        traced: the module's trace, if the caller has it; made here otherwise.
+        rewritten: the rewriting of the reference's graph, if the caller has it; recomputed here otherwise.
+        bundle: folder for the bundle of a failure (smallest failing subgraph); none is written without it.
+        budget: for a file of reduced precision, what the conversion may cost: "rel=1e-2" or "top1=0.5%". The file is
+            then judged against its own rounded weights in float64, and the loss against this budget.
+        progress: called with (stage, share done).
+
+    Returns:
+        The verdict; never raises for a file that is merely wrong.
+
+    Raises:
+        UsageError: an unknown level, or a provider that is not available.
+        GraphError: the file, or an ONNX reference, does not exist or is not ONNX.
+        InputError: the arguments or the data do not fit the model.
+    """
+    chosen = level_named(level)
+    allowed = None if budget is None or budget == "exact" else parse_budget(budget)
+    subject = Subject(path)
+    with tempfile.TemporaryDirectory(prefix="normdeploy-verify-") as workspace:
+        sides = _sides(reference, subject, args, kwargs, dynamic_shapes, traced, Path(workspace))
+        if isinstance(sides, Verdict):
+            return sides
+        side, example, notes = sides
+        original = side
+        dtypes = {name: array.dtype for name, array in example.items()}
+        if allowed is not None:
+            side = GraphReference(path, Path(workspace))
+            stored = {str(v.name): v.dtype.numpy() for v in subject.model.graph.inputs if v.dtype is not None}
+            example = {name: array.astype(stored.get(name, array.dtype)) for name, array in example.items()}
+        derived = _rewritten(side, approximate, rewritten, notes) if allowed is None else None
+        noisy = None if side.graph is None else NoisyGraph(side.graph)
+        specs = input_specs(side.graph if side.graph is not None else subject.model, example)
+        context = Context(
+            reference=side,
+            subject=subject,
+            noisy=noisy,
+            derived=None if derived is None else derived.model,
+            canonical=derived.canonical if derived is not None else side.graph,
+            specs=specs,
+            level=chosen,
+            settings=tuple(settings) if settings else (Setting(),),
+            precision="float32",
+            seed=seed,
+            folder=None if bundle is None else Path(bundle),
+            progress=progress,
+        )
+        context.not_checked += notes
+        if allowed is not None:
+            context.weights_precision = lowest_precision(subject.model)
+            context.reduced = True
+        with side.ready():
+            _verify(context, example, data)
+        if allowed is not None and context.cases:
+            check_conversion(context, original, dtypes, allowed)
+        return _verdict(context, reference)
+
+
+def _sides(
+    reference: Any,
+    subject: Subject,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    traced: Traced | None,
+    workspace: Path,
+) -> tuple[Reference, Arrays, list[str]] | Verdict:
+    """Return the reference, its example inputs and notes; or the verdict where the two cannot be compared at all."""
+    notes: list[str] = []
+    if not isinstance(reference, nn.Module):
+        graph = GraphReference(reference, workspace)
+        assert graph.graph is not None
+        wanted, have = graph.input_names, list(subject.input_names)
+        if wanted != have or graph.output_names != subject.output_names:
+            return _structural_failure(
+                f"the file takes {have} and returns {subject.output_names}; the reference takes {wanted} and returns "
+                f"{graph.output_names}"
+            )
+        example = {k: np.asarray(v) for k, v in args.items()} if isinstance(args, Mapping) else None
+        return graph, example if example is not None else example_from_file(graph.graph), notes
+    if args is None:
+        example = example_from_file(subject.model)
+        from normdeploy.verify.values import to_torch
+
+        args = tuple(to_torch(array) for array in example.values())
+    signature = Signature(reference, args, kwargs, _names_for(reference, args, kwargs, subject))
+    graph_model: ir.Model | None = None
+    if traced is None:
+        try:
+            traced = trace(reference, args, kwargs=kwargs, input_names=signature.names, dynamic_shapes=dynamic_shapes)
+        except TraceError as error:
+            notes.append(f"the reference cannot be traced ({error}): no noise model and no mutants")
+    if traced is not None:
+        if traced.input_names != signature.names:
+            raise UsageError(
+                f"the trace has inputs {traced.input_names}; expected {signature.names}, those of the file"
+            )
+        graph_model = traced.model
+    return EagerReference(reference, signature, graph_model), signature.feeds, notes
+
+
+def _names_for(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, subject: Subject) -> list[str]:
+    """Return the file's input names in the order of the arguments: by name where they agree, by position otherwise."""
+    from normdeploy.export.forward import flatten_arguments
+
+    positional = args if isinstance(args, tuple) else (args,)
+    own = flatten_arguments(model, positional, dict(kwargs or {})).names
+    names = list(subject.input_names)
+    return own if sorted(own) == sorted(names) else names
+
+
+def _structural_failure(text: str) -> Verdict:
+    from normdeploy.verify.verdict import Check
+
+    return Verdict("fail", [text], [Check("structure", "fail", text)], environment=environment())
+
+
+def _rewritten(
+    side: Reference, approximate: bool, rewritten: RewriteResult | None, notes: list[str]
+) -> RewriteResult | None:
+    if rewritten is not None or side.graph is None:
+        return rewritten
+    try:
+        return rewrite(side.graph, approximate=approximate)
+    except NormdeployError as error:
+        notes.append(f"weights recomputed from the reference: its graph cannot be rewritten here ({error})")
+        return None
+
+
+def _verify(context: Context, example: Arrays, data: Any) -> None:
+    with context.stage("structure"):
+        if not _structure(context, example):
+            return
+    context.subject.release()
+    with context.stage("reference"):
+        _make_cases(context, example, data)
+    if not context.cases:
+        return
+    with context.stage("logic"):
+        check_logic(context)
+    with context.stage("rounding"):
+        check_rounding(context)
+    with context.stage("companions"):
+        check_companions(context)
+        check_sizes(context)
+    context.subject.release()
+    with context.stage("depth"):
+        if context.level.name != "quick" and context.in_time(0.7):
+            context.facts["depth"] = error_by_depth(context.subject.model, context.cases[0], Setting(level="disabled"))
+    if context.failed and context.level.localize:
+        with context.stage("localization"):
+            context.facts["localization"] = localize(context)
+    if context.reduced:
+        context.not_checked.append("mutants (the rounded weights of a reduced-precision file are their own reference)")
+    elif context.level.sensitivity and not context.failed:
+        with context.stage("sensitivity"):
+            check_sensitivity(context)
+
+
+_HEAVY = 0.6
+"""Seconds of one float64 run of the example above which a network counts as slow."""
+
+
+def _structure(context: Context, example: Arrays) -> bool:
+    """Compare one run on the example; False where nothing further can be compared."""
+    try:
+        expected = context.reference.native(example)
+        start = time.perf_counter()
+        context.reference.truth(example)
+        context.heavy = context.level.name != "thorough" and time.perf_counter() - start > _HEAVY
+    except Exception as error:  # a user's module raises whatever it likes
+        context.answer(
+            "structure", "error", f"the reference does not run on the example: {type(error).__name__}: {error}"
+        )
+        return False
+    floats = [a.dtype.name for a in expected if a.dtype.name in UNIT_ROUNDOFF]
+    if floats:
+        context.precision = max([*floats, context.weights_precision], key=lambda name: UNIT_ROUNDOFF[name])
+    try:
+        outputs = context.subject.run(example, context.settings[0])
+    except GraphError as error:
+        context.answer("structure", "fail", f"the file does not run on the example: {error}")
+        return False
+    problems = signature_problems(expected, outputs, context.subject.output_names)
+    declared = _declared_problems(context, outputs)
+    if problems or declared:
+        context.answer("structure", "fail", "; ".join(problems + declared))
+        return len(expected) == len(outputs)
+    again = context.subject.run(example, context.settings[0])
+    same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(outputs, again, strict=True))
+    context.answer("structure", "pass", f"{len(outputs)} outputs agree in number, dtype and shape")
+    context.answer(
+        "determinism", "pass" if same else "note", "twice the same bits" if same else "two runs differ in bits"
+    )
+    return True
+
+
+def _declared_problems(context: Context, outputs: Sequence[Any]) -> list[str]:
+    """Compare what the file declares of its outputs with what it returns."""
+    problems = []
+    for value, array in zip(context.subject.model.graph.outputs, outputs, strict=True):
+        if value.dtype is not None and value.dtype.numpy() != array.dtype:
+            problems.append(f"output {value.name!r} is declared {value.dtype.numpy()} and returns {array.dtype}")
+    return problems
+
+
+def _make_cases(context: Context, example: Arrays, data: Any) -> None:
+    """Evaluate the reference on the example, the user's data and the generated families, most telling first."""
+    name = batch_name(context.specs)
+    specs = resized(context.specs, {name: 1 if context.heavy else context.level.batch}) if name else context.specs
+    if context.heavy:
+        context.not_checked.append("mutants one by one, many rows per input family (slow network: use level thorough)")
+    families = [Family("example", example, user=True)]
+    if data is not None:
+        families += user_families(data, context.specs, rows=context.level.user_rows)
+    else:
+        context.not_checked.append("your own data (none was given)")
+    generated = list(make_families(specs, seed=context.seed, epsilons=epsilons(context.canonical)))
+    if context.level.families is not None:
+        context.not_checked += [f"input family {f.name!r} (level quick)" for f in generated[context.level.families :]]
+        generated = generated[: context.level.families]
+    for number, family in enumerate([*families, *generated]):
+        context.tell("reference", number / (len(families) + len(generated)))
+        if number >= len(families) + (1 if context.heavy else 3) and not context.in_time(0.35):
+            context.not_checked.append(f"input family {family.name!r} (time)")
+            continue
+        try:
+            context.cases.append(context.case(family))
+        except InputError:
+            raise
+        except Exception as error:  # a user's module raises whatever it likes on inputs it was not made for
+            if family.user:
+                text = f"the reference fails on {family.name}: {type(error).__name__}: {error}"
+                context.answer("reference", "error", text)
+            else:
+                context.not_checked.append(
+                    f"input family {family.name!r}: the reference itself refuses it ({type(error).__name__}: {error})"
+                )
+
+
+_ORDER: tuple[tuple[str, Status], ...] = (
+    ("fail", "fail"),
+    ("error", "error"),
+    ("weak", "weak"),
+    ("not-exercised", "not-exercised"),
+)
+
+
+def _verdict(context: Context, reference: Any) -> Verdict:
+    status: Status = "pass"
+    for found, name in _ORDER:
+        if any(check.status == found for check in context.checks):
+            status = name
+            break
+    reasons = [f"{c.name}: {c.detail}" for c in context.checks if c.status == status] if status != "pass" else []
+    facts = environment() | {
+        "seed": context.seed,
+        "level": context.level.name,
+        "precision": context.precision,
+        "settings": [str(setting) for setting in context.settings],
+        "reference": context.reference.name,
+        "weights_sha256": module_digest(reference) if isinstance(reference, nn.Module) else "",
+        "files": file_digests(context.subject.path),
+        "content": content_digests(context.subject.path),
+        "inputs": {s.name: {"dtype": str(s.dtype), "shape": list(s.shape)} for s in context.specs},
+        "families": [case.family.name for case in context.cases],
+    }
+    return Verdict(
+        status=status,
+        reasons=reasons,
+        checks=context.checks,
+        sites=context.sites,
+        measurements=context.measurements,
+        environment=facts,
+        not_checked=context.not_checked,
+        localization=context.facts.get("localization"),
+        depth=context.facts.get("depth", []),
+        seconds=context.seconds,
+        level=context.level.name,
+    )

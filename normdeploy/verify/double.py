@@ -1,0 +1,80 @@
+"""Run an eager model in float64 without touching it.
+
+``model.double()`` reaches registered tensors only, copies the weights and stops at the first ``x.float()``. Here every
+call into torch is intercepted instead: float16, bfloat16 and float32 arguments are promoted to float64, and every
+request for one of these dtypes asks for float64. Weights are promoted one call at a time, so memory stays flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
+_CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double}
+_IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
+
+
+def _promote(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in LOW_FLOATS:
+        return value.double()
+    if isinstance(value, torch.dtype) and value in LOW_FLOATS:
+        return torch.float64
+    return value
+
+
+class Float64Mode(TorchFunctionMode):
+    """Promote every low-precision float that enters or leaves a torch call to float64.
+
+    Attributes:
+        written: names of in-place functions that wrote a low-precision tensor (rounded back into it).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: set[str] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run ``func`` with promoted arguments and return its promoted result."""
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            # Attribute reads do not need the promoted copy of a weight; its dtype is reported as promoted
+            return tree_map(_promote, func(*args, **kwargs))
+        if name == "__set__":
+            return func(*args, **kwargs)
+        func = _CASTS.get(func, func)
+        target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in LOW_FLOATS else None
+        in_place = name in _IN_PLACE_EXTRA or (name.endswith("_") and not name.endswith("__"))
+        promoted_args = tree_map(_promote, args)
+        promoted_kwargs = tree_map(_promote, kwargs)
+        result = func(*promoted_args, **promoted_kwargs)
+        if target is not None and in_place:
+            self.written.add(name)
+            with torch._C.DisableTorchFunction():
+                target.copy_(promoted_args[0])
+        return tree_map(_promote, result)
+
+
+@contextmanager
+def float64_mode() -> Iterator[Float64Mode]:
+    """Promote all floats to float64 inside the block, new tensors included."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Float64Mode() as mode:
+            yield mode
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,86 @@
+"""Proofs that a surviving mutant is undetectable and harmless: it stays below one rounding of the site's own operator.
+
+For a BatchNorm in evaluation both the site and its mutant are affine maps y = a x + c and y' = a' x + c'. If
+|a' - a| <= u |a| and |c' - c| <= u |c| for every channel, then |y' - y| <= u (|a x| + |c|) for **every** x: what one
+rounding of the products explains. For statistics norms there is no such bound over all inputs, so the claim is about
+the rows seen: the largest relative change of the site's output, and it is harmless only below u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from normdeploy.graph import Evaluator
+from normdeploy.verify.cases import Case
+from normdeploy.verify.mutants import Mutant, Site
+
+
+def harmless(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[Case]) -> str:
+    """Return the proof as a sentence; "" where there is none."""
+    if not cases:
+        return ""
+    roundoff = cases[0].roundoff
+    affine = site.kind in ("BatchNormalization", "affine map") and mutant.name.startswith(
+        ("epsilon", "variance", "shift", "scale", "stale", "a neighbouring")
+    )
+    if affine:
+        proof = _affine_proof(evaluator, site, mutant, cases[0], roundoff)
+        if proof:
+            return proof
+    return _observed(evaluator, site, mutant, cases, roundoff)
+
+
+def _inputs(evaluator: Evaluator, site: Site, case: Case) -> list[Tensor | None]:
+    names = [name for name in site.inputs if name]
+    with torch.no_grad():
+        found = evaluator.run(dict(case.family.feeds), fetch=list(dict.fromkeys(names)))
+    return [found[name] if name else None for name in site.inputs]
+
+
+def _affine_proof(evaluator: Evaluator, site: Site, mutant: Mutant, case: Case, roundoff: float) -> str:
+    values = _inputs(evaluator, site, case)
+    x = values[0]
+    assert x is not None
+    zero, one = torch.zeros_like(x), torch.ones_like(x)
+    with torch.no_grad():
+        c, c_wrong = site.clean([zero, *values[1:]]), mutant.apply([zero, *values[1:]])
+        a, a_wrong = site.clean([one, *values[1:]]) - c, mutant.apply([one, *values[1:]]) - c_wrong
+    if torch.equal(a, a_wrong) and torch.equal(c, c_wrong):
+        return "it is the same function here, for every input: there is nothing to detect"
+    # a and c come from differences of float64 results; that noise is far below u
+    if bool(((a_wrong - a).abs() <= roundoff * a.abs()).all()) and bool(
+        ((c_wrong - c).abs() <= roundoff * c.abs()).all()
+    ):
+        change = float(((a_wrong - a).abs() / a.abs().clamp_min(1e-300)).max())
+        return (
+            "undetectable and harmless here: it changes scale and shift by at most "
+            f"{change / roundoff:.2g} u, for every input"
+        )
+    return ""
+
+
+def _observed(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[Case], roundoff: float) -> str:
+    worst = 0.0
+    for case in cases:
+        values = _inputs(evaluator, site, case)
+        with torch.no_grad():
+            right, wrong = site.clean(values), mutant.apply(values)
+        if right.shape != wrong.shape:
+            return ""
+        change = (wrong - right).abs()
+        if not bool(torch.isfinite(change).all()):
+            return ""
+        if bool((change > 0).any()):
+            size = right.abs() + right.abs().mean(-1, keepdim=True)
+            worst = max(worst, float((change / size.clamp_min(1e-300)).max()))
+    if worst == 0.0:
+        return "it is the same function on every row seen: there is nothing to detect here"
+    if worst <= roundoff:
+        return (
+            "undetectable and harmless here: on every row seen it changes the site's output by at most "
+            f"{worst / roundoff:.2g} u"
+        )
+    return ""

@@ -1,0 +1,76 @@
+"""Logic: the emitted graph itself in float64 against the reference in float64.
+
+The file's rounded weights are taken as exact. Each is off by half a unit in the last place, which is less than one
+rounding of each operator's result, so the noise model's spread bounds the difference. Sharper questions, where they
+can be asked, are in :mod:`normdeploy.verify.links`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from normdeploy.errors import GraphError
+from normdeploy.verify.cases import Case, hold_against
+from normdeploy.verify.context import Context
+from normdeploy.verify.criteria import CONSTANTS
+from normdeploy.verify.links import check_links
+from normdeploy.verify.structure import shortened
+from normdeploy.verify.values import Array
+
+LOGIC = replace(CONSTANTS, rms=3.0, peak=6.0)
+"""Constants for float64 runs of rounded weights: there is no runtime to allow for."""
+
+
+def check_logic(context: Context) -> None:
+    """Compare the file with the truth, then check the links of the float64 chain."""
+    _file_against_truth(context)
+    check_links(context)
+
+
+def _file_against_truth(context: Context) -> None:
+    problems: list[str] = []
+    worst = 0.0
+    for number, case in enumerate(context.cases):
+        context.tell("logic", number / len(context.cases))
+        try:
+            outputs = context.subject.logic(case.family.feeds)
+        except GraphError as error:
+            context.answer("logic", "weak", f"the file cannot be evaluated in float64: {error}")
+            context.not_checked.append("logic of the file in float64")
+            return
+        found, ratio = logic_problems(case, outputs)
+        worst = max(worst, ratio)
+        problems += found
+    if problems:
+        context.answer("logic", "fail", shortened(problems), worst_ratio=worst)
+    elif context.evaluator is None:
+        context.answer("logic", "weak", "agrees in float64, judged by eager's error alone", worst_ratio=worst)
+    else:
+        context.answer(
+            "logic",
+            "pass",
+            f"the file in float64 agrees with the reference in float64 on {len(context.cases)} families "
+            f"(at most {worst:.2f} of what rounding its weights explains)",
+            worst_ratio=worst,
+        )
+
+
+def logic_problems(case: Case, outputs: list[Array]) -> tuple[list[str], float]:
+    """Hold float64 outputs against the truth; return problems and the worst ratio."""
+    if len(outputs) != len(case.truth):
+        return [f"the file returns {len(outputs)} outputs; the reference returns {len(case.truth)}"], float("inf")
+    eager = case.noisy is None
+    judged = case if eager else replace(case, constants=LOGIC)
+    problems: list[str] = []
+    worst = 0.0
+    for result in hold_against(judged, outputs, eager=eager, exact=False):
+        problems += [f"{case.family.name}: {text}" for text in result.problems]
+        if result.judgement is not None:
+            worst = max(worst, result.judgement.ratio)
+            if not result.judgement.ratio <= 1:
+                problems.append(
+                    f"{case.family.name}: output {case.names[result.index]!r} differs in float64 by "
+                    f"{result.judgement.ratio:.3g} times what rounding the weights explains "
+                    f"(worst at {list(result.judgement.worst)})"
+                )
+    return problems, worst

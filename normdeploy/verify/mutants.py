@@ -1,0 +1,299 @@
+"""Mutants: deliberate errors at one normalization site, as the errors people and tools really make.
+
+Each is a function from the site's inputs to its wrong output, in float64. Where a mutant provably computes the same
+function up to one rounding of the site's own operator, it says so: no check can or need tell it apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import AFFINE_DOMAIN, evaluate_node, module_path
+
+Values = Sequence[Tensor | None]
+Apply = Callable[[Values], Tensor]
+
+ROW_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+NORMS = ROW_NORMS | {"BatchNormalization", "InstanceNormalization", "GroupNormalization"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One deliberate error.
+
+    Args:
+        name: what was done. apply: the site's wrong output from its inputs.
+        words: the mistake as it would be described to its maker; the name by default.
+    """
+
+    name: str
+    apply: Apply
+    words: str = ""
+
+
+@dataclass
+class Site:
+    """One normalization in the reference's graph.
+
+    Args:
+        where: module path. node: its operator. inputs: names of the values it reads ("" where absent).
+        output: name of the value that a mutant replaces (for a border mutant, the convolution's). mutants: to try.
+        right: computes the right output, where that is not the node itself.
+    """
+
+    where: str
+    node: ir.Node
+    inputs: tuple[str, ...]
+    output: str
+    mutants: list[Mutant] = field(default_factory=list)
+    right: Apply | None = None
+
+    @property
+    def kind(self) -> str:
+        """The operator in ONNX words; an internal affine map and a spelled-out epsilon are called so."""
+        if self.node.domain == AFFINE_DOMAIN:
+            return "affine map"
+        return "epsilon" if self.node.op_type == "Add" else self.node.op_type
+
+    def clean(self, values: Values) -> Tensor:
+        """Return the site's right output."""
+        if self.right is not None:
+            return self.right(values)
+        return evaluate_node(self.node, list(values), opset_imports=opsets(self.node))[0]
+
+
+def sites_of(model: ir.Model) -> list[Site]:
+    """Return every normalization operator of a graph with its mutants, in graph order."""
+    sites: list[Site] = []
+    for node in model.graph:
+        mutants = _mutants(node)
+        if mutants:
+            names = tuple(str(v.name) if v is not None and v.name else "" for v in node.inputs)
+            where = module_path(node)
+            sites.append(Site(where, node, names, str(node.outputs[0].name), mutants))
+            sites += border_sites(node, where, names)
+    return sites
+
+
+def _mutants(node: ir.Node) -> list[Mutant]:
+    if node.domain not in ("", "ai.onnx", "com.microsoft") or node.op_type not in NORMS:
+        return []
+    if node.op_type == "BatchNormalization":
+        return _batch_mutants(node)
+    if node.op_type in ROW_NORMS:
+        return _row_mutants(node)
+    return _grouped_mutants(node)
+
+
+def _with(node: ir.Node, **attributes: float) -> Apply:
+    """Evaluate a node with some attributes changed."""
+    changed = [ir.AttrFloat32(name, value) for name, value in attributes.items()]
+    kept = [a for a in node.attributes.values() if a.name not in attributes]
+    # Operators with a torch mapping read their inputs from the list; the node must not become a user of the graph's
+    unconnected = [None] * len(node.inputs)
+    other = ir.Node(node.domain, node.op_type, unconnected, [*kept, *changed], num_outputs=1, version=node.version)
+    opset = opsets(node)
+    return lambda values: evaluate_node(other, list(values), opset_imports=opset)[0]
+
+
+def opsets(node: ir.Node) -> dict[str, int] | None:
+    """Return the operator set versions of a node's graph."""
+    graph = node.graph
+    return dict(graph.opset_imports) if isinstance(graph, ir.Graph) else None
+
+
+def _changed_input(node: ir.Node, index: int, change: Callable[[Tensor], Tensor]) -> Apply:
+    """Evaluate a node with one input changed."""
+    opset = opsets(node)
+
+    def apply(values: Values) -> Tensor:
+        wrong = list(values)
+        value = wrong[index]
+        if value is not None:
+            wrong[index] = change(value)
+        return evaluate_node(node, wrong, opset_imports=opset)[0]
+
+    return apply
+
+
+def _rolled(tensor: Tensor) -> Tensor:
+    return torch.roll(tensor, 1, 0)
+
+
+_NO_EPSILON = 1e-20
+"""Below this an epsilon stands for none (it keeps a zero variance finite, no more)."""
+
+
+def _epsilon_mutants(node: ir.Node) -> list[Mutant]:
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    if epsilon < _NO_EPSILON:
+        return [Mutant("epsilon 1e-5 in place of 0", _with(node, epsilon=1e-5))]
+    return [
+        Mutant(name, _with(node, epsilon=wrong), epsilon_words(wrong, epsilon))
+        for name, wrong in (("epsilon x10", epsilon * 10), ("epsilon /10", epsilon / 10), ("epsilon 0", 0.0))
+    ]
+
+
+def epsilon_words(wrong: float, right: float) -> str:
+    """Describe a wrong epsilon."""
+    return f"epsilon {wrong:.3g}; the module says {right:.3g}"
+
+
+def _batch_mutants(node: ir.Node) -> list[Mutant]:
+    opset = opsets(node)
+
+    def both_rolled(values: Values) -> Tensor:
+        x, scale, shift, mean, var = values[:5]
+        assert mean is not None
+        assert var is not None
+        return evaluate_node(node, [x, scale, shift, _rolled(mean), _rolled(var)], opset_imports=opset)[0]
+
+    def batch_statistics(values: Values) -> Tensor:
+        x, scale, shift = values[:3]
+        assert x is not None
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        batch = x.mean(axes), x.var(axes, correction=0)
+        return evaluate_node(node, [x, scale, shift, *batch], opset_imports=opset)[0]
+
+    return [
+        *_epsilon_mutants(node),
+        Mutant("variance with the other correction (n = 32)", _changed_input(node, 4, lambda v: v * (32 / 31))),
+        Mutant("shift dropped", _changed_input(node, 2, torch.zeros_like)),
+        Mutant("scale dropped", _changed_input(node, 1, torch.ones_like)),
+        Mutant("stale running mean (zeros)", _changed_input(node, 3, torch.zeros_like)),
+        Mutant("stale running variance (ones)", _changed_input(node, 4, torch.ones_like)),
+        Mutant("a neighbouring channel's statistics", both_rolled),
+        Mutant("batch statistics in place of running ones", batch_statistics),
+    ]
+
+
+def _row_mutants(node: ir.Node) -> list[Mutant]:
+    opset = opsets(node)
+    centred = node.op_type == "LayerNormalization"
+
+    def axes_of(x: Tensor) -> list[int]:
+        return list(range(node.attributes.get_int("axis", -1) % x.dim(), x.dim()))
+
+    def other_correction(values: Values) -> Tensor:
+        x = values[0]
+        assert x is not None
+        n = math.prod(x.shape[axis] for axis in axes_of(x))
+        factor = math.sqrt((n - 1) / n) if n > 1 else 0.0
+        shift = values[2] if len(values) > 2 else None
+        y = evaluate_node(node, list(values), opset_imports=opset)[0]
+        return y * factor if shift is None else (y - shift) * factor + shift
+
+    def neighbours(values: Values) -> Tensor:
+        x = values[0]
+        assert x is not None
+        axes = axes_of(x)
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        lead = max(axes[0] - 1, 0)
+        mean = x.mean(axes, keepdim=True) if centred else torch.zeros_like(x.mean(axes, keepdim=True))
+        var = (x - mean).square().mean(axes, keepdim=True)
+        y = (x - mean.roll(1, lead)) / torch.sqrt(var.roll(1, lead) + epsilon)
+        return _scaled(y, values)
+
+    def other_centring(values: Values) -> Tensor:
+        x = values[0]
+        assert x is not None
+        axes = axes_of(x)
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        if centred:  # RMSNorm in place of LayerNorm
+            y = x / torch.sqrt(x.square().mean(axes, keepdim=True) + epsilon)
+        else:
+            mean = x.mean(axes, keepdim=True)
+            y = (x - mean) / torch.sqrt((x - mean).square().mean(axes, keepdim=True) + epsilon)
+        return _scaled(y, values)
+
+    mutants = [
+        *_epsilon_mutants(node),
+        Mutant("variance with the other correction", other_correction),
+        Mutant("mean not subtracted" if centred else "mean subtracted", other_centring),
+        Mutant("a neighbouring row's statistics", neighbours),
+    ]
+    if len(node.inputs) > 1:
+        mutants.append(Mutant("scale dropped", _changed_input(node, 1, torch.ones_like)))
+        mutants.append(Mutant("a neighbouring channel's scale", _changed_input(node, 1, _rolled)))
+    if len(node.inputs) > 2:
+        mutants.append(Mutant("shift dropped", _changed_input(node, 2, torch.zeros_like)))
+    return mutants
+
+
+def _scaled(y: Tensor, values: Values) -> Tensor:
+    scale = values[1] if len(values) > 1 else None
+    shift = values[2] if len(values) > 2 else None
+    y = y if scale is None else y * scale
+    return y if shift is None else y + shift
+
+
+def _grouped_mutants(node: ir.Node) -> list[Mutant]:
+    opset = opsets(node)
+    groups = node.attributes.get_int("num_groups", 0)
+
+    def other_correction(values: Values) -> Tensor:
+        x, scale, shift = values[:3]
+        assert x is not None
+        assert scale is not None
+        assert shift is not None
+        n = math.prod(x.shape[2:]) * (x.shape[1] // groups if groups else 1)
+        factor = math.sqrt((n - 1) / n) if n > 1 else 0.0
+        return evaluate_node(node, [x, scale * factor, shift], opset_imports=opset)[0]
+
+    return [
+        *_epsilon_mutants(node),
+        Mutant("variance with the other correction", other_correction),
+        Mutant("scale dropped", _changed_input(node, 1, torch.ones_like)),
+        Mutant("a neighbouring channel's scale", _changed_input(node, 1, _rolled)),
+        Mutant("shift dropped", _changed_input(node, 2, torch.zeros_like)),
+    ]
+
+
+def border_sites(node: ir.Node, where: str, inputs: tuple[str, ...], right: Apply | None = None) -> list[Site]:
+    """A fold into the next convolution that forgets its zero padding: the shift is added outside the image too.
+
+    Args:
+        node: a channel-wise affine map. inputs: names of the values it reads. right: computes it; the node by default.
+    """
+    if node.op_type not in ("BatchNormalization", "Affine"):
+        return []
+    sites = []
+    norm = right or (lambda values: evaluate_node(node, list(values), opset_imports=opsets(node))[0])
+    for use, index in node.outputs[0].uses():
+        pads = use.attributes.get_ints("pads", ())
+        if use.op_type != "Conv" or index != 0 or not any(pads):
+            continue
+        names = tuple(str(v.name) if v is not None and v.name else "" for v in use.inputs)[1:]
+        mutant = Mutant("a fold that ignores the zero-padded border", _border_blind(norm, use, len(inputs)))
+        clean = _conv_of(norm, use, len(inputs))
+        sites.append(Site(where, node, (*inputs, *names), str(use.outputs[0].name), [mutant], right=clean))
+    return sites
+
+
+def _conv_of(norm: Apply, conv: ir.Node, count: int) -> Apply:
+    opset = opsets(conv)
+    return lambda values: evaluate_node(conv, [norm(values[:count]), *values[count:]], opset_imports=opset)[0]
+
+
+def _border_blind(norm: Apply, conv: ir.Node, count: int) -> Apply:
+    opset = opsets(conv)
+    pads = list(conv.attributes.get_ints("pads", ()))
+    half = len(pads) // 2
+    flat = [n for pair in zip(reversed(pads[:half]), reversed(pads[half:]), strict=True) for n in pair]
+    kept = [a for a in conv.attributes.values() if a.name != "pads"]
+    free = ir.Node("", "Conv", [None] * len(conv.inputs), kept, num_outputs=1)
+
+    def apply(values: Values) -> Tensor:
+        x = values[0]
+        assert x is not None
+        # Padding x with zeros before the norm fills the border of its result with the shift
+        inner = norm([torch.nn.functional.pad(x, flat), *values[1:count]])
+        return evaluate_node(free, [inner, *values[count:]], opset_imports=opset)[0]
+
+    return apply

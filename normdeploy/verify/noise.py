@@ -1,0 +1,206 @@
+r"""Rounding noise in float64: what a correct float32 run may differ by, measured on the graph itself.
+
+Each operator that rounds gets its result multiplied by 1 + u max(1, sqrt(k)/4) U[-1, 1], with k the length of its
+reductions (functions that are only accurate absolutely: :mod:`normdeploy.verify.accuracy`). Each weight is multiplied
+by 1 + u U[-1, 1], because folding rounds weights anew. S is the pointwise RMS deviation of such runs from the clean
+one.
+
+Rounding is a function of the value, not a lottery: equal values round equally, at every position of a constant image,
+and such errors do not average out in the next mean. The noise of results is therefore a hash of the value and of the
+run's seed: equal values get equal noise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import FLOATS, Evaluator, ExactTensor, tensor64
+from normdeploy.verify.accuracy import FUNCTIONS, reduction_length, rounds
+from normdeploy.verify.criteria import SMALLEST_NORMAL
+from normdeploy.verify.values import Array, Arrays, Feeds, to_numpy
+
+_PATTERN = 1 << 18
+
+_ORDINARY = 2.0**-80
+"""A result that reaches this far is nowhere near underflow as a whole."""
+
+FAST_ROUNDOFF = 2.0**-16
+"""The noise of :meth:`NoisyGraph.spread_fast`."""
+
+
+def hashed_noise(values: Tensor, seed: int) -> Tensor:
+    """Return noise in [-1, 1) that is a function of each value and the seed: equal values, equal noise.
+
+    Args:
+        values: floats of any shape.
+    """
+    # Hashed at float32's resolution: float64's own rounding must not make equal values look different
+    bits = values.detach().to(torch.float32).contiguous().view(torch.int32)
+    mixed = bits * -1640531527 + _wrapped(seed * 747796405)  # products wrap, as hashing wants
+    mixed ^= mixed >> 15
+    mixed *= -2048144789
+    mixed ^= mixed >> 13
+    mixed *= -1028477387
+    return mixed.to(values.dtype).mul_(2.0**-31)
+
+
+def _wrapped(number: int) -> int:
+    """Return a number as int32 arithmetic holds it."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+class NoiseHook:
+    """A hook for :class:`normdeploy.graph.Evaluator` that rounds in effigy.
+
+    Args:
+        roundoff: u.
+        floor: smallest normal number of the precision: below it rounding is absolute.
+        seed: of the noise.
+        feeds: the run's inputs, for their shapes.
+        plain: round each result once, without the growth of long sums (arithmetic with a wide accumulator); weights
+            are taken as they are.
+    """
+
+    def __init__(self, roundoff: float, floor: float, seed: int, feeds: Feeds, *, plain: bool = False) -> None:
+        self._plain = plain
+        self._roundoff, self._floor = roundoff, floor
+        self._seed = seed
+        self._count = 0
+        self._shapes: dict[str, tuple[int, ...]] = {name: tuple(a.shape) for name, a in feeds.items()}
+
+    def __call__(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
+        """Return the results with noise."""
+        for output, result in zip(node.outputs, results, strict=False):
+            self._shapes[str(output.name)] = tuple(result.shape)
+        if not rounds(node):
+            return results
+        length = reduction_length(node, self._shape, tuple(results[0].shape))
+        relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
+        amplitude = self._roundoff * (1.0 if self._plain else max(relative, math.sqrt(length) / 4))
+        return [self._noisy(result, amplitude, absolute) for result in results]
+
+    def _noisy(self, result: Tensor, amplitude: float, absolute: float) -> Tensor:
+        if not result.is_floating_point() or result.numel() == 0:
+            return result
+        self._count += 1
+        noise = hashed_noise(result, self._seed * 1_000_003 + self._count).mul_(amplitude)
+        low, high = torch.aminmax(result)
+        if absolute == 0 and max(-float(low), float(high)) >= _ORDINARY:
+            return noise.add_(1).mul_(result)  # zeros and infinities stay what they are
+        # Underflow is gradual: below the smallest normal number the rounding error stops shrinking
+        size = result.abs().clamp_(min=max(absolute, self._floor))
+        return torch.where((result != 0) & result.isfinite(), noise.mul_(size).add_(result), result)
+
+    def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if value.name in self._shapes:
+            return self._shapes[str(value.name)]
+        if value.const_value is not None:
+            return tuple(int(n) for n in value.const_value.shape.numpy())
+        return None
+
+
+class NoisyGraph:
+    """A graph that can be run in float64 with the noise of a lower precision.
+
+    Weights are perturbed one at a time as the evaluator reads them, so no second copy of them is held.
+
+    Args:
+        model: the graph; it is left as it is.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.evaluator = Evaluator(model)
+        self._seed = 0
+        self._roundoff = 0.0
+        self._pattern = np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
+        copy = model.clone()
+        for number, value in enumerate(copy.graph.initializers.values()):
+            tensor = value.const_value
+            # A scalar is a constant of the program, which folding leaves alone
+            if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1:
+                value.const_value = self._perturbed(tensor, number)
+        self._noisy = Evaluator(copy)
+        self._fast = Evaluator(copy, dtype=torch.float32)
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The clean graph."""
+        return self.evaluator.graph
+
+    def _perturbed(self, tensor: ir.TensorProtocol, number: int) -> ExactTensor:
+        def compute() -> npt.NDArray[np.float64]:
+            value = tensor64(tensor)
+            start = (self._seed * 40503 + number * 7919) % _PATTERN
+            noise = self._pattern[start : start + min(value.size, _PATTERN)]
+            if value.size > _PATTERN:
+                noise = np.resize(noise, value.size)
+            return np.asarray(value * (1 + self._roundoff * noise.reshape(value.shape)))
+
+        return ExactTensor(compute, tensor.dtype, tuple(int(n) for n in tensor.shape.numpy()), tensor.name)
+
+    def run(self, feeds: Feeds, *, roundoff: float, floor: float, seed: int, plain: bool = False) -> Arrays:
+        """Return the outputs of one noisy run.
+
+        Args:
+            roundoff, floor: u and the smallest normal number of the precision to imitate. seed: of the noise.
+            plain: as for :class:`NoiseHook`.
+        """
+        self._seed, self._roundoff = seed, 0.0 if plain else roundoff
+        hook = NoiseHook(roundoff, floor, seed, feeds, plain=plain)
+        with torch.no_grad(), np.errstate(over="ignore"):
+            return {name: to_numpy(t) for name, t in self._noisy.run(dict(feeds), hook=hook).items()}
+
+    def _run_fast(self, feeds: Feeds, seed: int | None) -> list[Array]:
+        """Run in float32, with noise 256 times float32's if there is a seed; exact weights otherwise."""
+        self._seed, self._roundoff = seed or 0, 0.0 if seed is None else FAST_ROUNDOFF
+        hook = None if seed is None else NoiseHook(FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, feeds)
+        with torch.no_grad(), np.errstate(over="ignore"):
+            return [to_numpy(t) for t in self._fast.run(dict(feeds), hook=hook).values()]
+
+    def spread_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> list[Array]:
+        """Return S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.
+
+        Float32's own rounding is 1/256 of that noise; the noise is still small enough to act linearly.
+
+        Args:
+            feeds: the inputs. roundoff: u to scale to. runs: noisy runs. seed: of the noise.
+        """
+        clean = self._run_fast(feeds, None)
+        squares = [np.zeros(c.shape) for c in clean]
+        for run in range(runs):
+            for i, n in enumerate(self._run_fast(feeds, seed + 1000 * run + 1)):
+                if n.shape == clean[i].shape and n.dtype.kind == "f":
+                    with np.errstate(invalid="ignore", over="ignore"):
+                        change = np.square(n.astype(np.float64) - clean[i].astype(np.float64))
+                    squares[i] += np.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0)
+        return [np.sqrt(s / runs) * (roundoff / FAST_ROUNDOFF) for s in squares]
+
+    def spread(
+        self, feeds: Feeds, *, roundoff: float, floor: float, runs: int = 4, seed: int = 0, plain: bool = False
+    ) -> tuple[list[Array], list[Array]]:
+        """Return S and the clean outputs.
+
+        S is the pointwise RMS deviation of noisy runs from the clean one, per output; zeros where that is not a float.
+
+        Args:
+            feeds: the inputs. roundoff, floor: of the precision to imitate. runs: noisy runs, at least 2.
+            seed: of the noise. plain: as for :class:`NoiseHook`.
+        """
+        with torch.no_grad():
+            clean = [to_numpy(t) for t in self.evaluator.run(dict(feeds)).values()]
+        squares = [np.zeros(c.shape) for c in clean]
+        for run in range(runs):
+            noisy = self.run(feeds, roundoff=roundoff, floor=floor, seed=seed + 1000 * run + 1, plain=plain)
+            for i, (c, n) in enumerate(zip(clean, noisy.values(), strict=True)):
+                if c.shape == n.shape and c.dtype.kind == "f":
+                    with np.errstate(invalid="ignore"):
+                        squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
+        return [np.sqrt(s / runs) for s in squares], clean

@@ -1,0 +1,225 @@
+"""The two sides of a comparison: a reference that has a float64 truth, and the file with its runtime sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from normdeploy.errors import InputError
+from normdeploy.export.forward import flatten_outputs
+from normdeploy.export.mode import evaluation_mode
+from normdeploy.graph import Evaluator, input_names, load_graph, save_graph, weight_bytes
+from normdeploy.nn.reach import Snapshot
+from normdeploy.verify.double import float64_mode
+from normdeploy.verify.sessions import Setting, open_session, run_session
+from normdeploy.verify.values import Arrays, Feeds, Signature, to_numpy
+
+_LARGE = 256 * 1024**2
+
+
+class Reference(Protocol):
+    """What the file is compared with."""
+
+    name: str
+    graph: ir.Model | None
+    """The reference as a graph before any folding; None where none could be made."""
+    has_truth: bool
+    """False where no float64 evaluation exists; the verdict is then at most weak."""
+
+    def truth(self, feeds: Feeds) -> list[Any]:
+        """Return the float64 outputs (integers and booleans in their own dtypes), in order."""
+        ...
+
+    def native(self, feeds: Feeds) -> list[Any]:
+        """Return the outputs in the model's own precision, as its user runs it."""
+        ...
+
+    def ready(self) -> AbstractContextManager[Any]:
+        """Return the context in which the other methods may be called."""
+        ...
+
+
+class EagerReference:
+    """A torch module, in float64 and in its own precision.
+
+    Args:
+        model: the module; it is put in evaluation mode by :meth:`ready` and given back as it was.
+        signature: how named feeds become its arguments.
+        graph: the module traced, before any folding.
+    """
+
+    has_truth = True
+
+    def __init__(self, model: nn.Module, signature: Signature, graph: ir.Model | None) -> None:
+        self.model, self.signature, self.graph = model, signature, graph
+        self.name = type(model).__name__
+        self.written: set[str] = set()
+        self._snapshot: Snapshot | None = None
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Put the module in evaluation mode for the block; what a run assigns to its objects is taken back."""
+        with evaluation_mode(self.model):
+            self._snapshot = Snapshot(self.model)
+            yield
+
+    def _restore(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.restore()
+
+    def native(self, feeds: Feeds) -> list[Any]:
+        """Return the module's outputs in its own precision."""
+        args, kwargs = self.signature.bind(feeds)
+        try:
+            with torch.no_grad():
+                return [to_numpy(t) for t in flatten_outputs(self.model(*args, **kwargs)).tensors]
+        finally:
+            self._restore()
+
+    def truth(self, feeds: Feeds) -> list[Any]:
+        """Return the module's outputs with every float promoted to float64."""
+        args, kwargs = self.signature.bind(feeds)
+        try:
+            with torch.no_grad(), float64_mode() as mode:
+                outputs = [to_numpy(t) for t in flatten_outputs(self.model(*args, **kwargs)).tensors]
+        finally:
+            self._restore()
+        self.written |= mode.written
+        return outputs
+
+
+class GraphReference:
+    """An ONNX graph: float64 through the evaluator, its own precision through onnxruntime without optimization.
+
+    Args:
+        source: path or model.
+        workspace: a folder for a model that is not on disk.
+    """
+
+    has_truth = True
+
+    def __init__(self, source: str | os.PathLike[str] | ir.Model, workspace: Path) -> None:
+        if isinstance(source, ir.Model):
+            self.path = workspace / "reference.onnx"
+            self.graph: ir.Model | None = source
+            save_graph(source.clone(), self.path, overwrite=True)
+            self.name = source.graph.name or "ir.Model"
+        else:
+            self.path = Path(source)
+            self.graph = load_graph(self.path)
+            self.name = self.path.name
+        self._evaluator = Evaluator(self.graph)
+        self._session: Any = None
+        self.input_names = input_names(self.graph)
+        self.output_names = self._evaluator.output_names
+
+    def ready(self) -> AbstractContextManager[Any]:
+        """Nothing to prepare."""
+        return nullcontext()
+
+    def truth(self, feeds: Feeds) -> list[Any]:
+        """Return the graph's outputs in float64."""
+        found = run_evaluator(self._evaluator, feeds)
+        return [found[name] for name in self.output_names]
+
+    def native(self, feeds: Feeds) -> list[Any]:
+        """Return onnxruntime's outputs of the unoptimized graph."""
+        if self._session is None:
+            self._session = open_session(self.path, Setting(level="disabled"))
+        return run_session(self._session, feeds, self.output_names)
+
+
+class Subject:
+    """The file under verification: its graph in float64 and its runtime sessions, opened once per setting.
+
+    Args:
+        path: the ONNX file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.model = load_graph(self.path)
+        self.evaluator = Evaluator(self.model)
+        self.input_names: Sequence[str] = input_names(self.model)
+        self.output_names = self.evaluator.output_names
+        self._sessions: dict[Setting, Any] = {}
+        # Each session holds its own copy of the weights: of a large file, one is open at a time
+        self._large = weight_bytes(self.model) > _LARGE
+
+    def session(self, setting: Setting) -> Any:
+        """Return the onnxruntime session for a setting."""
+        if setting not in self._sessions:
+            if self._large:
+                self._sessions.clear()
+            self._sessions[setting] = open_session(self.path, setting)
+        return self._sessions[setting]
+
+    def close(self, setting: Setting) -> None:
+        """Free the session of a setting: each holds its own copy of the weights."""
+        self._sessions.pop(setting, None)
+
+    def release(self) -> None:
+        """Free the sessions of a large file while none is needed."""
+        if self._large:
+            self._sessions.clear()
+
+    def run(self, feeds: Feeds, setting: Setting) -> list[Any]:
+        """Return the outputs under one runtime setting, in graph order."""
+        return run_session(self.session(setting), {n: feeds[n] for n in self.input_names}, self.output_names)
+
+    def logic(self, feeds: Feeds) -> list[Any]:
+        """Return the outputs of the emitted graph in float64, in graph order."""
+        found = run_evaluator(self.evaluator, feeds)
+        return [found[name] for name in self.output_names]
+
+
+def run_evaluator(evaluator: Evaluator, feeds: Feeds, **options: Any) -> Arrays:
+    """Evaluate and return NumPy arrays, without gradients."""
+    with torch.no_grad():
+        return {k: to_numpy(v) for k, v in evaluator.run(dict(feeds), **options).items()}
+
+
+def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None) -> Arrays:
+    """Return random inputs of a graph's declared dtypes and shapes, for references that bring no example.
+
+    Args:
+        model: the graph.
+        seed: of the random numbers.
+        sizes: size per dynamic dimension's name; 3 where the first dimension is dynamic, 8 elsewhere.
+
+    Raises:
+        InputError: an input's dtype or rank is not declared.
+    """
+    rng = np.random.default_rng(seed)
+    feeds: Arrays = {}
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        if value.dtype is None or value.shape is None:
+            raise InputError(
+                f"input {value.name!r} declares no dtype or shape; expected both in the graph: "
+                "pass example inputs (args)"
+            )
+        shape = []
+        for axis, dim in enumerate(value.shape):
+            if isinstance(dim, int):
+                shape.append(dim)
+            else:
+                shape.append((sizes or {}).get(str(dim.value), 3 if axis == 0 else 8))
+        dtype = value.dtype.numpy()
+        name = str(value.name)
+        if np.issubdtype(dtype, np.floating) or value.dtype.is_floating_point():
+            feeds[name] = rng.standard_normal(shape).astype(dtype)
+        elif dtype == np.bool_:
+            feeds[name] = rng.random(shape) < 0.5
+        else:
+            feeds[name] = rng.integers(0, 2, shape).astype(dtype)
+    return feeds

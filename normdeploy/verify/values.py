@@ -1,0 +1,71 @@
+"""Flat, named arrays in and out of a model, whatever containers it takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from normdeploy.errors import InputError
+from normdeploy.export.forward import flatten_arguments
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+Arrays = dict[str, Array]
+
+
+def to_numpy(tensor: Tensor) -> Array:
+    """Return a tensor's values as NumPy, bfloat16 included."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy())
+
+
+def to_torch(array: Array) -> Tensor:
+    """Return an array's values as a tensor that owns its memory, bfloat16 included."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
+class Signature:
+    """How named feeds become a model's ``*args, **kwargs``.
+
+    Args:
+        model: the module, for the names of its forward's parameters.
+        args: the example positional arguments (a tensor or a tuple, as in torch.onnx.export).
+        kwargs: the example keyword arguments.
+        names: the graph's input names, in the order of the tensors in ``(args, kwargs)``.
+
+    Raises:
+        InputError: the graph has another number of inputs than the arguments have tensors.
+    """
+
+    def __init__(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, names: Sequence[str]) -> None:
+        positional = args if isinstance(args, tuple) else (args,)
+        self._arguments = flatten_arguments(model, positional, dict(kwargs or {}))
+        self.names = list(names)
+        if len(self._arguments.tensors) != len(self.names):
+            raise InputError(
+                f"the arguments hold {len(self._arguments.tensors)} tensors ({', '.join(self._arguments.names)}) "
+                f"but the graph has {len(self.names)} inputs ({', '.join(self.names)}); expected one tensor "
+                "per graph input: pass the arguments used at export"
+            )
+
+    @property
+    def feeds(self) -> Arrays:
+        """The example arguments as named arrays."""
+        return {name: to_numpy(t) for name, t in zip(self.names, self._arguments.tensors, strict=True)}
+
+    def bind(self, feeds: Feeds) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return fresh ``(args, kwargs)`` that hold ``feeds`` in place of the example tensors."""
+        tensors = [
+            to_torch(feeds[name]).to(old.device) for name, old in zip(self.names, self._arguments.tensors, strict=True)
+        ]
+        return self._arguments.build(tensors)
