@@ -1,0 +1,98 @@
+"""Room: runtime. Exported models as functions: sessions, benchmark, tuning, bulk prediction, serving packages.
+
+Names are loaded when first used, so that a worker that only predicts does not import torch::
+
+    load(path, *, plan=None) -> Predictor
+        predictor(array or dict) -> array or dict; .batched(...); .inputs .outputs (TensorSpec)
+    measure_latency({name: callable}, *, rounds=None, seconds=5.0, warmup=3, seed=0) -> {name: Latency}
+        interleaved timing of anything; Latency.median .quartiles .ratio(other)
+    bench(path, *, against=(), inputs=None, sizes=None, batch_sizes=(1, 8), threads=None, seconds=5.0, rounds=None,
+          plan=None, peers=None, memory=True, seed=0) -> BenchResult      .to_json() .summary() .plot(path)
+        against: modules, SOURCE strings or ONNX files
+    tune(path, *, data=None, reference=None, budget=None, batch_size=8, sizes=None, seconds=40.0, seed=0,
+         progress=None) -> Plan                                           .summary() .to_json() .chosen .trials .path
+        progress: a function of (sentence)
+    predict(path, data, out, *, plan=None, batch_size=64, engine="local", workers=None, columns=None,
+            images=None, overwrite=False, progress=None) -> BulkResult             .rows .bad .out .bad_file .summary()
+        progress: a function of (rows done, rows in all or None)
+    package_triton(path, folder, *, name=None, max_batch_size=64, plan=None) -> Path
+    find_providers() -> tuple[Provider, ...]                          what this machine can run, and why not the rest
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normdeploy.runtime.backend import TensorSpec
+    from normdeploy.runtime.benchmark import BenchResult, bench
+    from normdeploy.runtime.bulk import BulkResult, ImageOptions, predict
+    from normdeploy.runtime.latency import Latency, Ratio, measure_latency, paired_ratio
+    from normdeploy.runtime.machine import Machine, this_machine
+    from normdeploy.runtime.plan import Plan, Trial, plan_path
+    from normdeploy.runtime.predictor import CertificateWarning, PlanWarning, Predictor, load
+    from normdeploy.runtime.providers import Provider, find_providers
+    from normdeploy.runtime.settings import Settings
+    from normdeploy.runtime.triton import package_triton
+    from normdeploy.runtime.tuning.search import tune
+
+_LAZY = {
+    "tune": "tuning.search",
+    "package_triton": "triton",
+    "BulkResult": "bulk",
+    "ImageOptions": "bulk",
+    "predict": "bulk",
+    "BenchResult": "benchmark",
+    "bench": "benchmark",
+    "CertificateWarning": "predictor",
+    "Latency": "latency",
+    "Machine": "machine",
+    "Plan": "plan",
+    "PlanWarning": "predictor",
+    "Predictor": "predictor",
+    "Provider": "providers",
+    "Ratio": "latency",
+    "Settings": "settings",
+    "TensorSpec": "backend",
+    "Trial": "plan",
+    "load": "predictor",
+    "measure_latency": "latency",
+    "paired_ratio": "latency",
+    "plan_path": "plan",
+    "find_providers": "providers",
+    "this_machine": "machine",
+}
+
+__all__ = [
+    "BenchResult",
+    "BulkResult",
+    "CertificateWarning",
+    "ImageOptions",
+    "Latency",
+    "Machine",
+    "Plan",
+    "PlanWarning",
+    "Predictor",
+    "Provider",
+    "Ratio",
+    "Settings",
+    "TensorSpec",
+    "Trial",
+    "bench",
+    "find_providers",
+    "load",
+    "measure_latency",
+    "package_triton",
+    "paired_ratio",
+    "plan_path",
+    "predict",
+    "this_machine",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'normdeploy.runtime' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"normdeploy.runtime.{_LAZY[name]}"), name)

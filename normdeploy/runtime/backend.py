@@ -1,0 +1,197 @@
+"""Sessions of the two runtimes behind one small protocol: names, types and shapes in and out, and ``run``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime as ort
+
+from normdeploy.errors import GraphError, MissingDependencyError, UsageError
+from normdeploy.runtime.providers import openvino_device
+from normdeploy.runtime.settings import CPU, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+    "tensor(string)": "object",
+    **{f"tensor({kind}{bits})": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+}
+_LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, numpy dtype and shape of one input or output; a dimension is a size, a word, or None when unnamed."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+
+
+class Backend(Protocol):
+    """A loaded model; ``run`` may be called from several threads at once."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    provider: str
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Return the outputs, in order, for feeds that fit ``inputs``."""
+        ...
+
+
+def _spec(argument: Any) -> TensorSpec:
+    dtype = _DTYPES.get(argument.type)
+    if dtype is None:
+        raise GraphError(
+            f"{argument.name!r} is a {argument.type}; expected a tensor of a type numpy has: "
+            "keep that value inside the graph and export it as float32 or an integer"
+        )
+    return TensorSpec(argument.name, dtype, tuple(argument.shape))
+
+
+def session_options(settings: Settings) -> ort.SessionOptions:
+    """Return onnxruntime's session options for ``settings`` (all but the provider)."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3  # errors only; what matters is raised
+    options.intra_op_num_threads = settings.threads
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[settings.optimization])
+    spin = "0" if settings.spinning == "off" else "1"
+    options.add_session_config_entry("session.intra_op.allow_spinning", spin)
+    options.add_session_config_entry("session.inter_op.allow_spinning", spin)
+    options.add_session_config_entry("session.force_spinning_stop", "1" if settings.spinning == "run" else "0")
+    if settings.parallel:
+        options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    return options
+
+
+class OrtBackend:
+    """An onnxruntime session.
+
+    Raises:
+        GraphError: the file is missing, or onnxruntime cannot load it; its message is kept.
+        UsageError: the provider is not usable here, or onnxruntime silently fell back from it.
+    """
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        options = session_options(settings)
+        chosen: dict[str, Any] = {}
+        if settings.provider == OPENVINO_PLUGIN:
+            device = openvino_device()
+            if device is None:
+                raise UsageError(
+                    f"provider {settings.provider!r} offers no device on this processor; "
+                    f"expected a usable provider: load without a plan, or with provider {CPU!r}"
+                )
+            options.add_provider_for_devices([device], dict(settings.options))
+        else:
+            if settings.provider not in ort.get_available_providers():
+                raise UsageError(
+                    f"provider {settings.provider!r} is not in this onnxruntime; expected one of "
+                    f"{', '.join(ort.get_available_providers())}: install the build that has it, or load without a plan"
+                )
+            ours: list[Any] = [(settings.provider, dict(settings.options))]
+            chosen["providers"] = ours if settings.provider == CPU else [*ours, CPU]
+        if settings.disabled_optimizers:
+            chosen["disabled_optimizers"] = list(settings.disabled_optimizers)
+        try:
+            self._session = ort.InferenceSession(str(path), options, **chosen)
+        except Exception as error:
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
+            raise GraphError(
+                f"onnxruntime {ort.__version__} cannot load {path}: {error}; expected a model it supports: "
+                "export again with a lower opset_version or upgrade onnxruntime"
+            ) from error
+        self.provider: str = self._session.get_providers()[0]
+        if self.provider != settings.provider:
+            raise UsageError(
+                f"onnxruntime fell back from {settings.provider} to {self.provider} for {path.name}; expected the "
+                "provider that was asked for: check its drivers, or load without a plan"
+            )
+        self.inputs = tuple(_spec(argument) for argument in self._session.get_inputs())
+        self.outputs = tuple(_spec(argument) for argument in self._session.get_outputs())
+        self._names = [spec.name for spec in self.outputs]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Return the outputs in order; onnxruntime's run is thread-safe."""
+        return list(self._session.run(self._names, dict(feeds)))
+
+
+class OpenVinoBackend:
+    """A model compiled by OpenVINO's own runtime, with one inference request per thread.
+
+    Raises:
+        MissingDependencyError: openvino is not installed.
+        GraphError: OpenVINO cannot read or compile the model.
+    """
+
+    provider = OPENVINO_RUNTIME
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        try:
+            import openvino
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                "provider 'OpenVINO' needs the package openvino, which is not installed; "
+                "expected the extra 'peers': pip install 'normdeploy[peers]', or load without a plan"
+            ) from error
+        config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", **dict(settings.options)}
+        if settings.threads:
+            config["INFERENCE_NUM_THREADS"] = settings.threads
+        try:
+            self._model = openvino.Core().compile_model(str(path), "CPU", config)
+        except RuntimeError as error:
+            raise GraphError(
+                f"OpenVINO cannot compile {path}: {error}; expected a model it supports: use provider {CPU!r}"
+            ) from error
+        self.inputs = tuple(self._port(port) for port in self._model.inputs)
+        self.outputs = tuple(self._port(port) for port in self._model.outputs)
+        self._local = threading.local()
+
+    @staticmethod
+    def _port(port: Any) -> TensorSpec:
+        shape = tuple(None if size.is_dynamic else size.get_length() for size in port.get_partial_shape())
+        return TensorSpec(port.get_any_name(), np.dtype(port.get_element_type().to_dtype()).name, shape)
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Return the outputs in order; each thread has its own inference request."""
+        request = getattr(self._local, "request", None)
+        if request is None:
+            request = self._local.request = self._model.create_infer_request()
+        results = request.infer(dict(feeds))
+        return [np.array(results[index]) for index in range(len(self.outputs))]
+
+
+def open_backend(path: str | Path, settings: Settings) -> Backend:
+    """Load the model at ``path`` as ``settings`` say.
+
+    Raises:
+        GraphError: no such file, or the runtime cannot load it.
+        UsageError: the provider is not usable on this machine.
+        MissingDependencyError: the provider's package is not installed.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise GraphError(f"{file} does not exist; expected an ONNX file: check the path")
+    if settings.provider == OPENVINO_RUNTIME:
+        return OpenVinoBackend(file, settings)
+    return OrtBackend(file, settings)

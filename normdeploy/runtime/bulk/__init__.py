@@ -1,0 +1,6 @@
+"""Bulk prediction: sources of rows, parts with a journal, engines, joined results."""
+
+from normdeploy.runtime.bulk.images import ImageOptions
+from normdeploy.runtime.bulk.run import BulkResult, predict
+
+__all__ = ["BulkResult", "ImageOptions", "predict"]

@@ -1,0 +1,169 @@
+"""Interleaved timing: every round runs each callable once, so that a noisy machine is noisy for all of them.
+
+One after the other, two programs are measured on two different machines: the clock, the caches and the neighbours
+change within seconds. Here a round is one call of each, in an order drawn anew per round; ratios are taken inside the
+round and only then summarized, which cancels whatever slowed the whole round.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from normdeploy.errors import UsageError
+
+_NANO = 1e-9
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The time of one callable over all rounds.
+
+    Args:
+        name: the callable's name.
+        samples: seconds per round, in the order of the rounds; equal positions of two results were measured together.
+    """
+
+    name: str
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Median seconds per call."""
+        return float(np.median(self.samples))
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The 25 % and 75 % quantiles, in seconds: half of all calls lie between."""
+        low, high = np.quantile(self.samples, [0.25, 0.75])
+        return float(low), float(high)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median, a pure number: 0.05 means half of all calls lie within 5 %."""
+        low, high = self.quartiles
+        return (high - low) / self.median
+
+    def ratio(self, baseline: Latency) -> Ratio:
+        """Return this callable's time as a multiple of ``baseline``'s, from pairs of the same round."""
+        return paired_ratio(self, baseline)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return name, rounds, median, quartiles and minimum (seconds) and the relative spread."""
+        low, high = self.quartiles
+        return {
+            "name": self.name,
+            "rounds": len(self.samples),
+            "median_s": self.median,
+            "q25_s": low,
+            "q75_s": high,
+            "min_s": min(self.samples),
+            "spread": self.spread,
+        }
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of one callable over the time of another, within rounds.
+
+    Args:
+        value: the median of the rounds' ratios; below 1 is faster than the baseline.
+        low: lower end of the 95 % confidence interval of that median.
+        high: its upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Return value, low and high."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def paired_ratio(latency: Latency, baseline: Latency) -> Ratio:
+    """Median of ``latency[i] / baseline[i]`` with its distribution-free 95 % interval.
+
+    The interval are the order statistics at ranks (n - 1.96 sqrt(n)) / 2 and n + 1 minus that (the sign test inverted,
+    normal approximation to the binomial); it assumes nothing about the shape of the noise.
+
+    Raises:
+        UsageError: the two were not measured in the same rounds.
+
+    Source: Conover, Practical Nonparametric Statistics, section 3.2 (confidence interval for a quantile).
+    """
+    if len(latency.samples) != len(baseline.samples):
+        raise UsageError(
+            f"{latency.name!r} has {len(latency.samples)} rounds and {baseline.name!r} has {len(baseline.samples)}; "
+            "expected results of one measure_latency call: measure both together"
+        )
+    ratios = np.sort(np.asarray(latency.samples) / np.asarray(baseline.samples))
+    count = len(ratios)
+    rank = max(1, int(np.floor((count - 1.96 * np.sqrt(count)) / 2)))
+    return Ratio(float(np.median(ratios)), float(ratios[rank - 1]), float(ratios[count - rank]))
+
+
+def measure_latency(
+    callables: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int | None = None,
+    seconds: float = 5.0,
+    warmup: int = 3,
+    block: int = 1,
+    pause: float = 0.0,
+    seed: int = 0,
+) -> dict[str, Latency]:
+    """Time several callables against each other, interleaved.
+
+    Args:
+        callables: name to a function without arguments that does one call of what is timed and waits for its result.
+        rounds: how many rounds; by default as many as fit in ``seconds``, between 5 and 1000.
+        seconds: the time all rounds together may take when ``rounds`` is not given.
+        block: calls in a row per turn; a sample is their mean. More than one lets what a callable gains from being
+            called back to back (warm caches, threads that still spin) show.
+        pause: seconds to sleep before each turn, so that threads that still spin from another's turn go to sleep.
+        warmup: untimed calls of each before the first round (lazy initialization, thread pools, caches).
+        seed: draws the order within each round.
+
+    Returns:
+        name to Latency, in the order of ``callables``; samples at equal positions belong to the same round.
+
+    Raises:
+        UsageError: no callables, or a count below 1.
+    """
+    if not callables:
+        raise UsageError("no callables to measure; expected at least one: pass a mapping of name to function")
+    if (rounds is not None and rounds < 1) or warmup < 1 or block < 1:
+        raise UsageError(f"rounds={rounds}, warmup={warmup}, block={block}; expected at least 1 of each: raise them")
+    names = list(callables)
+    once = 0.0
+    for name in names:
+        for _ in range(warmup):
+            start = time.perf_counter_ns()
+            callables[name]()
+            last = (time.perf_counter_ns() - start) * _NANO
+        once += last
+    if rounds is None:
+        rounds = int(min(1000, max(5, seconds / max(once * block + pause * len(names), 1e-7))))
+    order = np.random.default_rng(seed)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    collecting = gc.isenabled()
+    gc.disable()  # a collection in the middle of one call would be charged to whoever happens to run
+    try:
+        for _ in range(rounds):
+            for index in order.permutation(len(names)):
+                call = callables[names[index]]
+                if pause:
+                    time.sleep(pause)
+                start = time.perf_counter_ns()
+                for _ in range(block):
+                    call()
+                samples[names[index]].append(max(time.perf_counter_ns() - start, 1) * _NANO / block)
+    finally:
+        if collecting:
+            gc.enable()
+    return {name: Latency(name, tuple(samples[name])) for name in names}

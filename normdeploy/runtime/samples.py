@@ -1,0 +1,70 @@
+"""Made-up inputs that fit a model's description, for timing and warming up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from normdeploy.errors import InputError, UsageError
+from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.runtime.predictor import check_feeds
+
+
+def make_samples(
+    specs: Sequence[TensorSpec], batch: int, *, sizes: Mapping[str, int] | None = None, seed: int = 0
+) -> dict[str, Array]:
+    """Make one feed: N(0, 1) for floats, 0 or 1 for integers and booleans.
+
+    Args:
+        specs: the model's inputs.
+        batch: the size of every dynamic first dimension; a fixed one stays.
+        sizes: sizes of other dynamic dimensions, by word.
+        seed: of the numbers.
+
+    Raises:
+        UsageError: a dynamic dimension other than the batch has no size.
+    """
+    random = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for spec in specs:
+        shape: list[int] = []
+        for axis, size in enumerate(spec.shape):
+            if isinstance(size, int):
+                shape.append(size)
+            elif isinstance(size, str) and sizes and size in sizes:
+                shape.append(sizes[size])
+            elif axis == 0:
+                shape.append(batch)
+            else:
+                raise UsageError(
+                    f"input {spec} has no size for dimension {size or axis!r}; "
+                    f"expected sizes={{{str(size)!r}: N}} or example inputs: give one"
+                )
+        if spec.dtype.startswith("float"):
+            feeds[spec.name] = random.standard_normal(shape).astype(spec.dtype)
+        elif spec.dtype == "object":
+            raise UsageError(f"input {spec} holds text; expected example inputs: texts cannot be made up")
+        else:
+            feeds[spec.name] = random.integers(0, 2, shape).astype(spec.dtype)
+    return feeds
+
+
+def tile_samples(specs: Sequence[TensorSpec], inputs: Mapping[str, Array], batch: int) -> dict[str, Array]:
+    """Return ``batch`` samples from the user's own, repeated in order where there are fewer.
+
+    Inputs whose first dimension is fixed, or that have none, stay as they are.
+
+    Raises:
+        InputError: inputs that do not fit ``specs``.
+    """
+    feeds = check_feeds(tuple(specs), inputs)
+    tiled = {}
+    for spec in specs:
+        array = feeds[spec.name]
+        if spec.shape and not isinstance(spec.shape[0], int):
+            if not len(array):
+                raise InputError(f"input {spec.name!r} has no samples; expected at least one")
+            array = np.ascontiguousarray(array[np.arange(batch) % len(array)])
+        tiled[spec.name] = array
+    return tiled

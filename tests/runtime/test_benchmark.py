@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from normdeploy.errors import InputError, UsageError
+from normdeploy.runtime import Settings, bench
+from normdeploy.runtime import peers as peers_module
+from normdeploy.runtime.backend import TensorSpec
+from normdeploy.runtime.memory import measure_footprint
+from normdeploy.runtime.peers import COMPILED, EAGER, OPENVINO, PLAIN, SIMPLIFIED, SLIM
+from normdeploy.runtime.samples import make_samples, tile_samples
+
+FILE_PEERS = [PLAIN, SLIM, SIMPLIFIED, OPENVINO]
+
+
+class Scale(nn.Module):
+    """The float32 network of conftest's ``linear``."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.from_numpy(weight.T))
+            self.linear.bias.copy_(torch.from_numpy(bias))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.dropout(self.linear(x))
+
+
+def _bench(path, **options):
+    return bench(path, **{"rounds": 5, "memory": False, "threads": (1,), "batch_sizes": (2,), **options})
+
+
+def test_sweep_has_a_row_for_every_cell(linear):
+    result = _bench(linear[0], batch_sizes=(1, 3), threads=(1, 2), against=linear[0], peers=[PLAIN])
+    cells = [(row.name, row.batch, row.threads) for row in result.rows]
+    assert cells == [(n, b, t) for t in (1, 2) for b in (1, 3) for n in ("normdeploy", PLAIN)]
+    assert all(len(row.latency.samples) == 5 for row in result.rows)
+    assert all(row.ratio.value == 1.0 for row in result.rows if row.name == "normdeploy")
+    assert all(row.difference == 0.0 for row in result.rows)
+
+
+def test_module_runs_in_evaluation_mode_and_is_given_back(linear):
+    path, weight, bias = linear
+    module = Scale(weight, bias).train()
+    before = torch.get_num_threads()
+    result = _bench(path, against=module, peers=[EAGER, PLAIN])
+    assert module.training
+    assert module.dropout.training
+    assert [row.name for row in result.rows] == ["normdeploy", EAGER, PLAIN]
+    assert result.row(EAGER, batch=2, threads=1).difference < 1e-6  # with dropout active it would be of order 1
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.slow
+def test_compiled_torch_agrees(linear):
+    path, weight, bias = linear
+    result = _bench(path, against=Scale(weight, bias), peers=[COMPILED])
+    assert result.row(COMPILED, batch=2, threads=1).difference < 1e-6
+
+
+def test_every_installed_file_peer_agrees(convnet):
+    pytest.importorskip("onnxslim")
+    pytest.importorskip("onnxsim")
+    pytest.importorskip("openvino")
+    result = _bench(convnet, against=convnet, peers=FILE_PEERS)
+    assert [row.name for row in result.rows] == ["normdeploy", *FILE_PEERS]
+    assert all(row.difference < 1e-5 for row in result.rows)
+
+
+def test_missing_peers_are_skipped_by_name(linear, monkeypatch):
+    missing = {"onnxslim", "onnxsim", "openvino"}
+    find = peers_module.importlib.util.find_spec
+    monkeypatch.setattr(
+        peers_module.importlib.util, "find_spec", lambda name, *rest: None if name in missing else find(name, *rest)
+    )
+    result = _bench(linear[0], against=linear[0])
+    assert [row.name for row in result.rows] == ["normdeploy", PLAIN]
+    assert {name: "not installed" in reason for name, reason in result.skipped.items()} == {
+        SLIM: True,
+        SIMPLIFIED: True,
+        OPENVINO: True,
+    }
+    assert f"skipped {SLIM}" in result.summary()
+
+
+def test_peer_that_cannot_export_is_skipped_with_the_reason(linear):
+    class Opaque(nn.Module):
+        def forward(self, x):
+            return torch.from_numpy(np.linalg.svd(x.numpy())[1])
+
+    result = _bench(linear[0], against=Opaque(), peers=[EAGER, PLAIN])
+    assert "torch.onnx.export failed" in result.skipped[PLAIN]
+    assert result.row(EAGER, batch=2, threads=1).difference > 0.01
+
+
+def test_two_references_are_told_apart(linear, write_model):
+    other = write_model(
+        "n (float[b, 3] x) => (float[b, 2] y) { y = Gemm(x, W) }", {"W": np.eye(3, 2, dtype="f4")}, "o.onnx"
+    )
+    result = _bench(linear[0], against=[linear[0], other], peers=[PLAIN])
+    assert [row.name for row in result.rows] == ["normdeploy", f"{PLAIN} (net.onnx)", f"{PLAIN} (o.onnx)"]
+    assert result.rows[1].difference == 0.0
+    assert result.rows[2].difference > 0.1
+
+
+def test_json_plot_and_footprint(linear, tmp_path):
+    result = bench(linear[0], rounds=5, batch_sizes=(4,), threads=(1,), against=linear[0], peers=[PLAIN])
+    report = json.loads(result.to_json())
+    assert report["rows"][1]["name"] == PLAIN
+    assert report["rows"][1]["median_s"] > 0
+    assert report["machine"]["cores"] >= 1
+    footprint = report["footprints"]["normdeploy"]
+    assert 10e6 < footprint["peak_bytes"] < 2e9
+    assert 0 < footprint["load_s"] < 60
+    picture = result.plot(tmp_path / "bench.svg")
+    assert "<svg" in picture.read_text()
+    assert picture.read_text().count("<path") > 20
+
+
+def test_footprint_sees_the_size_of_the_model(write_model):
+    big = write_model(
+        "n (float[b, 2000] x) => (float[b, 4000] y) { y = MatMul(x, W) }", {"W": np.ones((2000, 4000), np.float32)}
+    )
+    found = measure_footprint(big, Settings(), {"x": np.ones((1, 2000), np.float32)})
+    assert found.added_bytes > 2000 * 4000 * 4
+
+
+def test_fixed_batch_ignores_the_sweep(write_model):
+    path = write_model("n (float[4, 3] x) => (float[4, 3] y) { y = Neg(x) }")
+    assert {row.batch for row in _bench(path, batch_sizes=(1, 2)).rows} == {4}
+
+
+def test_wrong_use_is_refused(linear, write_model):
+    with pytest.raises(UsageError, match="unknown peer 'caffe'"):
+        _bench(linear[0], peers=["caffe"])
+    with pytest.raises(UsageError, match="at least 1"):
+        _bench(linear[0], batch_sizes=(0,))
+    open_ended = write_model("n (float[b, t] x) => (float[b, t] y) { y = Neg(x) }", name="open.onnx")
+    with pytest.raises(UsageError, match="no size for dimension 't'"):
+        _bench(open_ended)
+    assert _bench(open_ended, sizes={"t": 5}).rows
+    assert _bench(open_ended, inputs=np.zeros((3, 7), np.float32)).rows
+    with pytest.raises(UsageError, match="was not measured"):
+        _bench(linear[0]).row("x", batch=1, threads=1)
+
+
+def test_samples_fit_what_is_asked():
+    specs = [TensorSpec("x", "float32", ("n", 4)), TensorSpec("i", "int64", ("n",)), TensorSpec("k", "float64", ())]
+    made = make_samples(specs, 5)
+    assert {name: (array.shape, str(array.dtype)) for name, array in made.items()} == {
+        "x": ((5, 4), "float32"),
+        "i": ((5,), "int64"),
+        "k": ((), "float64"),
+    }
+    tiled = tile_samples(
+        specs, {"x": np.arange(8, dtype="f4").reshape(2, 4), "i": np.array([7, 9]), "k": np.array(1.0)}, 5
+    )
+    assert tiled["i"].tolist() == [7, 9, 7, 9, 7]
+    assert tiled["x"][4].tolist() == [0, 1, 2, 3]
+    with pytest.raises(InputError, match="no samples"):
+        tile_samples(specs[1:2], {"i": np.zeros(0, np.int64)}, 2)
+    with pytest.raises(UsageError, match="texts cannot be made up"):
+        make_samples([TensorSpec("s", "object", ("n",))], 2)

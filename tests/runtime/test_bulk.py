@@ -1,0 +1,500 @@
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from normdeploy.errors import InputError, MissingDependencyError, OutputExistsError, UsageError
+from normdeploy.runtime import ImageOptions, load, predict
+from normdeploy.runtime.backend import TensorSpec
+from normdeploy.runtime.bulk.arrays import ArraySource
+from normdeploy.runtime.bulk.csv_table import CsvSource
+from normdeploy.runtime.bulk.journal import Journal, PartReport, part_path
+from normdeploy.runtime.bulk.run import part_rows
+
+TWO = """net (float[batch, 2] a, int64[batch] i) => (float[batch, 2] s, int64[batch] k) {
+    table = Constant <value = float[4] {1.0, 2.0, 3.0, 4.0}> ()
+    g = Gather(table, i)
+    axis = Constant <value = int64[1] {1}> ()
+    c = Unsqueeze(g, axis)
+    s = Add(a, c)
+    k = Neg(i)
+}"""
+
+
+def _rows(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+
+
+def _expected(linear, x: np.ndarray) -> np.ndarray:
+    _, weight, bias = linear
+    return x.astype(np.float64) @ weight + bias
+
+
+def _write(path: Path, x: np.ndarray) -> Path:
+    if path.suffix == ".npy":
+        np.save(path, x)
+    elif path.suffix == ".npz":
+        np.savez(path, x=x)
+    elif path.suffix == ".csv":
+        lines = ["a,b,c", *(",".join(map(str, row)) for row in x)]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({name: x[:, at] for at, name in enumerate("abc")}), path, row_group_size=37)
+    return path
+
+
+def _read(path: Path) -> np.ndarray:
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix == ".npz":
+        with np.load(path) as archive:
+            np.testing.assert_array_equal(archive["row"], np.arange(len(archive["y"])))
+            return archive["y"]
+    if path.suffix == ".csv":
+        with path.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        return np.array([[row["y.0"], row["y.1"]] for row in rows], dtype=np.float32)
+    import pyarrow.parquet as pq
+
+    return np.array(pq.read_table(path)["y"].to_pylist(), dtype=np.float32)
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "csv", "parquet"])
+@pytest.mark.parametrize("out", ["npy", "npz", "csv", "parquet"])
+def test_every_format_in_and_out(linear, tmp_path, kind, out):
+    if "parquet" in (kind, out):
+        pytest.importorskip("pyarrow")
+    x = _rows(101)
+    data = _write(tmp_path / f"data.{kind}", x)
+    result = predict(linear[0], data, tmp_path / f"out.{out}", batch_size=4)
+    assert (result.rows, result.bad, result.resumed, result.bad_file) == (101, 0, 0, None)
+    found = _read(tmp_path / f"out.{out}")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, _expected(linear, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found, load(linear[0]).batched(x, batch_size=4))  # no digit lost on the way
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["net.onnx", data.name, f"out.{out}"])
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    total=st.integers(1, 90),
+    batch=st.integers(1, 40),
+    compressed=st.booleans(),
+    double=st.booleans(),
+)
+def test_npz_of_several_inputs(write_model, tmp_path, total, batch, compressed, double):
+    model = tmp_path / "net.onnx"
+    if not model.exists():
+        write_model(TWO)
+    draw = np.random.default_rng(total)
+    a, i = draw.normal(size=(total, 2)).astype(np.float32), draw.integers(0, 4, total)
+    save = np.savez_compressed if compressed else np.savez
+    save(tmp_path / "data.npz", i=i.astype(np.int32), a=a.astype(np.float64) if double else a)
+    predict(model, tmp_path / "data.npz", tmp_path / "out.npz", batch_size=batch, overwrite=True)
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_array_equal(out["row"], np.arange(total))
+        np.testing.assert_allclose(out["s"], a + (i + 1.0)[:, None], rtol=1e-6)
+        np.testing.assert_array_equal(out["k"], -i)
+
+
+def test_bad_rows_go_aside_with_their_reasons(linear, tmp_path):
+    x = _rows(50)
+    lines = ["a,b,c", *(",".join(map(str, row)) for row in x)]
+    lines[1 + 7] = "1.0,oops,2.0"
+    lines[1 + 8] = "1.0,2.0"
+    lines[1 + 30] = "1.0,nan,2.0"
+    lines[1 + 49] = ",1,2"
+    (tmp_path / "data.csv").write_text("\r\n".join(lines))
+    result = predict(linear[0], tmp_path / "data.csv", tmp_path / "out.npz", batch_size=8)
+    assert (result.rows, result.bad) == (50, 4)
+    with result.bad_file.open(newline="") as stream:
+        bad = {int(row["row"]): row["reason"] for row in csv.DictReader(stream)}
+    assert set(bad) == {7, 8, 30, 49}
+    assert "column 'b' is 'oops'" in bad[7]
+    assert "2 cells; expected 3" in bad[8]
+    assert "NaN" in bad[30]
+    assert "column 'a' is ''" in bad[49]
+    assert "4 bad rows" in result.summary()
+    good = np.setdiff1d(np.arange(50), [7, 8, 30, 49])
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_array_equal(out["row"], good)
+        np.testing.assert_allclose(out["y"], _expected(linear, x)[good], rtol=1e-4, atol=1e-5)
+
+
+def test_npy_marks_bad_rows_as_nan(linear, tmp_path):
+    x = _rows(20)
+    x[[0, 13]] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    predict(linear[0], tmp_path / "x.npy", tmp_path / "y.npy", batch_size=3)
+    y = np.load(tmp_path / "y.npy")
+    assert np.flatnonzero(np.isnan(y).all(axis=1)).tolist() == [0, 13]
+    keep = ~np.isnan(x).any(axis=1)
+    np.testing.assert_allclose(y[keep], _expected(linear, x[keep]), rtol=1e-4, atol=1e-5)
+
+
+def test_row_that_the_model_refuses_does_not_cost_its_neighbours(write_model, tmp_path):
+    i = np.array([0, 1, 9, 3, 2, 1, -9])
+    np.savez(tmp_path / "d.npz", a=np.zeros((7, 2), np.float32), i=i)
+    result = predict(write_model(TWO), tmp_path / "d.npz", tmp_path / "o.npz", batch_size=4)
+    assert result.bad == 2
+    with np.load(tmp_path / "o.npz") as out:
+        assert out["row"].tolist() == [0, 1, 3, 4, 5]
+        assert out["s"][:, 0].tolist() == [1.0, 2, 4, 3, 2]
+    assert "the model cannot run" in result.first_reason
+
+
+def test_csv_quotes_header_and_chosen_columns(linear, tmp_path):
+    text = '\ufeffname,"a, first",b,c\n"x ""1""\nline two",1,2,3\n\nz,4,5,6'
+    (tmp_path / "d.csv").write_text(text, encoding="utf-8")
+    chosen = ["c", "a, first", "b"]
+    predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npy", columns=chosen, batch_size=1)
+    expected = _expected(linear, np.array([[3.0, 1, 2], [6, 4, 5]]))
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), expected, rtol=1e-5)
+    with pytest.raises(InputError, match=r"4 columns \(name, a, first, b, c\) for input x.*expected 3"):
+        predict(linear[0], tmp_path / "d.csv", tmp_path / "p.npy")
+    with pytest.raises(InputError, match="no column 'q'"):
+        predict(linear[0], tmp_path / "d.csv", tmp_path / "p.npy", columns=["q", "b", "c"])
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.text(alphabet='ab",\n ', max_size=6), min_size=1, max_size=25),
+    rows=st.integers(1, 9),
+    batch=st.integers(1, 5),
+)
+def test_csv_parts_hold_every_record_once(tmp_path, texts, rows, batch):
+    path = tmp_path / "t.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
+        writer.writerow(["t", "v"])
+        writer.writerows((text, position) for position, text in enumerate(texts))
+    source = CsvSource(path, [TensorSpec("x", "float32", ("n",))], ["v"])
+    parts = list(source.parts(rows))
+    read = [chunk for part in parts for chunk in source.read(part, batch)]
+    assert np.concatenate([chunk.feeds["x"] for chunk in read]).tolist() == list(range(len(texts)))
+    assert np.concatenate([chunk.index for chunk in read]).tolist() == list(range(len(texts)))
+    assert max(len(chunk.index) for chunk in read) <= batch
+    assert [part.rows for part in parts[:-1]] == [rows] * (len(parts) - 1)
+
+
+def test_headless_csv_and_columns_named_after_inputs(linear, write_model, tmp_path):
+    (tmp_path / "n.csv").write_text("1,2,3\n4,5,6\n")
+    predict(linear[0], tmp_path / "n.csv", tmp_path / "n.npy")
+    np.testing.assert_allclose(
+        np.load(tmp_path / "n.npy"), _expected(linear, np.array([[1.0, 2, 3], [4, 5, 6]])), rtol=1e-5
+    )
+    two = write_model(TWO, name="two.onnx")
+    (tmp_path / "t.csv").write_text("id,i,a.0,a.1\nfoo,3,10,20\nbar,0.5,1,1\n")
+    result = predict(two, tmp_path / "t.csv", tmp_path / "t.csv.out.csv")
+    assert result.first_reason == "column 'i' is '0.5'; expected an integer"
+    assert (tmp_path / "t.csv.out.csv").read_text().split() == ["row,s.0,s.1,k", "0,14.0,24.0,-3"]
+    (tmp_path / "u.csv").write_text("a.0,a.1\n1,2\n")
+    with pytest.raises(InputError, match=r"no column 'i' or 'i\.0'"):
+        predict(two, tmp_path / "u.csv", tmp_path / "u.npz")
+
+
+def test_parquet_lists_nulls_and_lengths(linear, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    x = _rows(9)
+    values: list = x.tolist()
+    values[2], values[4], values[5] = None, [1.0, 2.0], [1.0, None, 3.0]
+    pq.write_table(
+        pa.table({"id": list("abcdefghi"), "feat": pa.array(values, pa.list_(pa.float32()))}), tmp_path / "d.parquet"
+    )
+    result = predict(linear[0], tmp_path / "d.parquet", tmp_path / "o.parquet", columns=["feat"], batch_size=2)
+    assert (result.rows, result.bad) == (9, 3)
+    table = pq.read_table(tmp_path / "o.parquet")
+    keep = [0, 1, 3, 6, 7, 8]
+    assert table["row"].to_pylist() == keep
+    np.testing.assert_allclose(np.array(table["y"].to_pylist()), _expected(linear, x[keep]), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match=r"column 'id' of .* is string; expected numbers"):
+        predict(linear[0], tmp_path / "d.parquet", tmp_path / "p.npz", columns=["id", "id", "id"])
+
+
+@pytest.mark.parametrize(("first", "rows"), [(0, 5), (3, 60), (36, 2), (37, 1), (90, 11)])
+def test_parquet_parts_start_anywhere(tmp_path, first, rows):
+    pytest.importorskip("pyarrow")
+    from normdeploy.runtime.bulk.parquet_table import ParquetSource
+    from normdeploy.runtime.bulk.source import Part
+
+    x = _rows(101)
+    source = ParquetSource(_write(tmp_path / "d.parquet", x), [TensorSpec("x", "float32", ("n", 3))])
+    read = list(source.read(Part(0, first, rows), 7))
+    np.testing.assert_array_equal(np.concatenate([chunk.feeds["x"] for chunk in read]), x[first : first + rows])
+    assert np.concatenate([chunk.index for chunk in read]).tolist() == list(range(first, first + rows))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_folder_of_images(write_model, tmp_path, layout):
+    image_module = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "pictures"
+    (folder / "sub").mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    pixels = {name: draw.integers(0, 256, (4, 6, 3), dtype=np.uint8) for name in ("b.png", "a.PNG", "sub/c.bmp")}
+    for name, value in pixels.items():
+        image_module.fromarray(value).save(folder / name)
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8 nothing")
+    (folder / "notes.txt").write_text("no image")
+    shape = "3, 4, 6" if layout == "NCHW" else "4, 6, 3"
+    model = write_model(f"n (float[batch, {shape}] x) => (float[batch, {shape}] y) {{ y = Identity(x) }}")
+    options = ImageOptions(mean=(0.5, 0.25, 0.0), std=(0.5,))
+    result = predict(model, folder, tmp_path / "o.npz", images=options)
+    assert (result.rows, result.bad) == (4, 1)
+    assert "broken.jpg" in result.bad_file.read_text()
+    with np.load(tmp_path / "o.npz") as out:
+        assert out["key"].tolist() == ["a.PNG", "b.png", "sub/c.bmp"]
+        assert out["row"].tolist() == [0, 1, 3]
+        for key, y in zip(out["key"], out["y"], strict=True):
+            expected = (pixels[key] / 255 - np.array([0.5, 0.25, 0.0])) / 0.5
+            np.testing.assert_allclose(y, expected.transpose(2, 0, 1) if layout == "NCHW" else expected, atol=1e-6)
+
+
+def test_images_are_resized_and_open_sizes_must_be_given(write_model, tmp_path):
+    image_module = pytest.importorskip("PIL.Image")
+    (tmp_path / "p").mkdir()
+    image_module.new("L", (9, 5), 51).save(tmp_path / "p" / "a.png")
+    model = write_model("n (float[batch, 1, h, w] x) => (float[batch, 1, h, w] y) { y = Identity(x) }")
+    with pytest.raises(InputError, match="size"):
+        predict(model, tmp_path / "p", tmp_path / "o.npy")
+    predict(model, tmp_path / "p", tmp_path / "o.npy", images=ImageOptions(size=(2, 3)))
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), np.full((1, 1, 2, 3), 0.2), atol=1e-6)
+    with pytest.raises(UsageError, match="std="):
+        ImageOptions(std=(0.0,))
+    with pytest.raises(UsageError, match="mean has 3"):
+        predict(model, tmp_path / "p", tmp_path / "q.npy", images=ImageOptions(mean=(0, 0, 0), size=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((4, 2), np.float32), r"shape \[4, 2\]; expected rows of x: float32\[batch, 3\]"),
+        (np.zeros((4, 3), np.int64), "int64; expected float32"),
+        (np.zeros((4, 3), object), "Python objects"),
+        (np.asfortranarray(np.zeros((4, 3), np.float32)), "column by column"),
+        (np.zeros((0, 3), np.float32), "no rows"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_at_once(linear, tmp_path, array, message):
+    np.save(tmp_path / "d.npy", array)
+    with pytest.raises(InputError, match=message):
+        predict(linear[0], tmp_path / "d.npy", tmp_path / "o.npy")
+    assert not (tmp_path / "o.npy").exists()
+
+
+def test_wrong_use_is_refused(linear, write_model, tmp_path, monkeypatch):
+    data = _write(tmp_path / "d.npy", _rows(3))
+    with pytest.raises(UsageError, match=r"ends in '.txt'; expected one of .npy"):
+        predict(linear[0], data, tmp_path / "o.txt")
+    with pytest.raises(UsageError, match="engine 'spark' is unknown"):
+        predict(linear[0], data, tmp_path / "o.npy", engine="spark")
+    with pytest.raises(UsageError, match="batch_size=0"):
+        predict(linear[0], data, tmp_path / "o.npy", batch_size=0)
+    with pytest.raises(UsageError, match="no table"):
+        predict(linear[0], data, tmp_path / "o.npy", columns=["a"])
+    with pytest.raises(InputError, match="does not exist"):
+        predict(linear[0], tmp_path / "none.npy", tmp_path / "o.npy")
+    (tmp_path / "o.npy").write_bytes(b"mine")
+    with pytest.raises(OutputExistsError):
+        predict(linear[0], data, tmp_path / "o.npy")
+    assert (tmp_path / "o.npy").read_bytes() == b"mine"
+    two = write_model(TWO, name="two.onnx")
+    with pytest.raises(UsageError, match="2 outputs"):
+        predict(two, data, tmp_path / "p.npy")
+    for module, kind in (("pyarrow", "d.parquet"), ("PIL", ".")):
+        monkeypatch.setitem(sys.modules, module, None)
+        (tmp_path / "d.parquet").touch()
+        with pytest.raises(MissingDependencyError, match="not installed"):
+            predict(linear[0], tmp_path / kind, tmp_path / "p.npz")
+
+
+def test_all_rows_bad_is_an_error_that_says_why(linear, tmp_path):
+    np.save(tmp_path / "d.npy", np.full((5, 3), np.nan, np.float32))
+    with pytest.raises(InputError, match=r"all 5 rows .* are bad, see .*o.npz.bad.csv; the first: input 'x' holds NaN"):
+        predict(linear[0], tmp_path / "d.npy", tmp_path / "o.npz")
+    assert not (tmp_path / "o.npz").exists()
+    assert (tmp_path / "o.npz.bad.csv").read_text().count("NaN") == 5
+
+
+def test_fixed_batch_models(write_model, tmp_path):
+    model = write_model("n (float[4, 3] x) => (float[4, 3] y) { y = Neg(x) }")
+    x = _rows(10)
+    predict(model, _write(tmp_path / "d.npy", x), tmp_path / "o.npy", batch_size=7)
+    np.testing.assert_array_equal(np.load(tmp_path / "o.npy"), -x)
+
+
+def test_progress_counts_every_row(linear, tmp_path):
+    seen: list[tuple[int, int | None]] = []
+    predict(
+        linear[0], _write(tmp_path / "d.npy", _rows(25)), tmp_path / "o.npy", batch_size=10,
+        progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    assert seen == [(0, 25), (10, 25), (20, 25), (25, 25)]
+
+
+class Stop(Exception):
+    pass
+
+
+def _stop_after(rows: int):
+    def progress(done: int, total: int | None) -> None:
+        if done >= rows:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
+def test_resume_goes_on_where_it_stopped(linear, tmp_path, kind, monkeypatch):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    x = _rows(200)
+    data = _write(tmp_path / f"d.{kind}", x)
+    out = tmp_path / "o.npz"
+    with pytest.raises(Stop):
+        predict(linear[0], data, out, batch_size=2, progress=_stop_after(120))
+    assert not out.exists()
+    done: list[int] = []
+    result = predict(linear[0], data, out, batch_size=2, progress=lambda rows, _: done.append(rows))
+    assert result.resumed == 96  # parts of 32 rows: the third was whole, the fourth was not
+    assert done[0] == 96
+    with np.load(out) as found:
+        np.testing.assert_array_equal(found["row"], np.arange(200))
+        np.testing.assert_allclose(found["y"], _expected(linear, x), rtol=1e-4, atol=1e-5)
+    assert not out.with_name("o.npz.partial").exists()
+
+
+def test_interrupted_run_for_something_else_is_not_mixed_in(linear, tmp_path):
+    data = _write(tmp_path / "d.npy", _rows(200))
+    out = tmp_path / "o.npz"
+    with pytest.raises(Stop):
+        predict(linear[0], data, out, batch_size=2, progress=_stop_after(100))
+    with pytest.raises(UsageError, match="unfinished run that differs in: batch size, rows per part"):
+        predict(linear[0], data, out, batch_size=3)
+    np.save(data, _rows(200, seed=1))
+    with pytest.raises(UsageError, match="differs in: data"):
+        predict(linear[0], data, out, batch_size=2)
+    result = predict(linear[0], data, out, batch_size=2, overwrite=True)
+    assert result.resumed == 0
+    with np.load(out) as found:
+        np.testing.assert_allclose(found["y"], _expected(linear, _rows(200, seed=1)), rtol=1e-4, atol=1e-5)
+
+
+def test_journal_counts_only_whole_parts(tmp_path):
+    folder = tmp_path / "j"
+    with Journal(folder, {"a": 1}) as journal:
+        for index in range(3):
+            part_path(folder, index).touch()
+            journal.record(PartReport(index, index * 10, 10, index))
+    lines = (folder / "journal.jsonl").read_bytes()
+    (folder / "journal.jsonl").write_bytes(lines[:-5])  # killed in the middle of the last line
+    part_path(folder, 0).unlink()
+    with Journal(folder, {"a": 1}) as journal:
+        assert journal.done == {1: PartReport(1, 10, 10, 1)}
+        assert journal.resumed == 10
+        with pytest.raises(UsageError, match="another process"):
+            Journal(folder, {"a": 1})
+        part_path(folder, 2).touch()
+        journal.record(PartReport(2, 20, 10, 0))
+    text = (folder / "journal.jsonl").read_text().splitlines()
+    assert [json.loads(line)["index"] for line in text] == [0, 1, 2]
+
+
+def _endless(model: str, data: str, out: str) -> None:
+    predict(model, data, out, batch_size=2, progress=lambda *_: time.sleep(0.003))
+
+
+def test_kill_at_any_moment_loses_and_repeats_nothing(linear, tmp_path):
+    x = _rows(1500)
+    x[[5, 700, 1499]] = np.nan
+    data = _write(tmp_path / "d.npy", x)
+    out = tmp_path / "o.npz"
+    partial = out.with_name("o.npz.partial")
+    context = multiprocessing.get_context("spawn")
+    resumed: list[int] = []
+    for wait in (0.02, 0.2):
+        process = context.Process(target=_endless, args=(str(linear[0]), str(data), str(out)))
+        process.start()
+        before = len(list(partial.glob("part-*"))) if partial.exists() else 0
+        deadline = time.monotonic() + 60
+        while (not partial.exists() or len(list(partial.glob("part-*"))) < before + 3) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(wait)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        resumed.append(len(list(partial.glob("part-*"))))
+    assert resumed[1] > resumed[0] > 0
+    result = predict(linear[0], data, out, batch_size=2)
+    assert 0 < result.resumed < 1500
+    assert result.bad == 3
+    keep = np.setdiff1d(np.arange(1500), [5, 700, 1499])
+    with np.load(out) as found:
+        np.testing.assert_array_equal(found["row"], keep)
+        np.testing.assert_array_equal(found["y"], load(linear[0]).batched(x[keep], batch_size=2))
+
+
+_MEASURE = """
+import sys
+from normdeploy.runtime import predict
+from normdeploy.runtime.memory import peak_resident_bytes
+predict(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=64)
+print(peak_resident_bytes())
+"""
+
+
+def test_memory_does_not_grow_with_the_data(write_model, tmp_path):
+    import subprocess
+
+    model = write_model("n (float[batch, 1000] x) => (float[batch] y) { y = ReduceSum <keepdims = 0> (x, axis) }", {
+        "axis": np.array([1])
+    })  # fmt: skip
+    peaks = []
+    for rows in (2_000, 50_000):
+        data = tmp_path / f"{rows}.npy"
+        with data.open("wb") as stream:  # the values are zeros: a sparse file of up to 200 MB
+            np.lib.format.write_array_header_1_0(
+                stream, {"descr": "<f4", "fortran_order": False, "shape": (rows, 1000)}
+            )
+            stream.truncate(stream.tell() + rows * 4000)
+        run = subprocess.run(
+            [sys.executable, "-c", _MEASURE, str(model), str(data), str(tmp_path / f"{rows}.out.npy")],
+            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        peaks.append(int(run.stdout))
+        assert np.load(tmp_path / f"{rows}.out.npy").shape == (rows,)
+    assert peaks[1] < peaks[0] + 20e6
+
+
+def test_part_size_follows_the_results():
+    assert part_rows([TensorSpec("y", "float32", ("n", 10))], 64) == 64 * 16
+    assert part_rows([TensorSpec("y", "float32", ("n", 1000, 1000))], 64) == 64
+    assert part_rows([TensorSpec("y", "float32", ("n", "t"))], 64) == 64 * 4
+
+
+def test_truncated_data_is_an_error(linear, tmp_path):
+    data = _write(tmp_path / "d.npy", _rows(50))
+    data.write_bytes(data.read_bytes()[:-30])
+    with pytest.raises(InputError, match="the data ends in row 47"):
+        predict(linear[0], data, tmp_path / "o.npy", batch_size=16)
+    (tmp_path / "d.npz").write_bytes(b"PK nothing")
+    with pytest.raises(InputError, match=r"not a \.npz"):
+        predict(linear[0], tmp_path / "d.npz", tmp_path / "o.npy")
+    np.savez(tmp_path / "e.npz", a=_rows(2), b=_rows(2))
+    with pytest.raises(InputError, match="expected one named 'z'"):
+        ArraySource(tmp_path / "e.npz", [TensorSpec("z", "float32", ("n", 3))])

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from normdeploy.errors import UsageError
+from normdeploy.runtime import latency as latency_module
+from normdeploy.runtime.latency import Latency, measure_latency, paired_ratio
+
+
+class Clock:
+    """A clock that only the work under test moves, so that a busy machine cannot fail the test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def perf_counter_ns(self) -> int:
+        return round(self.now * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(latency_module, "time", made)
+    return made
+
+
+def test_ratio_of_known_work_is_found(clock):
+    found = measure_latency({"one": lambda: clock.work(0.002), "three": lambda: clock.work(0.006)}, rounds=15)
+    ratio = found["three"].ratio(found["one"])
+    assert (ratio.low, ratio.value, ratio.high) == pytest.approx((3.0, 3.0, 3.0))
+    assert found["one"].median == pytest.approx(0.002)
+
+
+def test_the_real_clock_sees_a_sleep():
+    found = measure_latency({"sleep": lambda: time.sleep(0.01), "nothing": lambda: None}, rounds=5)
+    assert min(found["sleep"].samples) >= 0.01
+    assert min(found["nothing"].samples) < 0.01
+
+
+def test_calls_are_interleaved_and_in_changing_order():
+    calls: list[str] = []
+    measure_latency({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=20, warmup=2, seed=1)
+    timed = calls[6:]
+    assert len(timed) == 60
+    triples = [tuple(timed[i : i + 3]) for i in range(0, 60, 3)]
+    assert all(sorted(triple) == ["a", "b", "c"] for triple in triples)
+    assert len(set(triples)) > 1
+
+
+def test_paired_ratio_cancels_what_slows_the_whole_round():
+    noise = np.random.default_rng(0).lognormal(sigma=1.0, size=101)
+    base, slow = Latency("base", tuple(noise)), Latency("slow", tuple(1.25 * noise))
+    ratio = paired_ratio(slow, base)
+    assert ratio.value == pytest.approx(1.25)
+    assert ratio.low == pytest.approx(1.25)
+    assert ratio.high == pytest.approx(1.25)
+
+
+def test_confidence_interval_covers_the_true_median():
+    draw = np.random.default_rng(3)
+    hits = 0
+    for _ in range(300):
+        ones = Latency("ones", (1.0,) * 41)
+        ratio = paired_ratio(Latency("x", tuple(np.exp(draw.normal(size=41)))), ones)
+        hits += ratio.low <= 1.0 <= ratio.high
+    assert 0.92 <= hits / 300 <= 1.0
+
+
+def test_summary_numbers():
+    latency = Latency("x", (4.0, 1.0, 2.0, 3.0, 5.0))
+    assert latency.median == 3.0
+    assert latency.quartiles == (2.0, 4.0)
+    assert latency.spread == pytest.approx(2 / 3)
+    assert latency.to_dict()["min_s"] == 1.0
+
+
+def test_wrong_use_is_refused():
+    with pytest.raises(UsageError, match="no callables"):
+        measure_latency({})
+    with pytest.raises(UsageError, match="rounds=0"):
+        measure_latency({"a": lambda: None}, rounds=0)
+    with pytest.raises(UsageError, match="one measure_latency call"):
+        paired_ratio(Latency("a", (1.0,)), Latency("b", (1.0, 2.0)))
+
+
+def test_time_budget_sets_the_rounds(clock):
+    assert len(measure_latency({"a": lambda: clock.work(0.01)}, seconds=0.2)["a"].samples) == 20
+    assert len(measure_latency({"a": lambda: clock.work(1.0)}, seconds=0.2)["a"].samples) == 5
+    assert len(measure_latency({"a": lambda: clock.work(1e-9)}, seconds=0.2)["a"].samples) == 1000
+    blocks = measure_latency({"a": lambda: clock.work(0.01)}, seconds=1.0, block=2, pause=0.08)
+    assert len(blocks["a"].samples) == 10
+
+
+def test_block_and_pause(clock):
+    calls: list[float] = []
+    found = measure_latency(
+        {"a": lambda: (calls.append(clock.now), clock.work(0.003))}, rounds=4, warmup=1, block=5, pause=0.02
+    )
+    assert len(calls) == 1 + 4 * 5
+    assert clock.pauses == [0.02] * 4
+    assert found["a"].samples == pytest.approx([0.003] * 4)

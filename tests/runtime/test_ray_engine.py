@@ -1,0 +1,96 @@
+"""Ray Data with two workers, on a real cluster on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from normdeploy.errors import MissingDependencyError
+from normdeploy.runtime import predict
+
+_RUN = """
+import sys, warnings
+from normdeploy.runtime import predict
+result = predict(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=4, engine="ray", workers=2, progress=PROGRESS)
+print(result.rows, result.bad, result.resumed)
+"""
+
+_KILL_ONE = """
+import os, signal
+from pathlib import Path
+killed = []
+def workers():
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                name = (entry / "cmdline").read_bytes().replace(bytes(1), b" ").decode()
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, ValueError):
+                continue
+            if name.startswith("ray::") and "PartWorker" in name and belongs(parent):
+                found.append(int(entry.name))
+    return found
+def belongs(pid):
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return False
+    return False
+def PROGRESS(done, total):
+    if done and not killed:
+        alive = workers()
+        if alive:
+            os.kill(alive[0], signal.SIGKILL)
+            killed.append(alive[0])
+            print("killed", alive[0], "of", len(alive), flush=True)
+"""
+
+
+def _run(code: str, *args: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
+    run = subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=400, env=environment
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    x = np.random.default_rng(0).normal(size=(3000, 3, 16, 16)).astype(np.float32)
+    x[[3, 1234, 2999]] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    return tmp_path / "x.npy"
+
+
+@pytest.mark.slow
+def test_ray_equals_local_row_for_row_and_survives_a_death(convnet, images, tmp_path):
+    pytest.importorskip("ray")
+    predict(convnet, images, tmp_path / "local.npz", batch_size=4)
+    out = _run("PROGRESS = None\n" + _RUN, convnet, images, tmp_path / "ray.npz")
+    assert out.split() == ["3000", "3", "0"]
+    out = _run(_KILL_ONE + _RUN, convnet, images, tmp_path / "death.npz")
+    assert "killed" in out
+    assert out.split()[-3:] == ["3000", "3", "0"]
+    with np.load(tmp_path / "local.npz") as local:
+        assert len(local["row"]) == 2997
+        for name in ("ray.npz", "death.npz"):
+            with np.load(tmp_path / name) as other:
+                np.testing.assert_array_equal(other["row"], local["row"])
+                np.testing.assert_array_equal(other["y"], local["y"])
+    assert (tmp_path / "ray.npz.bad.csv").read_text() == (tmp_path / "local.npz.bad.csv").read_text()
+
+
+def test_missing_ray_is_said(convnet, images, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"normdeploy\[ray\]"):
+        predict(convnet, images, tmp_path / "o.npz", engine="ray")

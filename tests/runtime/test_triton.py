@@ -1,0 +1,203 @@
+"""config.pbtxt against the fields of Triton's published model_config.proto that we write."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.external_data_helper
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
+from normdeploy.errors import OutputExistsError, UsageError
+from normdeploy.runtime import Plan, Predictor, Settings, Trial, load, package_triton, this_machine
+from normdeploy.runtime.plan import model_digest
+from normdeploy.runtime.settings import CUDA, OPENVINO_RUNTIME
+from normdeploy.runtime.triton import config_text
+
+_F = descriptor_pb2.FieldDescriptorProto
+_KINDS = {"string": _F.TYPE_STRING, "int32": _F.TYPE_INT32, "int64": _F.TYPE_INT64, "uint32": _F.TYPE_UINT32,
+          "bool": _F.TYPE_BOOL}  # fmt: skip
+_DATA_TYPES = ["INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
+               "FP32", "FP64", "STRING", "BF16"]  # fmt: skip
+# message: {field: (number, type, repeated)}; a type that is no scalar is a message, an enum ("=Name") or a map
+_MESSAGES = {
+    "ModelTensorReshape": {"shape": (1, "int64", True)},
+    "ModelInput": {"name": (1, "string", False), "data_type": (2, "=DataType", False), "dims": (4, "int64", True),
+                   "reshape": (5, "ModelTensorReshape", False)},
+    "ModelOutput": {"name": (1, "string", False), "data_type": (2, "=DataType", False), "dims": (3, "int64", True),
+                    "reshape": (5, "ModelTensorReshape", False)},
+    "ModelInstanceGroup": {"kind": (4, "=Kind", False), "count": (2, "int32", False)},
+    "Graph": {"level": (1, "int32", False)},
+    "Accelerator": {"name": (1, "string", False), "parameters": (2, "map<string>", True)},
+    "ExecutionAccelerators": {"gpu_execution_accelerator": (1, "Accelerator", True)},
+    "ModelOptimizationPolicy": {"graph": (1, "Graph", False),
+                                "execution_accelerators": (5, "ExecutionAccelerators", False)},
+    "ModelDynamicBatching": {"preferred_batch_size": (1, "int32", True)},
+    "ModelParameter": {"string_value": (1, "string", False)},
+    "WarmupInput": {"data_type": (1, "=DataType", False), "dims": (2, "int64", True),
+                    "input_data_file": (5, "string", False)},
+    "ModelWarmup": {"name": (1, "string", False), "batch_size": (2, "uint32", False),
+                    "inputs": (3, "map<WarmupInput>", True)},
+    "ModelConfig": {"name": (1, "string", False), "backend": (17, "string", False),
+                    "max_batch_size": (4, "int32", False), "input": (5, "ModelInput", True),
+                    "output": (6, "ModelOutput", True), "optimization": (12, "ModelOptimizationPolicy", False),
+                    "dynamic_batching": (11, "ModelDynamicBatching", False),
+                    "instance_group": (7, "ModelInstanceGroup", True),
+                    "parameters": (14, "map<ModelParameter>", True), "model_warmup": (16, "ModelWarmup", True)},
+}  # fmt: skip
+
+
+def _set_type(field: _F, kind: str) -> None:
+    if kind in _KINDS:
+        field.type = _KINDS[kind]
+    elif kind.startswith("="):
+        field.type, field.type_name = _F.TYPE_ENUM, f".inference.{kind[1:]}"
+    else:
+        field.type, field.type_name = _F.TYPE_MESSAGE, f".inference.{kind}"
+
+
+@pytest.fixture(scope="module")
+def model_config():
+    """Return the message class ModelConfig."""
+    file = descriptor_pb2.FileDescriptorProto(name="model_config.proto", package="inference", syntax="proto3")
+    for name, values in (
+        ("DataType", [f"TYPE_{kind}" for kind in _DATA_TYPES]),
+        ("Kind", ["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"]),
+    ):
+        enum = file.enum_type.add(name=name)
+        for number, value in enumerate(values):
+            enum.value.add(name=value, number=number)
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field_name, (number, kind, repeated) in fields.items():
+            field = message.field.add(name=field_name, number=number)
+            field.label = _F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
+            if kind.startswith("map<"):
+                entry_name = "".join(part.capitalize() for part in field_name.split("_")) + "Entry"
+                entry = message.nested_type.add(name=entry_name)
+                entry.options.map_entry = True
+                for at, (key, of) in enumerate((("key", "string"), ("value", kind[4:-1])), 1):
+                    part = entry.field.add(name=key, number=at, label=_F.LABEL_OPTIONAL)
+                    _set_type(part, of)
+                field.type, field.type_name = _F.TYPE_MESSAGE, f".inference.{name}.{entry_name}"
+            else:
+                _set_type(field, kind)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
+
+
+def _parse(model_config, target):
+    return text_format.Parse((target / "config.pbtxt").read_text(), model_config())
+
+
+def test_repository_of_a_classifier(model_config, convnet, tmp_path):
+    target = package_triton(convnet, tmp_path / "repo", max_batch_size=32)
+    assert target == tmp_path / "repo" / "conv"
+    found = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
+    assert found == ["1/model.onnx", "config.pbtxt", "warmup/0"]
+    assert [path.name for path in (tmp_path / "repo").iterdir()] == ["conv"]
+    assert (target / "1" / "model.onnx").read_bytes() == convnet.read_bytes()
+    config = _parse(model_config, target)
+    assert (config.name, config.backend, config.max_batch_size) == ("conv", "onnxruntime", 32)
+    (source,), (result,) = config.input, config.output
+    assert (source.name, source.data_type, list(source.dims)) == ("x", _DATA_TYPES.index("FP32"), [3, 16, 16])
+    assert (result.name, result.data_type, list(result.dims)) == ("y", _DATA_TYPES.index("FP32"), [5])
+    assert config.HasField("dynamic_batching")
+    assert [(group.count, group.kind) for group in config.instance_group] == [(1, 2)]
+    (warm,) = config.model_warmup
+    assert warm.batch_size == 1
+    sample = np.frombuffer((target / "warmup" / warm.inputs["x"].input_data_file).read_bytes(), np.float32)
+    assert list(warm.inputs["x"].dims) == [3, 16, 16]
+    served = load(target / "1" / "model.onnx")(sample.reshape(1, *warm.inputs["x"].dims))
+    assert np.isfinite(served).all()
+
+
+def test_fixed_batch_is_not_batched(model_config, write_model, tmp_path):
+    path = write_model("n (float[4, 3] x, int64[4, k] i) => (float[4, 3] y, int64[4, k] j) { y = Neg(x) j = Neg(i) }")
+    with pytest.raises(UsageError, match="no size for dimension 'k'"):
+        package_triton(path, tmp_path / "repo")
+    config = _parse(model_config, package_triton(path, tmp_path / "repo", sizes={"k": 7}))
+    assert config.max_batch_size == 0
+    assert not config.HasField("dynamic_batching")
+    assert [list(tensor.dims) for tensor in (*config.input, *config.output)] == [[4, 3], [4, -1], [4, 3], [4, -1]]
+    assert [tensor.data_type for tensor in config.input] == [_DATA_TYPES.index("FP32"), _DATA_TYPES.index("INT64")]
+    assert list(config.model_warmup[0].inputs["i"].dims) == [4, 7]
+
+
+def test_one_number_per_sample_is_reshaped(model_config, write_model, tmp_path):
+    path = write_model("n (int64[batch] i) => (int64[batch] y) { y = Neg(i) }")
+    config = _parse(model_config, package_triton(path, tmp_path / "repo"))
+    assert list(config.input[0].dims) == [1]
+    assert config.input[0].HasField("reshape")
+    assert list(config.input[0].reshape.shape) == []
+    assert list(config.model_warmup[0].inputs["i"].dims) == [1]
+
+
+def test_own_samples_warm_up(convnet, tmp_path):
+    x = np.random.default_rng(1).normal(size=(3, 3, 16, 16)).astype(np.float32)
+    target = package_triton(convnet, tmp_path, inputs={"x": x}, name="other")
+    np.testing.assert_array_equal(np.frombuffer((target / "warmup" / "0").read_bytes(), np.float32), x[0].ravel())
+
+
+def test_settings_of_a_plan_are_served(model_config, linear, tmp_path):
+    path = linear[0]
+    settings = Settings(threads=3, parallel=True, optimization="extended")
+    trial = Trial("fast", "float32", "chosen", file=path.name, settings=settings)
+    digest = model_digest(path)
+    plan = Plan(path.name, digest, "exact", "none", this_machine(), (trial,), digest)
+    config = _parse(model_config, package_triton(path, tmp_path / "repo", plan=plan))
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    assert parameters == {"intra_op_thread_count": "3", "execution_mode": "1"}
+    assert config.optimization.graph.level == 1
+
+
+class _Described(Predictor):
+    """A Predictor whose tensors are known without its provider being usable here."""
+
+    @property
+    def inputs(self):
+        return load(self.path).inputs
+
+    @property
+    def outputs(self):
+        return load(self.path).outputs
+
+
+def test_cuda_keeps_its_float32_option(model_config, linear):
+    predictor = _Described(linear[0], Settings(provider=CUDA, options=(("use_tf32", "0"),)))
+    text = config_text(predictor, "n", {"x": np.zeros((1, 3), np.float32)}, 8)
+    config = text_format.Parse(text, model_config())
+    assert [group.kind for group in config.instance_group] == [1]
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert (accelerator.name, dict(accelerator.parameters)) == ("cuda", {"use_tf32": "0"})
+
+
+def test_what_triton_cannot_be_told_is_refused(linear, tmp_path):
+    sample = {"x": np.zeros((1, 3), np.float32)}
+    with pytest.raises(UsageError, match="package without the plan"):
+        config_text(_Described(linear[0], Settings(provider=OPENVINO_RUNTIME)), "n", sample, 8)
+    with pytest.raises(UsageError, match="leaves out the optimizers MatMulAddFusion"):
+        config_text(Predictor(linear[0], Settings(disabled_optimizers=("MatMulAddFusion",))), "n", sample, 8)
+    with pytest.raises(UsageError, match="max_batch_size=0"):
+        package_triton(linear[0], tmp_path / "repo", max_batch_size=0)
+
+
+def test_nothing_is_overwritten_unasked(linear, tmp_path):
+    target = package_triton(linear[0], tmp_path)
+    (target / "mine").touch()
+    with pytest.raises(OutputExistsError):
+        package_triton(linear[0], tmp_path)
+    assert (target / "mine").exists()
+    package_triton(linear[0], tmp_path, overwrite=True)
+    assert not (target / "mine").exists()
+
+
+def test_weights_beside_the_file_travel_along(linear, tmp_path):
+    model = onnx.load(linear[0])
+    (tmp_path / "big").mkdir()
+    path = tmp_path / "big" / "big.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="big.onnx.data", size_threshold=0)
+    target = package_triton(path, tmp_path / "repo")
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(load(target / "1" / "model.onnx")(x), load(linear[0])(x))

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import numpy_helper
+
+from normdeploy.errors import InputError, UsageError
+from normdeploy.graph import Evaluator
+from normdeploy.runtime import Plan, Settings, load, this_machine, tune
+from normdeploy.runtime.settings import OPENVINO_RUNTIME
+from normdeploy.runtime.tuning import search
+from normdeploy.runtime.tuning.lower import INT8_RECIPES, write_int8
+
+
+def _images(rows: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, 3, 16, 16)).astype(np.float32)
+
+
+def _truth(path, x: np.ndarray) -> np.ndarray:
+    """Return the first output of the graph in float64."""
+    return next(iter(Evaluator(ir.load(path)).run({"x": x}).values())).numpy()
+
+
+@pytest.fixture(autouse=True)
+def _only_cpu(request, monkeypatch):
+    """Leave other runtimes out where a test is not about them: they double its time."""
+    if "all_providers" not in request.node.name:
+        cpu = [provider for provider in search.find_providers() if provider.name == "CPUExecutionProvider"]
+        monkeypatch.setattr(search, "find_providers", lambda: cpu)
+
+
+def test_exact_plan(convnet):
+    plan = tune(convnet, seconds=1.0)
+    assert plan.path == convnet.with_name("conv.plan.json")
+    assert Plan.load(plan.path) == plan
+    best = plan.chosen
+    assert best.precision == "float32"
+    assert best.file == "conv.onnx"
+    assert best.loss["rounding"] <= 1
+    names = [trial.name for trial in plan.trials]
+    assert "untuned" in names
+    assert any("optimization basic" in name for name in names)
+    for trial in plan.trials:
+        assert trial.status == "chosen" or trial.reason
+        assert (trial.latency is not None) == (trial.status in ("chosen", "accepted", "rejected"))
+    assert best.ratio["value"] <= 1
+    assert re.search("budget is exact", plan.summary())
+    assert json.loads(plan.to_json())["machine"] == json.loads(json.dumps(this_machine().to_dict()))
+    x = _images(4)
+    np.testing.assert_allclose(load(convnet, plan=plan)(x), _truth(convnet, x), rtol=1e-4, atol=1e-5)
+
+
+def test_lossy_plan_is_measured_on_the_users_rows(convnet):
+    x = _images(300)
+    plan = tune(convnet, data=x, budget="rel=3e-2", seconds=1.0)
+    assert "172 of your 300 rows, calibrated on 128 others" in plan.data
+    lossy = [trial for trial in plan.trials if trial.precision == "int8"]
+    assert {trial.name.split(":")[0] for trial in lossy} == {recipe.name for recipe in INT8_RECIPES}
+    for trial in lossy:
+        assert 1e-4 < trial.loss["rel"] < 0.2
+        assert 1e-4 < trial.loss["rel by conversion"] < 0.2
+        if trial.loss["rel"] > 3e-2:
+            assert trial.status == "rejected"
+            assert "the budget is 0.03" in trial.reason
+    truth = _truth(convnet, x)
+    found = load(convnet, plan=plan).batched(x)
+    assert np.linalg.norm(found - truth) / np.linalg.norm(truth) < 3e-2
+    before = set(convnet.parent.iterdir())
+    assert convnet.parent / plan.chosen.file in before
+
+
+def test_budget_below_every_conversion_rejects_them_with_the_number(convnet):
+    plan = tune(convnet, data=_images(40), budget="rel=1e-6", seconds=1.0)
+    assert plan.chosen.precision == "float32"
+    assert "calibrated on 40 of the same rows" in plan.data
+    lossy = [trial for trial in plan.trials if trial.precision in ("int8", "float16") and trial.latency]
+    assert len(lossy) >= 3
+    for trial in lossy:
+        assert trial.status == "rejected"
+        assert re.fullmatch(r"loses rel [0-9.e-]+; the budget is 1e-06", trial.reason)
+    assert sorted(path.name for path in convnet.parent.iterdir()) == ["conv.onnx", "conv.plan.json"]
+
+
+@pytest.mark.slow
+def test_top1_budget_counts_changed_classes(convnet):
+    x = _images(64)
+    plan = tune(convnet, data={"x": x}, budget="top1=30%", seconds=1.0)
+    truth = _truth(convnet, x).argmax(1)
+    found = load(convnet, plan=plan).batched(x).argmax(1)
+    assert np.mean(truth != found) <= 0.3
+    trial = next(trial for trial in plan.trials if trial.precision == "int8")
+    assert trial.loss["top1"] == round(trial.loss["top1"] * 64) / 64
+
+
+def test_lossy_budget_needs_data(convnet, write_model):
+    with pytest.raises(UsageError, match="measured on your data and none was given"):
+        tune(convnet, budget="top1=1%")
+    with pytest.raises(InputError, match="float64; expected float32"):
+        tune(convnet, data=_images(4).astype(np.float64))
+    with pytest.raises(UsageError, match="expected exact, top1"):
+        tune(convnet, budget="quick")
+
+
+def _misfused(write_model):
+    """A graph that onnxruntime's MatMul+BatchNormalization fusion gets wrong."""
+    draw = np.random.default_rng(0)
+    weights = {
+        "W": draw.normal(size=(6, 6)).astype("f4"), "s": draw.uniform(0.5, 2, 6).astype("f4"),
+        "c": draw.normal(size=6).astype("f4"), "m": draw.normal(size=6).astype("f4"),
+        "v": draw.uniform(0.5, 2, 6).astype("f4"), "flat": np.array([-1, 6]), "cube": np.array([-1, 6, 6]),
+    }  # fmt: skip
+    text = """n (float[b, 6, 6] x) => (float[b, 6, 6] y) {
+        z = Reshape(x, flat) h = MatMul(z, W) q = Reshape(h, cube) y = BatchNormalization(q, s, c, m, v) }"""
+    return write_model(text, weights, "misfused.onnx")
+
+
+def test_optimization_that_changes_the_result_is_excluded_by_name(write_model):
+    path = _misfused(write_model)
+    x = np.random.default_rng(1).normal(size=(5, 6, 6)).astype(np.float32)
+    truth = _truth(path, x)
+    if np.allclose(load(path)(x), truth, atol=1e-3):
+        pytest.skip("this onnxruntime fuses MatMul and BatchNormalization correctly")
+    plan = tune(path, seconds=1.0)
+    untuned = next(trial for trial in plan.trials if trial.name == "untuned")
+    assert untuned.status == "rejected"
+    assert "changes the result" in untuned.reason
+    assert "MatMul_BatchNormalization_Fusion" in untuned.reason
+    assert any(trial.settings.disabled_optimizers for trial in plan.trials if trial.status in ("chosen", "accepted"))
+    np.testing.assert_allclose(load(path, plan=plan)(x), truth, rtol=1e-4, atol=1e-5)
+
+
+class _Bfloat16:
+    """A provider that rounds every weight-sized result to bfloat16 without a word."""
+
+    provider = OPENVINO_RUNTIME
+
+    def __init__(self, real):
+        self._real, self.inputs, self.outputs = real, real.inputs, real.outputs
+
+    def run(self, feeds):
+        rounded = {name: value.astype(ml_dtypes.bfloat16).astype(value.dtype) for name, value in feeds.items()}
+        return [value.astype(ml_dtypes.bfloat16).astype(value.dtype) for value in self._real.run(rounded)]
+
+
+@pytest.mark.parametrize(("budget", "status"), [("exact", "rejected"), ("rel=5e-2", "accepted")])
+def test_silent_lower_precision_is_treated_as_that_precision(convnet, monkeypatch, budget, status):
+    original = search.open_backend
+
+    def opened(path, settings):
+        if settings.provider != OPENVINO_RUNTIME:
+            return original(path, settings)
+        return _Bfloat16(original(path, dataclasses.replace(settings, provider="CPUExecutionProvider", options=())))
+
+    monkeypatch.setattr(search, "open_backend", opened)
+    provider = type(search.find_providers()[0])
+    monkeypatch.setattr(search, "find_providers", lambda: [provider(OPENVINO_RUNTIME, True)])
+    plan = tune(convnet, data=_images(64), budget=budget, seconds=1.0)
+    silent = [trial for trial in plan.trials if trial.name.startswith("float32: OpenVINO")]
+    assert silent
+    for trial in silent:
+        assert trial.precision in ("about 7 bits", "about 8 bits", "about 9 bits")
+        if status == "rejected":
+            assert trial.status == "rejected"
+            assert "bfloat16" in trial.reason
+        else:
+            assert trial.status in ("accepted", "chosen")
+            assert 1e-4 < trial.loss["rel"] < 5e-2
+
+
+def test_nothing_within_the_budget_is_an_error(convnet, write_model):
+    other = write_model(
+        """n (float[batch, 3, 16, 16] x) => (float[batch, 5] y) {
+            p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, W) }""",
+        {"W": np.ones((3, 5), np.float32)},
+        "other.onnx",
+    )
+    with pytest.raises(UsageError, match=r"nothing runs conv.onnx within budget exact.*changes the result"):
+        tune(convnet, reference=other, seconds=1.0)
+    assert not convnet.with_name("conv.plan.json").exists()
+
+
+def test_reference_may_be_the_module(linear):
+    path, weight, bias = linear
+    module = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.from_numpy(weight.T))
+        module.bias.copy_(torch.from_numpy(bias))
+    assert tune(path, reference=module, seconds=0.5).chosen.loss["rounding"] <= 1
+    with torch.no_grad():
+        module.bias += 0.1
+    with pytest.raises(UsageError, match="changes the result"):
+        tune(path, reference=module, seconds=0.5)
+
+
+@pytest.mark.slow
+def test_weights_beside_the_file_can_be_quantized(convnet, tmp_path):
+    model = onnx.load(convnet)
+    (tmp_path / "ext").mkdir()
+    path = tmp_path / "ext" / "ext.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="ext.onnx.data", size_threshold=0)
+    plan = tune(path, data=_images(40), budget="rel=10%", seconds=1.0)
+    tried = [trial for trial in plan.trials if trial.precision == "int8"]
+    assert tried
+    assert all(trial.status in ("accepted", "chosen") for trial in tried)
+
+
+@pytest.mark.parametrize("instructions", [("avx2",), ("avx2", "avx_vnni")])
+def test_weights_are_kept_to_7_bits_where_8_would_saturate(convnet, tmp_path, instructions):
+    machine = dataclasses.replace(this_machine(), instructions=instructions)
+    target = tmp_path / "q.onnx"
+    write_int8(convnet, target, [{"x": _images(8)}], INT8_RECIPES[0], machine)
+    weights = [
+        numpy_helper.to_array(tensor) for tensor in onnx.load(target).graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 4
+    ]  # fmt: skip
+    assert len(weights) == 2
+    largest = max(int(np.abs(weight.astype(int)).max()) for weight in weights)
+    assert largest <= 64 if len(instructions) == 1 else largest > 64
+
+
+def test_settings_round_through_the_file(convnet):
+    plan = tune(convnet, seconds=0.5)
+    again = Plan.load(plan.path)
+    assert again.settings == plan.settings
+    assert isinstance(again.chosen.settings, Settings)
+
+
+@pytest.mark.slow
+def test_all_providers_that_are_there(convnet):
+    plan = tune(convnet, data=_images(64), budget="rel=5e-2", seconds=3.0)
+    skipped = {trial.name: trial.reason for trial in plan.trials if trial.status == "skipped"}
+    for provider in search.find_providers():
+        if provider.usable:
+            assert any(provider.name.removesuffix("ExecutionProvider") in trial.name for trial in plan.trials)
+        else:
+            assert skipped[provider.name] == provider.reason
