@@ -1,0 +1,19 @@
+"""The command line: one file per command.
+
+Nothing heavy is imported here or at the top of a command's file, so that ``normdeploy --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def main() -> None:
+    """Run the ``normdeploy`` command; exits with the command's code."""
+    # Idle OpenMP threads sleep instead of spinning: on a machine that others use too, training a small network was ten
+    # times slower with spinning. Read when torch is imported, so set before that; the user's own setting wins.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+    from normdeploy.cli.app import app
+
+    app()

@@ -1,0 +1,31 @@
+"""``normdeploy build``: a recipe, from training to the proven file and its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normdeploy.cli import options
+
+
+def build(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a .toml file.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where the outputs go; beside the recipe by default.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
+    train: Annotated[bool, typer.Option("--train", help="Train again even if the weights are up to date.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do everything but training again.")] = False,
+) -> None:
+    """Train if needed, inspect, export, fold, verify, tune if asked, measure, and report.
+
+    Writes NAME.onnx, NAME.report.json and NAME.report.html; what is up to date is left alone.
+    """
+    from normdeploy.build import build as run_build
+    from normdeploy.recipe import load_recipe
+
+    status = run_build(load_recipe(recipe), out=out, device=device, train=train, force=force)
+    if options.EXIT_CODES[status]:
+        raise typer.Exit(options.EXIT_CODES[status])

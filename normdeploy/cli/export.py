@@ -1,0 +1,91 @@
+"""``normdeploy export``: a PyTorch model to a verified ONNX file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normdeploy.cli import options
+
+
+def export(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="path/to/file.py:Name or package.module:Name")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The ONNX file to write.")],
+    weights: options.Weights = None,
+    inputs: options.Inputs = None,
+    arguments: options.Arguments = None,
+    output_names: Annotated[
+        list[str] | None, typer.Option("--output-name", metavar="NAME", help="Name of an output. Repeat, in order.")
+    ] = None,
+    opset: Annotated[int | None, typer.Option("--opset", metavar="N", help="ONNX opset.")] = None,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Write the graph as traced.")] = False,
+    approximate: Annotated[
+        bool,
+        typer.Option("--approximate", help="Allow rewrites equal up to a bound, which is verified."),
+    ] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without proof.")] = False,
+    quick: options.Quick = False,
+    thorough: options.Thorough = False,
+    html: options.Html = None,
+    unsafe_pickle: options.UnsafePickle = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write a trained model as ONNX with its normalizations folded, and prove that nothing changed."""
+    from normdeploy.files import require_writable, write_text
+
+    level = options.verify_level(quick, thorough)
+    require_writable(output, overwrite=overwrite)
+    if html is not None:
+        require_writable(html, overwrite=overwrite)
+    model = options.load_model(source, arguments, weights, unsafe_pickle=unsafe_pickle)
+    example = options.example_for(model, inputs)
+
+    from normdeploy import api
+    from normdeploy.errors import VerificationError
+    from normdeploy.report import console
+
+    try:
+        with options.verifying(shown=not as_json) as report:
+            result = api.export(
+                model,
+                example.args,
+                output,
+                kwargs=example.kwargs,
+                input_names=None if example.kwargs else example.input_names,
+                output_names=output_names,
+                dynamic_shapes=example.dynamic_shapes,
+                opset_version=opset,
+                fold=not no_fold,
+                approximate=approximate,
+                verify=False if no_verify else level,
+                progress=report,
+                overwrite=overwrite,
+            )
+    except VerificationError as error:
+        if html is not None:
+            write_text(html, error.verdict.to_html(), overwrite=overwrite)
+        if as_json:
+            options.print_json({"path": None, "verdict": error.verdict.to_dict()})
+        raise
+    if html is not None and result.verdict is not None:
+        write_text(html, result.verdict.to_html(), overwrite=overwrite)
+    if as_json:
+        options.print_json(
+            {
+                "path": str(result.path),
+                "ledger": json.loads(result.ledger.to_json()),
+                "verdict": result.verdict.to_dict() if result.verdict else None,
+                "notes": result.notes,
+                "seconds": result.seconds,
+            }
+        )
+    else:
+        console.print_notes(result.notes)
+        console.print_ledger([row.to_dict() for row in result.ledger])
+        console.print_verdict(result.verdict)
+        console.print_written([result.path] + ([html] if html else []))
+    options.exit_with(result.verdict)

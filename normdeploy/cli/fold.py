@@ -1,0 +1,41 @@
+"""``normdeploy fold``: ONNX to ONNX."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normdeploy.cli import options
+
+
+def fold(
+    source: Annotated[Path, typer.Argument(metavar="IN.onnx", help="The ONNX file to fold; it is left as it is.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The ONNX file to write.")],
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without proof.")] = False,
+    quick: options.Quick = False,
+    thorough: options.Thorough = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
+) -> None:
+    """Fold the normalizations of an ONNX graph from anywhere, and prove the result equal to it."""
+    level = options.verify_level(quick, thorough)
+
+    from normdeploy import api
+    from normdeploy.report import console
+
+    with options.verifying(shown=not as_json) as report:
+        verify = False if no_verify else level
+        result = api.fold(source, output, verify=verify, overwrite=overwrite, progress=report)
+    if as_json:
+        verdict = result.verdict.to_dict() if result.verdict else None
+        options.print_json(
+            {"path": str(result.path), "ledger": json.loads(result.ledger.to_json()), "verdict": verdict}
+        )
+    else:
+        console.print_ledger([row.to_dict() for row in result.ledger])
+        console.print_verdict(result.verdict)
+        console.print_written([result.path])
+    options.exit_with(result.verdict)

@@ -1,0 +1,66 @@
+"""The command group: errors become one message and an exit code.
+
+Exit codes: 0 pass, 1 verification failed, 2 usage, 3 weak or not exercised, 4 the model or an input is unusable.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from normdeploy.errors import NormdeployError
+
+UNUSABLE = NormdeployError.exit_code
+# Typer's own errors (wrong options and the like); found by name because typer moved the class between releases
+_UsageErrors: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+class CommandGroup(TyperGroup):
+    """Runs a command; an error raised on purpose ends in one message and its exit code.
+
+    ``--debug`` anywhere on the line shows tracebacks instead.
+    """
+
+    debug = False
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Take ``--debug`` from wherever it stands, then run as usual."""
+        given = list(sys.argv[1:] if args is None else args)
+        cut = given.index("--") if "--" in given else len(given)
+        options = [word for word in given[:cut] if word != "--debug"]
+        self.debug = len(options) < cut
+        return super().main(options + given[cut:], *rest, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command and turn errors into messages."""
+        if self.debug:
+            return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except (_UsageErrors, typer.Exit, typer.Abort):
+            raise
+        except NormdeployError as error:
+            complain(str(error))
+            raise typer.Exit(error.exit_code) from None
+        except MemoryError:
+            complain("not enough memory for this model and these inputs; use smaller inputs or a larger machine")
+            raise typer.Exit(UNUSABLE) from None
+        except Exception as error:
+            complain(
+                f"unexpected {type(error).__name__}: {str(error).strip() or 'no message'}\n"
+                "This is a bug, in normdeploy or in the model: --debug shows where."
+            )
+            raise typer.Exit(UNUSABLE) from None
+
+
+def complain(message: str) -> None:
+    """Print an error message to standard error."""
+    from rich.console import Console
+    from rich.text import Text
+
+    text = Text("error: ", style="bold red").append(message, style="not bold default")
+    Console(stderr=True).print(text, soft_wrap=True)

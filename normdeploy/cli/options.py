@@ -1,0 +1,139 @@
+"""Options that several commands share, and what they turn into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normdeploy.errors import UsageError
+from normdeploy.inputs import make_example, parse_arguments, parse_inputs
+from normdeploy.sources import build
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normdeploy.inputs import Example
+    from normdeploy.verify import Verdict
+
+Weights = Annotated[
+    Path | None,
+    typer.Option("--weights", metavar="FILE", help="Trained weights: .safetensors, or .pt of tensors."),
+]
+UnsafePickle = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-pickle", help="Load a .pt that holds Python objects. It can run any code: only for files you trust."
+    ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="NAME=DTYPE:SHAPE",
+        help="An input, such as x=float32:batchx3x224x224; a word is a dynamic dimension. Repeat for several.",
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", metavar="KEY=VALUE", help="An argument of the model's constructor. Repeat for several."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Verify the essentials only.")]
+Thorough = Annotated[bool, typer.Option("--thorough", help="Verify with more inputs, sizes and settings.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the verdict as a page.")]
+
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="WORD=N", help="Size of a dynamic dimension. Repeat for several."),
+]
+
+#: Exit code per verdict status.
+EXIT_CODES = {"pass": 0, "fail": 1, "error": 1, "weak": 3, "not-exercised": 3}
+
+
+def load_model(
+    source: str, arguments: list[str] | None, weights: Path | None, *, unsafe_pickle: bool = False
+) -> nn.Module:
+    """Build the model that ``source`` names and load its weights; without weights, say so on standard error.
+
+    Raises:
+        SourceError: it cannot be built.
+        WeightsError: the weights do not fit.
+    """
+    from normdeploy.export.weights import load_weights, read_weights
+
+    model: nn.Module = build(source, parse_arguments(arguments or []))
+    if weights is None:
+        typer.echo(f"note: no --weights given: {source} is used as its constructor leaves it", err=True)
+    else:
+        absent = load_weights(model, read_weights(weights, unsafe_pickle=unsafe_pickle))
+        if absent:
+            typer.echo(
+                f"note: not in {weights}, used as the constructor leaves them: {', '.join(absent[:6])}", err=True
+            )
+    return model.eval()
+
+
+def example_for(model: nn.Module, inputs: list[str] | None) -> Example:
+    """Make example arguments from ``--input`` options.
+
+    Raises:
+        UsageError: there are none, or one does not follow the grammar.
+    """
+    if not inputs:
+        raise UsageError(
+            "no input is described; expected --input NAME=DTYPE:SHAPE for each, as --input x=float32:batchx3x224x224"
+        )
+    return make_example(parse_inputs(inputs), model)
+
+
+def read_sizes(texts: list[str] | None) -> dict[str, int]:
+    """Parse ``WORD=N`` options.
+
+    Raises:
+        UsageError: one does not follow the grammar.
+    """
+    sizes: dict[str, int] = {}
+    for text in texts or []:
+        word, equals, size = text.partition("=")
+        if not equals or not size.isdigit() or int(size) < 1:
+            raise UsageError(f"--size is {text!r}; expected WORD=N, as --size height=224")
+        sizes[word] = int(size)
+    return sizes
+
+
+def verify_level(quick: bool, thorough: bool) -> Any:
+    """Return the verifier's level.
+
+    Raises:
+        UsageError: both were asked for.
+    """
+    if quick and thorough:
+        raise UsageError("--quick and --thorough are both given; expected one of them")
+    return "quick" if quick else "thorough" if thorough else "default"
+
+
+@contextmanager
+def verifying(shown: bool = True) -> Iterator[Callable[[str, float], None]]:
+    """Show what the verifier is at, on standard error; yields what it reports to."""
+    from rich.console import Console
+
+    with Console(stderr=True, quiet=not shown).status("tracing") as status:
+        yield lambda stage, share: status.update(f"verifying: {stage} ({share:.0%})")
+
+
+def print_json(data: Any) -> None:
+    """Print ``data`` as JSON on standard output."""
+    typer.echo(json.dumps(data, indent=2, allow_nan=False, default=str))
+
+
+def exit_with(verdict: Verdict | None) -> None:
+    """Leave with the verdict's exit code; a verification that was not asked for counts as success."""
+    if verdict is not None and EXIT_CODES[verdict.status]:
+        raise typer.Exit(EXIT_CODES[verdict.status])

@@ -1,0 +1,82 @@
+"""``normdeploy predict``: a model over a whole data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+from normdeploy.cli import options
+from normdeploy.errors import UsageError
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX file.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help=".npy, .npz, .csv, .parquet, or a folder of images.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="Where the results go.")],
+    batch_size: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Samples per call.")] = 64,
+    engine: Annotated[str, typer.Option("--engine", metavar="local|ray", help="Where the work runs.")] = "local",
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="How many workers.")] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="NAME", help="A column to read. Repeat, in order."),
+    ] = None,
+    image_size: Annotated[
+        str | None,
+        typer.Option("--image-size", metavar="HxW", help="Resize images, where the model takes any size."),
+    ] = None,
+    image_mean: Annotated[
+        str, typer.Option("--image-mean", metavar="M,M,M", help="Subtracted from pixels in 0..1, per channel.")
+    ] = "0",
+    image_std: Annotated[str, typer.Option("--image-std", metavar="S,S,S", help="Divides them after that.")] = "1",
+    plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan made by tune.")] = None,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Run the model over all rows in constant memory; resumes after a kill; bad rows go to a side file."""
+    from normdeploy import runtime
+
+    size = None if image_size is None else _size(image_size)
+    with _progress() as report:
+        result = runtime.predict(
+            model,
+            data,
+            output,
+            plan=plan,
+            batch_size=batch_size,
+            engine=cast(Literal["local", "ray"], engine),  # runtime.predict refuses other words
+            workers=workers,
+            columns=columns,
+            images=runtime.ImageOptions(_numbers("--image-mean", image_mean), _numbers("--image-std", image_std), size),
+            overwrite=overwrite,
+            progress=report,
+        )
+    typer.echo(result.summary())
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{option} is {text!r}; expected numbers joined by commas, as 0.485,0.456,0.406") from error
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, cross, width = text.partition("x")
+    if not cross or not height.isdigit() or not width.isdigit():
+        raise UsageError(f"--image-size is {text!r}; expected HEIGHTxWIDTH, as 224x224")
+    return int(height), int(width)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int | None], None]]:
+    """Show a bar on standard error; yields what moves it, a function of (rows done, rows in all or None)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rows", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,38 @@
+"""``normdeploy train``: train what a recipe describes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a .toml file.")],
+    device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Replace running averages by exact population statistics at the end.")
+    ] = False,
+    history: Annotated[bool, typer.Option("--history", help="Write loss and accuracy per epoch, and a plot.")] = False,
+) -> None:
+    """Train the recipe's model and write its weights; under torchrun, in many processes.
+
+    An interrupted training goes on from its last whole epoch.
+    """
+    from normdeploy.recipe import load_recipe
+
+    plan = load_recipe(recipe)
+    if recalibrate:
+        plan = dataclasses.replace(plan, train=dataclasses.replace(plan.train, recalibrate=True))
+
+    from normdeploy.report import console
+    from normdeploy.train import from_recipe
+
+    result = from_recipe.train(plan, device=device, history=history)
+    if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one speaks
+        return
+    console.print_training(result.metadata())
+    console.print_written([plan.weights_path])

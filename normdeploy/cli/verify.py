@@ -1,0 +1,106 @@
+"""``normdeploy verify``: prove an ONNX file equal to its reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from normdeploy.cli import options
+
+
+def verify(
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE|REFERENCE.onnx",
+            help="The reference; alone: a file with a certificate.",
+        ),
+    ],
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL.onnx", help="The ONNX file to judge.")] = None,
+    weights: options.Weights = None,
+    inputs: options.Inputs = None,
+    arguments: options.Arguments = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Inputs of yours (.npy or .npz)."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs made.")] = 0,
+    quick: options.Quick = False,
+    thorough: options.Thorough = False,
+    html: options.Html = None,
+    certify: Annotated[bool, typer.Option("--certify", help="Write the certificate beside the file.")] = False,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="DIR", help="On failure, save the smallest failing part there.")
+    ] = None,
+    unsafe_pickle: options.UnsafePickle = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
+) -> None:
+    """Prove that an ONNX file computes what its reference computes, or say where it does not.
+
+    With one ONNX file alone: check that it is the file its certificate was written for, and say what that covered.
+    """
+    from normdeploy.files import require_writable, write_text
+
+    level = options.verify_level(quick, thorough)
+    if html is not None:
+        require_writable(html, overwrite=overwrite)
+    if model is None:
+        _check_certificate(reference, as_json)
+        return
+
+    from normdeploy import sources
+    from normdeploy.cli.run import read_arrays
+    from normdeploy.graph import load_graph
+    from normdeploy.report import console
+    from normdeploy.verify import verify as run_verifier
+    from normdeploy.verify.certificate import certificate_path
+    from normdeploy.verify.certificate import certify as write_certificate
+
+    if certify:
+        require_writable(certificate_path(model), overwrite=overwrite)
+    load_graph(model)  # a missing or broken file is told before the reference is built
+    subject: Any = reference
+    args: Any = None
+    kwargs: Any = None
+    if sources.is_source(reference):
+        subject = options.load_model(reference, arguments, weights, unsafe_pickle=unsafe_pickle)
+        if inputs:
+            example = options.example_for(subject, inputs)
+            args, kwargs = example.args, example.kwargs
+    with options.verifying(shown=not as_json) as report:
+        verdict = run_verifier(
+            subject,
+            model,
+            args=args,
+            kwargs=kwargs,
+            data=None if data is None else read_arrays(data),
+            seed=seed,
+            level=level,
+            bundle=bundle,
+            progress=report,
+        )
+    if certify and options.EXIT_CODES[verdict.status] != 1:
+        write_certificate(model, verdict, overwrite=overwrite)
+    if html is not None:
+        write_text(html, verdict.to_html(), overwrite=overwrite)
+    if as_json:
+        options.print_json(verdict.to_dict())
+    else:
+        console.print_verdict(verdict)
+        console.print_written([html] if html else [])
+    options.exit_with(verdict)
+
+
+def _check_certificate(path: str, as_json: bool) -> None:
+    from normdeploy.verify.certificate import check_certificate
+
+    report = check_certificate(path)
+    if as_json:
+        options.print_json(report.to_dict())
+    else:
+        typer.echo(report.summary())
+    if not report.matches:
+        raise typer.Exit(1)

@@ -1,0 +1,295 @@
+"""The build report: from its plain data (``NAME.report.json``) to the console and to a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from normdeploy.report import console
+from normdeploy.report.console import row_words
+from normdeploy.report.page import (
+    STATUS_TONES,
+    Badge,
+    Block,
+    Cards,
+    Cell,
+    Details,
+    Facts,
+    Page,
+    Picture,
+    Section,
+    Table,
+)
+from normdeploy.report.page import (
+    Text as Paragraphs,
+)
+from normdeploy.report.pictures import before_after_bars, latency_bars
+
+VERDICT_WORDS = {
+    "pass": "Proven equal: the logic in float64, the rounding in float32, and every check could have failed.",
+    "weak": "No float64 reference could be run; equality was judged against a spread of float32 runs.",
+    "not-exercised": "No difference was found, but at least one check could not have failed.",
+    "fail": "Not equal to the reference; no file was written.",
+    "error": "The verification could not be finished; no file was written.",
+}
+_ACTION_TONES: dict[str, Any] = {"folded": "good", "fused": "good", "merged": "good", "kept": "warn"}
+_SEVERITY_TONES: dict[str, Any] = {"error": "bad", "warning": "warn"}
+_MICRO = 1e6
+
+
+def print_build(report: Mapping[str, Any]) -> None:
+    """Print a build's tables: normalizations, before and after, latency, quality, and the verdict."""
+    console.print_ledger(report["ledger"]["rows"])
+    graph = report["graph"]
+    rows = [
+        ("nodes", *(graph[key]["nodes"] for key in ("traced", "plain", "ours"))),
+        ("file, bytes", "", *(f"{graph[key]['bytes']:,}" for key in ("plain", "ours"))),
+    ]
+    console.print_rows("Size", ["", "as traced", "plain export", "normdeploy"], rows, right=(1, 2, 3))
+    latency = report["latency"]
+    console.print_rows(
+        f"Latency, batch {latency['batch_size']}, {threads_words(latency['threads'])}, interleaved",
+        ["", "median", "quartiles", "normdeploy takes"],
+        [
+            (
+                item["name"],
+                f"{item['median_s'] * _MICRO:,.0f} µs",
+                f"{item['q25_s'] * _MICRO:,.0f} to {item['q75_s'] * _MICRO:,.0f}",
+                ratio_words(latency["ratios"].get(item["name"])),
+            )
+            for item in latency["contenders"]
+        ],
+        right=(1, 2),
+    )
+    quality = report["quality"]
+    if quality is not None:
+        rows = [
+            (name, f"{quality[key]['accuracy']:.4f}", f"{quality[key]['loss']:.6f}")
+            for name, key in (("eager torch", "eager"), ("onnxruntime", "onnxruntime"))
+        ]
+        console.print_rows(
+            f"Test split, {quality['count']} samples", ["", quality["measure"], "loss"], rows, right=(1, 2)
+        )
+    for reason in report["verdict"]["reasons"]:
+        console.console().print(Text(f"- {reason}"), soft_wrap=True)
+    status = report["status"]
+    line = Text(f"verdict: {status.upper()}. ", style=console.STATUS_STYLES[status])
+    console.console().print(line.append(VERDICT_WORDS[status], style="not bold default"), soft_wrap=True)
+
+
+def threads_words(threads: int) -> str:
+    """Write a thread count."""
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def ratio_words(ratio: Mapping[str, float] | None) -> str:
+    """Write "0.51 of its time (0.50 to 0.52)"; nothing for ours."""
+    return "" if ratio is None else f"{ratio['value']:.2f} of its time ({ratio['low']:.2f} to {ratio['high']:.2f})"
+
+
+def build_page(report: Mapping[str, Any]) -> Page:
+    """Describe a build's report as a page."""
+    status = report["status"]
+    sections = [_summary(report)]
+    if report.get("ledger") is not None:
+        sections.append(_ledger(report["ledger"]))
+    if "latency" in report:
+        sections += [_latency(report["latency"]), _graph(report["graph"])]
+    if report.get("quality"):
+        sections.append(_quality(report["quality"]))
+    if report.get("plan"):
+        sections.append(_plan(report["plan"]))
+    sections += [_verdict(report["verdict"]), _inspection(report), _origin(report)]
+    return Page(
+        title=report["name"],
+        subtitle=VERDICT_WORDS[status],
+        sections=sections,
+        status=Badge(status, STATUS_TONES[status]),
+        footer=f"Made by normdeploy {report['normdeploy']} from {report['recipe']}. The same data as JSON: "
+        f"{report['name']}.report.json",
+    )
+
+
+def _summary(report: Mapping[str, Any]) -> Section:
+    cards: list[tuple[str, str, str]] = []
+    if report.get("ledger"):
+        counts = report["ledger"]["counts"]
+        total = sum(counts.values())
+        note = ", ".join(f"{count} {action}" for action, count in counts.items() if count)
+        cards.append(
+            ("Folded, fused or merged", f"{total - counts['kept']} of {total}", note or "no normalization found")
+        )
+    if "latency" in report:
+        latency = report["latency"]
+        for name in ("eager torch", "plain export"):
+            ratio = latency["ratios"][name]
+            cards.append(
+                (f"Time, {name} = 1", f"{ratio['value']:.2f}", f"95 %: {ratio['low']:.2f} to {ratio['high']:.2f}")
+            )
+        graph = report["graph"]
+        note = f"as traced → ours; plain export: {graph['plain']['nodes']}"
+        cards.append(("Graph nodes", f"{graph['traced']['nodes']} → {graph['ours']['nodes']}", note))
+    if report.get("quality"):
+        quality = report["quality"]
+        same = quality["eager"]["accuracy"] == quality["onnxruntime"]["accuracy"]
+        note = "the same in eager torch" if same else f"eager torch: {quality['eager']['accuracy']:.2%}"
+        value = quality["onnxruntime"]["accuracy"]
+        cards.append(
+            (f"Test {quality['measure']}", f"{value:.2%}" if quality["measure"] == "accuracy" else f"{value:.4f}", note)
+        )
+    blocks: list[Block] = [Cards(cards)] if cards else []
+    if report["verdict"]["reasons"]:
+        blocks.append(Paragraphs(report["verdict"]["reasons"], STATUS_TONES[report["status"]]))
+    return Section("At a glance", blocks)
+
+
+def _ledger(ledger: Mapping[str, Any]) -> Section:
+    rows: list[list[Cell]] = [
+        [row["where"], row["kind"], Badge(row["action"], _ACTION_TONES[row["action"]]), row_words(row)]
+        for row in ledger["rows"]
+    ]
+    lead = (
+        "Every normalization and channel-wise affine map of the model. Folded: computed into a neighbour's weights, "
+        "nothing is left of it. Fused: one operator. Merged: joined with a parallel branch. Kept: with the reason."
+    )
+    return Section("What became of each normalization", [Table(["where", "what", "became", "of it"], rows)], lead)
+
+
+def _latency(latency: Mapping[str, Any]) -> Section:
+    bars = [
+        (item["name"], item["median_s"] * _MICRO, item["q25_s"] * _MICRO, item["q75_s"] * _MICRO)
+        for item in latency["contenders"]
+    ]
+    rows: list[list[Cell]] = [
+        [
+            item["name"],
+            round(item["median_s"] * _MICRO, 1),
+            round(item["q25_s"] * _MICRO, 1),
+            round(item["q75_s"] * _MICRO, 1),
+            ratio_words(latency["ratios"].get(item["name"])),
+        ]
+        for item in latency["contenders"]
+    ]
+    rounds = latency["contenders"][0]["rounds"]
+    return Section(
+        "Latency",
+        [
+            Picture(latency_bars(bars), "Time per call of the same batch; shorter is better."),
+            Details("Numbers", [Table(["", "median, µs", "25 %, µs", "75 %, µs", "ours takes"], rows)]),
+        ],
+        f"Batch {latency['batch_size']}, {threads_words(latency['threads'])}, {rounds} rounds in one run; each round "
+        "times every contender once in random order, so that a busy machine is busy for all of them.",
+    )
+
+
+def _graph(graph: Mapping[str, Any]) -> Section:
+    rows: list[list[Cell]] = [
+        ["nodes", *(graph[key]["nodes"] for key in ("traced", "plain", "ours"))],
+        ["file, bytes", None, graph["plain"]["bytes"], graph["ours"]["bytes"]],
+    ]
+    return Section(
+        "Graph",
+        [
+            Table(["", "as traced", "plain export", "ours"], rows),
+            Picture(
+                before_after_bars(graph["traced"]["operators"], graph["ours"]["operators"]),
+                "Nodes per operator, as traced and in our file.",
+            ),
+        ],
+        "As traced: every operator that eager torch ran. Plain export: torch.onnx.export with its defaults, its own "
+        "optimizer included.",
+    )
+
+
+def _quality(quality: Mapping[str, Any]) -> Section:
+    measure = quality["measure"]
+    rows: list[list[Cell]] = [
+        ["eager torch", quality["eager"]["accuracy"], quality["eager"]["loss"]],
+        ["onnxruntime", quality["onnxruntime"]["accuracy"], quality["onnxruntime"]["loss"]],
+    ]
+    facts: list[tuple[str, Cell]] = [("largest difference of an output", quality["largest_difference"])]
+    if quality["agreement"] is not None:
+        facts.append(("equal decisions", f"{quality['agreement']:.2%}"))
+    return Section(
+        "On the test split",
+        [Table(["", measure, "loss"], rows), Facts(facts)],
+        f"{quality['count']} samples that training never saw.",
+    )
+
+
+def _plan(plan: Mapping[str, Any]) -> Section:
+    rows: list[list[Cell]] = [
+        [
+            trial["name"],
+            trial["precision"],
+            Badge(trial["status"], "good" if trial["status"] in ("chosen", "accepted") else "neutral"),
+            round(trial["latency"]["median_s"] * _MICRO, 1) if trial["latency"] else None,
+            trial["reason"],
+        ]
+        for trial in plan["trials"]
+    ]
+    return Section(
+        "Tuning", [Table(["candidate", "precision", "status", "median, µs", "why"], rows)], f"Budget: {plan['budget']}."
+    )
+
+
+def _verdict(verdict: Mapping[str, Any]) -> Section:
+    checks: list[list[Cell]] = [
+        [check["name"], Badge(check["status"], STATUS_TONES.get(check["status"], "neutral")), check["detail"]]
+        for check in verdict["checks"]
+    ]
+    blocks: list[Block] = [Table(["check", "result", "detail"], checks)]
+    if verdict["sites"]:
+        sites: list[list[Cell]] = [
+            [
+                site["where"],
+                site["kind"],
+                sum(mutant["killed"] for mutant in site["mutants"]),
+                len(site["mutants"]),
+                "; ".join(f"{mutant['name']}: {mutant['note']}" for mutant in site["mutants"] if not mutant["killed"]),
+            ]
+            for site in verdict["sites"]
+        ]
+        caption = "A mutant is the graph with one deliberate error; a check that does not notice it proves nothing."
+        blocks.append(Table(["site", "operator", "mutants killed", "of", "the others"], sites, caption))
+    if verdict["not_checked"]:
+        blocks.append(Details("Not checked", [Paragraphs(verdict["not_checked"])]))
+    return Section("The proof", blocks)
+
+
+def _inspection(report: Mapping[str, Any]) -> Section:
+    findings = report["findings"]
+    if not findings:
+        return Section(
+            "Inspection before export",
+            [Paragraphs(["Nothing wrong or risky was found in the normalizations."], "good")],
+        )
+    rows: list[list[Cell]] = [
+        [
+            Badge(item["severity"], _SEVERITY_TONES.get(item["severity"], "neutral")),
+            item["where"],
+            item["what"],
+            item["remedy"],
+        ]
+        for item in findings
+    ]
+    return Section("Inspection before export", [Table(["severity", "where", "what", "remedy"], rows)])
+
+
+def _origin(report: Mapping[str, Any]) -> Section:
+    training: list[tuple[str, Cell]] = [
+        (key.replace("_", " "), value) for key, value in sorted(report["training"].items())
+    ]
+    versions: list[tuple[str, Cell]] = list(report["versions"].items())
+    blocks: list[Block] = [Details("Training", [Facts(training)]), Details("Versions", [Facts(versions)])]
+    if "machine" in report:
+        machine: list[tuple[str, Cell]] = [
+            (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for key, value in report["machine"].items()
+        ]
+        blocks.append(Details("Machine", [Facts(machine)]))
+    if report["onnx_sha256"]:
+        blocks.append(Facts([("SHA-256 of the ONNX file", report["onnx_sha256"])]))
+    return Section("How it came to be", blocks)

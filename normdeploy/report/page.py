@@ -1,0 +1,160 @@
+"""A report page as plain data, and its rendering to one self-contained HTML file.
+
+Other rooms describe what they have to say with the blocks below; only this module and its template know HTML.
+The page loads nothing from elsewhere: style and pictures (SVG) are inlined, and it works without JavaScript.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jinja2
+
+Tone = Literal["good", "warn", "bad", "neutral"]
+
+#: How a verdict's status looks.
+STATUS_TONES: dict[str, Tone] = {
+    "pass": "good",
+    "weak": "warn",
+    "not-exercised": "warn",
+    "fail": "bad",
+    "error": "bad",
+}
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A coloured word."""
+
+    text: str
+    tone: Tone = "neutral"
+
+
+Cell = str | int | float | Badge | None
+
+
+@dataclass(frozen=True)
+class Cards:
+    """A row of large numbers: (label, value, note) each."""
+
+    items: Sequence[tuple[str, str, str]]
+    block: str = field(default="cards", init=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows; columns whose cells are all numbers are aligned right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    block: str = field(default="table", init=False)
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Tell for each column whether every cell that is there is a number."""
+        return [
+            any(row[i] is not None for row in self.rows)
+            and all(row[i] is None or isinstance(row[i], (int, float)) for row in self.rows)
+            for i in range(len(self.columns))
+        ]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values, one per line."""
+
+    items: Sequence[tuple[str, Cell]]
+    block: str = field(default="facts", init=False)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG drawing (see `normdeploy.report.pictures.svg`), trusted as it is, with what it shows in words."""
+
+    svg: str
+    caption: str
+    block: str = field(default="picture", init=False)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs."""
+
+    paragraphs: Sequence[str]
+    tone: Tone = "neutral"
+    block: str = field(default="text", init=False)
+
+
+@dataclass(frozen=True)
+class Details:
+    """Blocks behind a line that opens on a click."""
+
+    summary: str
+    blocks: Sequence[Block]
+    block: str = field(default="details", init=False)
+
+
+Block = Cards | Table | Facts | Picture | Text | Details
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence under it, and blocks."""
+
+    title: str
+    blocks: Sequence[Block]
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One report.
+
+    Args:
+        title: the model's name, or what the report is about.
+        subtitle: a sentence.
+        status: the badge beside the title, such as a verdict's status; None for none.
+        sections: in reading order.
+        footer: how the report came to be (versions, command).
+    """
+
+    title: str
+    subtitle: str
+    sections: Sequence[Section]
+    status: Badge | None = None
+    footer: str = ""
+
+
+def render_page(page: Page) -> str:
+    """Return ``page`` as one HTML document; all text is escaped, SVG is not."""
+    return _environment().get_template("page.html.j2").render(page=page)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("normdeploy.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["cell"] = _cell_text
+    return environment
+
+
+def _cell_text(value: Cell) -> str:
+    """Write a number shortly, and nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,116 @@
+"""Drawings for report pages: matplotlib figures as inline SVG, in one style."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+#: One colour per role, distinguishable for colour-blind readers.
+EAGER, PLAIN, OURS, BOUND = "#8a94a3", "#d08a2e", "#2b6cb0", "#b3261e"
+
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text: it takes the page's font and can be searched
+    "svg.hashsalt": "normdeploy",  # the same picture gives the same bytes
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa5b3",
+    "axes.labelcolor": "#3b4655",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6eaf0",
+    "xtick.color": "#5b6675",
+    "ytick.color": "#3b4655",
+}
+
+
+@contextmanager
+def drawing(width: float = 9.0, height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
+    """Yield a figure and its axes in the report's style; sizes in inches. Draw inside the block, then call `svg`."""
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # the stub lists keys as literals
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.add_subplot()
+
+
+def svg(figure: Figure) -> str:
+    """Return ``figure`` as an ``<svg>`` element to inline; the same figure always gives the same text."""
+    stream = io.StringIO()
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # the stub lists keys as literals
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    return re.sub(r"font: ([^;\"]*?)'[^;\"]*", r"font: \1system-ui, 'Noto Sans', 'DejaVu Sans', sans-serif", text)
+
+
+def latency_bars(rows: Sequence[tuple[str, float, float, float]], *, unit: str = "µs") -> str:
+    """Draw one horizontal bar per contender; the last one, ours, stands out.
+
+    Args:
+        rows: (name, median, lower quartile, upper quartile), in ``unit``.
+        unit: of the numbers.
+    """
+    with drawing(9.0, 0.6 + 0.5 * len(rows)) as (figure, axes):
+        for place, (_, median, low, high) in enumerate(rows):
+            colour = OURS if place == len(rows) - 1 else EAGER if place == 0 else PLAIN
+            axes.barh(place, median, color=colour, height=0.62)
+            axes.errorbar(
+                median, place, xerr=[[median - low], [high - median]], color="#3b4655", capsize=3, linewidth=1
+            )
+            axes.annotate(f"{_short(median)} {unit}", (high, place), (6, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlim(0, max(high for *_, high in rows) * 1.18)
+        axes.set_xlabel(f"{unit} per call (median; whiskers: quartiles)")
+        return svg(figure)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def curves(series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str) -> str:
+    """Draw one line per series over 1, 2, 3, ..."""
+    with drawing(9.0, 2.6) as (figure, axes):
+        for (name, values), colour in zip(series.items(), [EAGER, OURS, PLAIN, BOUND], strict=False):
+            axes.plot(range(1, len(values) + 1), values, label=name, color=colour, linewidth=1.8)
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.legend(frameon=False, loc="outside upper right", ncols=4)
+        return svg(figure)
+
+
+def before_after_bars(counts_before: Mapping[str, int], counts_after: Mapping[str, int]) -> str:
+    """Draw how many nodes of each operator the graph held before and after, operators that changed first."""
+    names = sorted(
+        counts_before.keys() | counts_after.keys(),
+        key=lambda name: (-abs(counts_before.get(name, 0) - counts_after.get(name, 0)), name),
+    )[:12]
+    with drawing(9.0, 0.8 + 0.36 * len(names)) as (figure, axes):
+        for place, name in enumerate(names):
+            axes.barh(
+                place - 0.19,
+                counts_before.get(name, 0),
+                color=PLAIN,
+                height=0.36,
+                label="as traced" if place == 0 else None,
+            )
+            axes.barh(
+                place + 0.19, counts_after.get(name, 0), color=OURS, height=0.36, label="ours" if place == 0 else None
+            )
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("nodes")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.legend(frameon=False, loc="outside upper right", ncols=2)
+        return svg(figure)

@@ -1,0 +1,67 @@
+"""One tiny model, exported once for all tests of the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from normdeploy.cli.app import app
+
+MODEL = '''
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """(N, 3, 6, 6) -> (N, 4)."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
+'''
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    """Run a command line in this process."""
+
+    def call(*words: object) -> Result:
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with net.py, its weights net.pt and net.safetensors, x.npy, and the exported net.onnx."""
+    import numpy as np
+    from safetensors.torch import save_file
+
+    from normdeploy.sources import build
+
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "net.py").write_text(MODEL)
+    torch.manual_seed(0)
+    model = build(f"{folder}/net.py:Net")
+    model.norm.running_mean.uniform_(-1, 1)
+    model.norm.running_var.uniform_(0.5, 2)
+    with torch.no_grad():
+        model.norm.weight.uniform_(0.5, 2)
+        model.norm.bias.uniform_(-1, 1)
+    save_file(model.state_dict(), folder / "net.safetensors")
+    torch.save(model.state_dict(), folder / "net.pt")
+    np.save(folder / "x.npy", np.random.default_rng(0).standard_normal((7, 3, 6, 6), dtype=np.float32))
+    words = ["export", f"{folder}/net.py:Net", "--weights", f"{folder}/net.safetensors", "--quick"]
+    words += ["--input", "x=float32:batchx3x6x6", "-o", f"{folder}/net.onnx"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    return folder

@@ -1,0 +1,194 @@
+"""``normdeploy build``: every stage once, then nothing that is up to date; what changes is done again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from safetensors import safe_open
+from typer.testing import Result
+
+from normdeploy.recipe import DIGEST_KEY, load_recipe
+
+Run = Callable[..., Result]
+
+MODEL = '''
+import torch
+from torch import nn
+from normdeploy.train import Split, Splits
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu())
+
+
+def data():
+    """Which of three coordinates is the largest: learnt in a few epochs."""
+    x = torch.randn(480, 4, generator=torch.Generator().manual_seed(0))
+    y = x[:, :3].argmax(1)
+    return Splits(Split(x[:320], y[:320]), Split(x[320:400], y[320:400]), Split(x[400:], y[400:]))
+'''
+RECIPE = """
+[model]
+source = "net.py:Net"
+weights = "net.safetensors"
+[data]
+source = "net.py:data"
+[train]
+epochs = 30
+lr = 0.01
+[export]
+inputs = ["x=float32:batchx4"]
+outputs = ["scores"]
+[verify]
+level = "quick"
+[bench]
+batch_size = 4
+repeats = 5
+"""
+OUTPUTS = ["net.onnx", "net.report.html", "net.report.json"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("recipe")
+    (made / "net.py").write_text(MODEL)
+    (made / "net.toml").write_text(RECIPE)
+    return made
+
+
+def digests(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in [*OUTPUTS, "net.safetensors"]}
+
+
+def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run, folder: Path) -> None:
+    first = run("build", folder / "net.toml")
+    assert first.exit_code == 0, first.output
+    for words in ("making net.safetensors", "trained: test accuracy", "folded", "into first", "eager torch", "PASS"):
+        assert words in first.output
+    assert "BatchNormalization" not in {node.op_type for node in onnx.load(folder / "net.onnx").graph.node}
+    with safe_open(folder / "net.safetensors", framework="pt") as weights:
+        assert weights.metadata()[DIGEST_KEY] == load_recipe(folder / "net.toml").training_digest()
+    report = json.loads((folder / "net.report.json").read_text())
+    assert report["status"] == "pass"
+    assert report["ledger"]["counts"] == {"folded": 1, "fused": 0, "merged": 0, "kept": 0}
+    assert report["graph"]["traced"]["operators"]["BatchNormalization"] == 1
+    assert [item["name"] for item in report["latency"]["contenders"]] == ["eager torch", "plain export", "normdeploy"]
+    assert report["quality"]["count"] == 80
+    assert report["quality"]["agreement"] == 1.0
+    assert report["quality"]["eager"]["accuracy"] > 0.6
+
+    before = digests(folder)
+    again = run("build", folder / "net.toml")
+    assert again.exit_code == 0, again.output
+    assert again.output.count("up to date") == 3
+    assert "PASS" in again.output
+    assert digests(folder) == before
+
+    (folder / "net.toml").write_text(RECIPE.replace("repeats = 5", "repeats = 6"))
+    measured = run("build", folder / "net.toml")
+    assert measured.output.count("up to date") == 2
+    after = digests(folder)
+    assert after["net.onnx"] == before["net.onnx"]
+    assert after["net.report.json"] != before["net.report.json"]
+
+    graph = onnx.load(folder / "net.onnx").graph
+    with (folder / "net.onnx").open("ab") as stream:
+        stream.write(b"\x5a\x00")  # an empty string field: still ONNX
+    repaired = run("build", folder / "net.toml")
+    assert repaired.exit_code == 0, repaired.output
+    assert "changed since its report" in repaired.output
+    assert onnx.load(folder / "net.onnx").graph == graph  # the certificate's digest in the metadata holds timings
+
+    (folder / "net.toml").write_text(RECIPE.replace("epochs = 30", "epochs = 2"))
+    retrained = run("build", folder / "net.toml")
+    assert retrained.exit_code == 0, retrained.output
+    assert "is stale" in retrained.output
+    assert "up to date" not in retrained.output
+
+
+def test_outputs_of_others_are_not_overwritten(run: Run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_text("mine")
+    result = run("build", folder / "net.toml", "--out", tmp_path)
+    assert result.exit_code == 2, result.output
+    assert "exists" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
+    assert (tmp_path / "net.onnx").read_text() == "mine"
+    result = run("build", folder / "net.toml", "--out", tmp_path / "none")
+    assert result.exit_code == 2
+    assert "none" in result.stderr
+
+
+def test_a_failed_proof_leaves_a_report_and_no_file(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normdeploy.graph import save_graph
+
+    def damaged(model: object, path: Path, **options: object) -> Path:
+        saved = save_graph(model, path, **options)  # type: ignore[arg-type]  # as the real one is called
+        proto = onnx.load(saved)
+        weight = next(tensor for tensor in proto.graph.initializer if list(tensor.dims) == [3, 8])
+        array = onnx.numpy_helper.to_array(weight).copy()
+        array[1, 2] *= 1.001
+        weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+        onnx.save(proto, saved)
+        return saved
+
+    monkeypatch.setattr("normdeploy.graph.save_graph", damaged)
+    result = run("build", folder / "net.toml", "--out", tmp_path)
+    assert result.exit_code == 1, result.output
+    assert "not proven equal" in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.report.html", "net.report.json"]
+    assert json.loads((tmp_path / "net.report.json").read_text())["status"] == "fail"
+    assert "fail" in (tmp_path / "net.report.html").read_text()
+    monkeypatch.undo()
+    assert run("build", folder / "net.toml", "--out", tmp_path).exit_code == 0
+
+
+def test_a_build_stopped_while_measuring_goes_on_from_there(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normdeploy.build.latency_table", stopped)
+    assert run("build", folder / "net.toml", "--out", tmp_path).exit_code != 0
+    monkeypatch.undo()
+    result = run("build", folder / "net.toml", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "net.onnx is up to date" in result.output.replace("\n", "")
+    assert "normdeploy takes" in result.output
+
+
+def test_without_data_weights_must_be_there(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "net.toml").write_text('[model]\nsource = "net.py:Net"\nweights = "none.safetensors"\n')
+    result = run("build", tmp_path / "net.toml")
+    assert result.exit_code == 2, result.output
+    assert "none.safetensors" in result.stderr
+    assert "[data]" in result.stderr
+
+
+def test_train_alone_and_weights_of_another_model(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "net.toml").write_text(RECIPE.replace("epochs = 30", "epochs = 1"))
+    trained = run("train", tmp_path / "net.toml", "--history")
+    assert trained.exit_code == 0, trained.output
+    assert (tmp_path / "net.history.json").is_file()
+    other = RECIPE.replace("net.py:Net", "wide.py:Net").replace('[data]\nsource = "net.py:data"\n', "")
+    (tmp_path / "wide.py").write_text(MODEL.replace("8", "9"))
+    (tmp_path / "wide.toml").write_text(other)
+    result = run("build", tmp_path / "wide.toml")
+    assert result.exit_code == 4, result.output
+    assert "first.weight" in result.stderr
+    assert not (tmp_path / "wide.onnx").exists()

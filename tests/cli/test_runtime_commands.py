@@ -1,0 +1,78 @@
+"""tune, bench, package and predict as commands, on a tiny graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+from typer.testing import CliRunner
+
+from normdeploy.cli.app import app
+
+TEXT = """<ir_version: 10, opset_import: ["" : 20]>
+net (float[batch, 3, h, w] x) => (float[batch, 4] y) { p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, W) }"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    model = onnx.parser.parse_model(TEXT)
+    weight = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "W"))
+    onnx.save(model, tmp_path / "net.onnx")
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=(20, 3, 5, 7)).astype(np.float32))
+    return tmp_path
+
+
+def _run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_tune_then_run_with_the_plan(home: Path) -> None:
+    net = home / "net.onnx"
+    out = _run("tune", net, "--data", home / "x.npy", "--seconds", "0.3", "--batch", "2", "--json")
+    plan = json.loads(out)
+    assert plan["budget"] == "exact"
+    assert [trial["status"] for trial in plan["trials"]].count("chosen") == 1
+    assert "timed at batch 2" in plan["data"]
+    _run("run", net, "--input", home / "x.npy", "--plan", home / "net.plan.json", "-o", home / "y.npy")
+    weight = numpy_helper.to_array(onnx.load(net).graph.initializer[0])
+    expected = np.load(home / "x.npy").astype(np.float64).mean((2, 3)) @ weight
+    np.testing.assert_allclose(np.load(home / "y.npy"), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_of_dynamic_dimensions(home: Path) -> None:
+    net = home / "net.onnx"
+    refused = CliRunner().invoke(app, ["package", str(net), "--triton", str(home / "repo")])
+    assert refused.exit_code == 2
+    _run("package", net, "--triton", home / "repo", "--size", "h=5", "--size", "w=7")
+    assert (home / "repo" / "net" / "warmup" / "0").stat().st_size == 3 * 5 * 7 * 4
+    again = CliRunner().invoke(app, ["package", str(net), "--triton", str(home / "repo"), "--size", "h=5"])
+    assert again.exit_code == 2
+    out = _run(
+        "bench", net, "--size", "h=5", "--size", "w=7", "--batch", "2", "--threads", "1", "--seconds", "0.1", "--json"
+    )
+    assert [row["name"] for row in json.loads(out)["rows"]] == ["normdeploy"]
+
+
+def test_predict_on_images(home: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (home / "pictures").mkdir()
+    image.new("RGB", (9, 4), (51, 102, 255)).save(home / "pictures" / "a.png")
+    _run(
+        "predict", home / "net.onnx", home / "pictures", "-o", home / "o.npz",
+        "--image-size", "8x6", "--image-mean", "0.2,0.2,0.2", "--image-std", "0.5",
+    )  # fmt: skip
+    weight = numpy_helper.to_array(onnx.load(home / "net.onnx").graph.initializer[0])
+    with np.load(home / "o.npz") as found:
+        np.testing.assert_allclose(found["y"], [[0.0, 0.4, 1.6] @ weight.astype(np.float64)], rtol=1e-5)
+    wrong = CliRunner().invoke(
+        app, ["predict", str(home / "net.onnx"), str(home / "pictures"), "-o", str(home / "p.npz"), "--image-size", "8"]
+    )
+    assert wrong.exit_code == 2
