@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Make README's transcript and the picture of the report from a real build: docs/make_readme.sh
+# Needs normdeploy installed with the extra `models`, and Chromium (CHROMIUM names another binary).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r models export "$work" # training writes weights: those of the repository stay
+(cd "$work" && COLUMNS=110 normdeploy build export/digits_cnn.toml --train --force) 2>&1 | sed "s|$work/||g" > "$work/transcript.txt"
+python3 - "$work/transcript.txt" <<'PYTHON'
+import pathlib
+import sys
+
+begin, end = "<!-- transcript: begin -->", "<!-- transcript: end -->"
+readme = pathlib.Path("README.md")
+before, rest = readme.read_text(encoding="utf-8").split(begin)
+_, after = rest.split(end)
+lines = [line.rstrip() for line in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").split("\n")]
+kept = [line for line, following in zip(lines, [*lines[1:], ""]) if line or following]
+readme.write_text(f"{before}{begin}\n```text\n" + "\n".join(kept).strip("\n") + f"\n```\n{end}{after}", encoding="utf-8")
+PYTHON
+"${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1060,1500 \
+  --user-data-dir="$work/profile" --screenshot="$PWD/docs/report.png" "file://$work/export/digits_cnn.report.html" 2> /dev/null
