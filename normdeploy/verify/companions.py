@@ -118,10 +118,11 @@ def check_companions(context: Context) -> None:
             ):
                 continue
             bounds = case.bounds(i)
-            s = float(np.sqrt(np.mean(np.square(bounds.spread)))) + bounds.roundoff * float(np.abs(bounds.truth).max())
-            limit = 8 * 3 * s + 8 * float(bounds.eager.max(initial=0.0))
-            own = float(np.abs(mixed[i][0] - case.truth[i][0]).max(initial=0.0))
-            moved = float(np.abs(a[0].astype(np.float64) - b[0].astype(np.float64)).max(initial=0.0))
+            spread, truth, eager = (_finite(array) for array in (bounds.spread, bounds.truth, bounds.eager))
+            s = float(np.sqrt(np.mean(np.square(spread)))) + bounds.roundoff * float(np.abs(truth).max(initial=0.0))
+            limit = 8 * 3 * s + 8 * float(eager.max(initial=0.0))
+            own = _moved(mixed[i][0], case.truth[i][0])
+            moved = _moved(a[0].astype(np.float64), b[0].astype(np.float64))
             if own > limit:
                 notes.append(f"the reference itself mixes samples of a batch in {case.names[i]!r} (by {own:.3g})")
             elif not moved <= limit:
@@ -135,6 +136,18 @@ def check_companions(context: Context) -> None:
         context.answer("companions", "note", "; ".join(dict.fromkeys(notes)))
     else:
         context.answer("companions", "pass", "a sample's result does not depend on its batch companions")
+
+
+def _finite(array: Array) -> Array:
+    return np.where(np.isfinite(array), array, 0.0)
+
+
+def _moved(first: Array, second: Array) -> float:
+    """Return the largest difference; NaN on both sides and equal infinities are none, NaN on one side is infinite."""
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    with np.errstate(invalid="ignore"):  # an infinity less itself, where nothing moved
+        change = np.where(same, 0.0, np.abs(first - second))
+    return float(np.where(np.isnan(change), np.inf, change).max(initial=0.0))
 
 
 def _per_sample(context: Context, index: int, array: Array, rows: int) -> bool:

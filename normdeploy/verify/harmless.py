@@ -70,12 +70,13 @@ def _observed(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[
             right, wrong = site.clean(values), mutant.apply(values)
         if right.shape != wrong.shape:
             return ""
-        change = (wrong - right).abs()
+        same = (wrong == right) | (wrong.isnan() & right.isnan())  # a fully masked row is NaN on both sides
+        change = (wrong - right).abs().masked_fill(same, 0.0)
         if not bool(torch.isfinite(change).all()):
             return ""
         if bool((change > 0).any()):
             size = right.abs() + right.abs().mean(-1, keepdim=True)
-            worst = max(worst, float((change / size.clamp_min(1e-300)).max()))
+            worst = max(worst, float((change / size.clamp_min(1e-300)).masked_fill(same, 0.0).max()))
     if worst == 0.0:
         return "it is the same function on every row seen: there is nothing to detect here"
     if worst <= roundoff:
