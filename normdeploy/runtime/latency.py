@@ -17,6 +17,7 @@ import numpy as np
 from normdeploy.errors import UsageError
 
 _NANO = 1e-9
+_FEWEST, _MOST = 5, 1000  # rounds
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def measure_latency(
     Args:
         callables: name to a function without arguments that does one call of what is timed and waits for its result.
         rounds: how many rounds; by default as many as fit in ``seconds``, between 5 and 1000.
-        seconds: the time all rounds together may take when ``rounds`` is not given.
+        seconds: when ``rounds`` is not given, no round begins later than this after the first one. It is held against
+            the clock, not estimated from a first call: on a busy machine one call may take a hundred times another.
         block: calls in a row per turn; a sample is their mean. More than one lets what a callable gains from being
             called back to back (warm caches, threads that still spin) show.
         pause: seconds to sleep before each turn, so that threads that still spin from another's turn go to sleep.
@@ -140,21 +142,18 @@ def measure_latency(
     if (rounds is not None and rounds < 1) or warmup < 1 or block < 1:
         raise UsageError(f"rounds={rounds}, warmup={warmup}, block={block}; expected at least 1 of each: raise them")
     names = list(callables)
-    once = 0.0
     for name in names:
         for _ in range(warmup):
-            start = time.perf_counter_ns()
             callables[name]()
-            last = (time.perf_counter_ns() - start) * _NANO
-        once += last
-    if rounds is None:
-        rounds = int(min(1000, max(5, seconds / max(once * block + pause * len(names), 1e-7))))
     order = np.random.default_rng(seed)
     samples: dict[str, list[float]] = {name: [] for name in names}
     collecting = gc.isenabled()
     gc.disable()  # a collection in the middle of one call would be charged to whoever happens to run
+    begun, allowed = time.perf_counter_ns(), round(seconds / _NANO)
     try:
-        for _ in range(rounds):
+        for done in range(rounds or _MOST):
+            if rounds is None and done >= _FEWEST and time.perf_counter_ns() - begun >= allowed:
+                break
             for index in order.permutation(len(names)):
                 call = callables[names[index]]
                 if pause:

@@ -110,3 +110,16 @@ def test_block_and_pause(clock):
     assert len(calls) == 1 + 4 * 5
     assert clock.pauses == [0.02] * 4
     assert found["a"].samples == pytest.approx([0.003] * 4)
+
+
+def test_time_is_kept_where_later_calls_are_slower_than_the_first(clock):
+    calls = 0
+
+    def slows_down():
+        nonlocal calls
+        calls += 1
+        clock.work(1e-4 if calls <= 3 else 0.25)  # warm-up says a thousand rounds take a tenth of a second
+
+    found = measure_latency({"x": slows_down}, seconds=2.0)
+    assert clock.now < 2.0 + 0.25 + 1e-3
+    assert len(found["x"].samples) == 8
