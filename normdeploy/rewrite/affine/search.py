@@ -14,6 +14,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant_tensor, module_path
 from normdeploy.rewrite.affine import constant
 from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.node import origins_of
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region, reads_shape_only
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ MAX_NODES = 128
 
 def describe(node: ir.Node) -> str:
     """Return how a sentence names an operator: its type, and where it stands in the user's model."""
-    where = module_path(node)
-    return f"{node.op_type} '{where}'" if where else node.op_type
+    where, origins = module_path(node), origins_of(node)
+    what = origins[0].kind if origins else node.op_type  # an Affine is called what its author wrote
+    return f"{what} '{where}'" if where else what
 
 
 def readers(value: ir.Value, but: ir.Node | None = None) -> list[ir.Node]:

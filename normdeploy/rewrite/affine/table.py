@@ -20,6 +20,7 @@ from normdeploy.rewrite.affine import (
     absorb_gemm,
     absorb_matmul,
     absorb_norm,
+    absorb_recurrent,
     cross_activation,
     cross_add,
     cross_blocks,
@@ -72,6 +73,7 @@ class Table:
         return node.domain in ("", "ai.onnx") and node.op_type in self.linear
 
 
+_RECURRENT = Row(None, absorb_recurrent.forward)
 _ADD = Row(cross_add.backward, cross_add.forward)
 _MUL = Row(cross_mul.backward, cross_mul.forward)
 _NORM = Row(absorb_norm.backward, absorb_norm.forward)
@@ -89,6 +91,9 @@ TABLE = Table(
         ("", "ConvTranspose"): Row(absorb_convtranspose.backward, absorb_convtranspose.forward),
         ("", "Gemm"): Row(absorb_gemm.backward, absorb_gemm.forward),
         ("", "MatMul"): Row(absorb_matmul.backward, absorb_matmul.forward),
+        ("", "LSTM"): _RECURRENT,
+        ("", "GRU"): _RECURRENT,
+        ("", "RNN"): _RECURRENT,
         (AFFINE_DOMAIN, "Affine"): Row(absorb_affine.backward, absorb_affine.forward),
         # norms that compute statistics absorb behind them, and cancel in front of them
         ("", "LayerNormalization"): _NORM,
@@ -140,5 +145,5 @@ TABLE = Table(
         ("", "Shape"): Row(None, cross_identity.shape_forward),
         ("", "Size"): Row(None, cross_identity.shape_forward),
     },
-    linear=frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"}),
+    linear=frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"}),
 )
