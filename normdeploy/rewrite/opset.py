@@ -66,6 +66,8 @@ class RaiseOpset(ir.passes.InPlacePass):
             raise GraphError(
                 f"the graph uses opset {version}; expected {OLDEST} or newer: convert it with onnx.version_converter"
             )
+        for graph in model.graphs():
+            graph.opset_imports.setdefault("", version)  # body graphs are read without it
         modified |= infer_missing_types(model)
         if version < RULES_OPSET:
             raise_opset(model, RULES_OPSET)

@@ -24,13 +24,13 @@ class RemoveRoundTrips(ir.passes.InPlacePass):
     """Replace each round trip's end by its start; the longest from each end goes first."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Remove the round trips of the main graph."""
-        graph = model.graph
-        regions = GraphRegions(graph)
+        """Remove the round trips of the main graph and of its bodies."""
         modified = False
-        for node in list(graph):
-            if node.op_type in _MOVEMENTS and node.domain in ("", "ai.onnx"):
-                modified |= _remove(regions, node)
+        for graph in model.graphs():
+            regions = GraphRegions(graph)
+            for node in list(graph):
+                if node.op_type in _MOVEMENTS and node.domain in ("", "ai.onnx"):
+                    modified |= _remove(regions, node)
         return ir.passes.PassResult(model, modified)
 
 
@@ -45,6 +45,8 @@ def _remove(regions: GraphRegions, end: ir.Node) -> bool:
         source = node.inputs[0]
         if source is None or source.shape is None:
             break
+        if node.graph is not end.graph:
+            break  # computed outside this body
         chain.insert(0, node)
         starts.append((source, list(chain)))
         node = source.producer()
@@ -64,6 +66,9 @@ def _may_replace(y: ir.Value, source: ir.Value) -> bool:
         return False
     if not y.is_graph_output():
         return True
+    producer, end = source.producer(), y.producer()
+    if producer is None or end is None or producer.graph is not end.graph:
+        return False  # a body must compute what it returns
     return not (source.is_graph_output() or source.is_graph_input() or source.is_initializer())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
@@ -15,13 +14,15 @@ from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.opset import raise_opset
 from normdeploy.rewrite.recognise.batch import REASON, in_training_mode, over_the_batch
+from normdeploy.rewrite.recognise.bodies import infer_bodies
 from normdeploy.rewrite.recognise.builder import Builder
-from normdeploy.rewrite.recognise.emit import emit, emittable, kind_of, needs_rms
+from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.recognise.probe import FIRST_SIZES, Probe, Sizes
-from normdeploy.rewrite.recognise.region import NORMS, REDUCTIONS, GraphRegions
-from normdeploy.rewrite.recognise.search import Found, Missed, best_of, operators_for, passes_over_data
+from normdeploy.rewrite.recognise.region import NORMS, GraphRegions
+from normdeploy.rewrite.recognise.rows import fused_row, kept_row, missed_row, stock_row, training_row, unshaped_row
+from normdeploy.rewrite.recognise.search import Found, best_of, operators_for, passes_over_data
 
 RULE = "recognise norms"
 RMS_OPSET = 23
@@ -30,7 +31,6 @@ RMS_OPSET = 23
 RMS_IR_VERSION = 11
 """The format version that came with it."""
 
-_TWO_PASS = "E[x^2] - E[x]^2 equals the two-pass form in real numbers only; the operator loses fewer digits"
 _APPROXIMATE = (
     "approximate: epsilon {0:.3g} outside the root became {0:.3g} squared inside; the relative change is about "
     "{0:.3g} over a row's standard deviation"
@@ -70,20 +70,25 @@ class RecogniseNorms(ir.passes.InPlacePass):
         self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rewrite the main graph of ``model``."""
+        """Rewrite the main graph of ``model`` and the bodies of its If, Loop and Scan nodes."""
         # nodes that nothing reads must not count as users of a region's values
         modified = common_passes.RemoveUnusedNodesPass()(model).modified
-        outcome = _Outcome(modified=resolve_casts(model.graph) or modified)
-        for node in model.graph:
-            if in_training_mode(node):
-                site = tuple(str(value.name) for value in node.outputs[:1])
-                outcome.add(LedgerRow(module_path(node), "batch statistics", "kept", "", REASON, site), [node])
-        regions = GraphRegions(model.graph)
-        for seed in regions.seeds():
-            if seed.graph is model.graph and seed not in outcome.handled and self._treat(model, regions, seed, outcome):
-                regions = GraphRegions(model.graph)
+        outcome = _Outcome(modified=infer_bodies(model) or modified)
+        for graph in list(model.graphs()):
+            self._visit(model, graph, outcome)
         self.context.ledger.extend(outcome.rows)
         return ir.passes.PassResult(model, outcome.modified)
+
+    def _visit(self, model: ir.Model, graph: ir.Graph, outcome: _Outcome) -> None:
+        """Treat every seed of one graph; what a body captures from outside is an input like any other."""
+        outcome.modified |= resolve_casts(graph)
+        for node in graph:
+            if in_training_mode(node):
+                outcome.add(training_row(node), [node])
+        regions = GraphRegions(graph)
+        for seed in regions.seeds():
+            if seed.graph is graph and seed not in outcome.handled and self._treat(model, regions, seed, outcome):
+                regions = GraphRegions(graph)
 
     def _treat(self, model: ir.Model, regions: GraphRegions, seed: ir.Node, outcome: _Outcome) -> bool:
         """Decide about one seed; return whether the graph changed."""
@@ -91,15 +96,17 @@ class RecogniseNorms(ir.passes.InPlacePass):
         if found is None:
             if seed.op_type in NORMS:
                 seed.metadata_props[WHERE] = module_path(seed)
-                outcome.add(_stock_row(seed), [seed])
+                outcome.add(stock_row(seed), [seed])
             elif missed is not None:
-                outcome.add(_missed_row(seed, missed), missed.region.between(missed.y))
+                outcome.add(missed_row(seed, missed), missed.region.between(missed.y))
+            elif nodes := regions.unshaped(seed):
+                outcome.add(unshaped_row(seed), nodes)
             return False
         inside = found.region.between(found.y)
         if outcome.handled & set(inside):
             return False
         reason = self._why_not(model, found)
-        row = _kept_row(seed, found, reason) if reason else self._replace(model, seed, found, outcome)
+        row = kept_row(seed, found, reason) if reason else self._replace(model, seed, found, outcome)
         outcome.add(row, inside)
         return not reason
 
@@ -115,7 +122,10 @@ class RecogniseNorms(ir.passes.InPlacePass):
         return reason
 
     def _replace(self, model: ir.Model, seed: ir.Node, found: Found, outcome: _Outcome) -> LedgerRow:
-        graph, region, y = model.graph, found.region, found.y
+        region, y = found.region, found.y
+        graph = seed.graph
+        if not isinstance(graph, ir.Graph):
+            raise ValueError(f"node {seed.name!r} belongs to no graph")
         inside = region.between(y)
         where = module_path(seed)
         norm, note = self._admit_approximation(found)
@@ -127,10 +137,10 @@ class RecogniseNorms(ir.passes.InPlacePass):
             for node in inside:
                 if node.op_type in NORMS:
                     node.metadata_props[WHERE] = where
-            return _fused_row(where, found, inside, note)
-        builder = Builder(_free_stem(graph, y.name or "norm"), region.x.dtype or ir.DataType.FLOAT)
+            return fused_row(where, found, inside, note)
+        builder = Builder(_free_stem(model, y.name or "norm"), region.x.dtype or ir.DataType.FLOAT)
         result = emit(norm, region.x, builder, instance=found.instance)
-        row = _fused_row(where, found, builder.nodes, note)
+        row = fused_row(where, found, builder.nodes, note)
         for constant in builder.constants:
             graph.register_initializer(constant)
         graph.insert_before(_producer(y), builder.nodes)
@@ -176,10 +186,12 @@ def _same_operators(left: list[ir.Node], right: list[ir.Node]) -> bool:
     return Counter(node.op_type for node in left) == Counter(node.op_type for node in right)
 
 
-def _free_stem(graph: ir.Graph, name: str) -> str:
-    """Return a prefix that no name of the graph begins with."""
-    taken = [*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(n.name) for n in graph)]
-    taken += [str(output.name) for node in graph for output in node.outputs]
+def _free_stem(model: ir.Model, name: str) -> str:
+    """Return a prefix that no name of the model begins with: a body's names must not hide those around it."""
+    taken: list[str] = []
+    for graph in model.graphs():
+        taken += [*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(n.name) for n in graph)]
+        taken += [str(output.name) for node in graph for output in node.outputs]
     stem, count = f"{name}_norm", 1
     while any(other.startswith(stem) for other in taken):
         stem, count = f"{name}_norm{count}", count + 1
@@ -203,75 +215,3 @@ def _remove_dead(graph: ir.Graph, nodes: list[ir.Node]) -> None:
         for node in dead:
             graph.remove(node, safe=True)
             waiting.remove(node)
-
-
-def _stock_row(node: ir.Node) -> LedgerRow:
-    site = tuple(str(value.name) for value in node.outputs[:1])
-    return LedgerRow(module_path(node), node.op_type, "fused", node.op_type, "already one operator", site)
-
-
-def _site(found: Found | Missed) -> tuple[str, ...]:
-    return (str(found.y.name),)
-
-
-def _detail(found: Found) -> dict[str, Any]:
-    norm = found.norm
-    return {
-        "x": str(found.region.x.name),
-        "axes": norm.blocks.axes,
-        "split": norm.blocks.split,
-        "width": norm.blocks.width,
-        "centred": norm.centred,
-        "outside": norm.outside,
-        "epsilon": norm.epsilon,
-    }
-
-
-def _kind(found: Found) -> str:
-    return kind_of(found.norm, list(found.region.x.shape or ()), instance=found.instance)
-
-
-def _fused_row(where: str, found: Found, nodes: list[ir.Node], note: str) -> LedgerRow:
-    kind = _kind(found)
-    into = next((node.op_type for node in nodes if node.op_type in NORMS), "its shortest form")
-    notes = [note] if note else []
-    if found.norm.outside and not note:
-        notes.append("epsilon is outside the root: exact short form; approximate=True allows LayerNormalization")
-    if _has_single_pass_variance(found):
-        notes.append(_TWO_PASS)
-    return LedgerRow(where, kind, "fused", into, "; ".join(notes), _site(found), _detail(found))
-
-
-def _has_single_pass_variance(found: Found) -> bool:
-    """Tell whether the variance is computed from the mean of squares of x itself, with the mean taken off after."""
-    if not found.norm.centred:
-        return False
-    inside = found.region.between(found.y)
-    if any(node.op_type in NORMS for node in inside):
-        return False
-    means = {output for node in inside if node.op_type in REDUCTIONS for output in node.outputs}
-    return any(
-        node.op_type == "Sub" and all(value in means or _is_square(value, means) for value in node.inputs if value)
-        for node in inside
-    )
-
-
-def _is_square(value: ir.Value | None, means: set[ir.Value]) -> bool:
-    producer = None if value is None else value.producer()
-    if producer is None or producer.op_type not in ("Mul", "Pow"):
-        return False
-    return any(item in means for item in producer.inputs)
-
-
-def _kept_row(seed: ir.Node, found: Found, reason: str) -> LedgerRow:
-    kind = (
-        "batch statistics"
-        if reason == REASON
-        else kind_of(found.norm, list(found.region.x.shape or ()), instance=found.instance)
-    )
-    return LedgerRow(module_path(seed), kind, "kept", "", reason, _site(found), _detail(found))
-
-
-def _missed_row(seed: ir.Node, missed: Missed) -> LedgerRow:
-    reason = f"it normalizes, but is no normalization with an operator of its own: {missed.reason}; left as written"
-    return LedgerRow(module_path(seed), "normalization", "kept", "", reason, _site(missed))

@@ -186,7 +186,7 @@ class GraphRegions:
             if x.dtype in FLOATS and x.shape is not None:
                 yield x
             node = x.producer()
-            if node is None or node.op_type not in _ELEMENTWISE | _SHAPING:
+            if node is None or node not in self.order or node.op_type not in _ELEMENTWISE | _SHAPING:
                 return
             data = {value for value in node.inputs if value is not None and not self.is_side(value)}
             if len(data) != 1 or not self._admits(node, data):
@@ -208,7 +208,32 @@ class GraphRegions:
             return _acts_at_zero(node, known)
         return node.op_type in _ELEMENTWISE | _SHAPING | REDUCTIONS
 
+    def unshaped(self, seed: ir.Node) -> list[ir.Node]:
+        """Return the nodes from a seed to the first root behind it, where the seed reads a value of unknown rank.
+
+        Such a seed has no region; nothing can be said about what it computes. Empty where the rank is known or no root
+        is taken.
+        """
+        x = seed.inputs[0]
+        if x is None or x.shape is not None or seed.op_type in _CONTRACTIONS:
+            return []
+        closure, _ = self._closure(x, seed)
+        nodes = tuple(sorted(closure, key=self.order.__getitem__))
+        reached = _reached(nodes, seed)
+        root = next((node for node in nodes if _takes_root(node) and reached.intersection(node.inputs)), None)
+        return [] if root is None else [node for node in nodes if self.order[node] <= self.order[root]]
+
     def _grow(self, x: ir.Value, seed: ir.Node) -> Region | None:
+        closure, known = self._closure(x, seed)
+        if seed not in closure or not any(node.op_type in _ROOTS for node in closure):
+            return None
+        nodes = tuple(sorted(closure, key=self.order.__getitem__))
+        side, shape_nodes = self._side_nodes(nodes, known)
+        candidates = tuple(value for value in _downstream(nodes, seed) if _same_kind(value, x))
+        return Region(x, seed, nodes, side, shape_nodes, candidates) if candidates else None
+
+    def _closure(self, x: ir.Value, seed: ir.Node) -> tuple[dict[ir.Node, None], set[ir.Value]]:
+        """Return the nodes that depend on ``x`` and constants only, and the values known in them."""
         closure: dict[ir.Node, None] = {}
         known: set[ir.Value] = {x}
         waiting = {node for node in x.consumers() if node in self.order}
@@ -225,12 +250,7 @@ class GraphRegions:
             for output in node.outputs:
                 known.add(output)
                 waiting.update(user for user in output.consumers() if user in self.order and user not in seen)
-        if seed not in closure or not any(node.op_type in _ROOTS for node in closure):
-            return None
-        nodes = tuple(sorted(closure, key=self.order.__getitem__))
-        side, shape_nodes = self._side_nodes(nodes, known)
-        candidates = tuple(value for value in _downstream(nodes, seed) if _same_kind(value, x))
-        return Region(x, seed, nodes, side, shape_nodes, candidates) if candidates else None
+        return closure, known
 
     def _side_nodes(
         self, nodes: tuple[ir.Node, ...], known: set[ir.Value]
@@ -279,11 +299,21 @@ def _acts_at_zero(node: ir.Node, known: set[ir.Value]) -> bool:
     return bound is not None and not np.any(bound)
 
 
-def _downstream(nodes: tuple[ir.Node, ...], seed: ir.Node) -> list[ir.Value]:
+def _takes_root(node: ir.Node) -> bool:
+    exponent = constant64(node.inputs[1]) if node.op_type == "Pow" and node.inputs[1] is not None else None
+    return node.op_type == "Sqrt" or (exponent is not None and bool(np.any(exponent % 1)))
+
+
+def _reached(nodes: tuple[ir.Node, ...], seed: ir.Node) -> set[ir.Value]:
     reached: set[ir.Value] = set(seed.outputs)
     for node in nodes:
         if any(value in reached for value in node.inputs if value is not None):
             reached.update(node.outputs)
+    return reached
+
+
+def _downstream(nodes: tuple[ir.Node, ...], seed: ir.Node) -> list[ir.Value]:
+    reached = _reached(nodes, seed)
     return [value for node in nodes for value in node.outputs if value in reached]
 
 

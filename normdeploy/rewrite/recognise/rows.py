@@ -1,0 +1,126 @@
+"""Ledger rows of recognised normalizations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from normdeploy.graph import module_path
+from normdeploy.rewrite.ledger import LedgerRow
+from normdeploy.rewrite.recognise.batch import REASON
+from normdeploy.rewrite.recognise.emit import kind_of
+from normdeploy.rewrite.recognise.region import NORMS, REDUCTIONS
+from normdeploy.rewrite.recognise.search import Found, Missed
+
+_LAST_AXES = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_TWO_PASS = "E[x^2] - E[x]^2 equals the two-pass form in real numbers only; the operator loses fewer digits"
+
+
+def stock_row(node: ir.Node) -> LedgerRow:
+    """Return the row of a norm that already was one operator."""
+    site = tuple(str(value.name) for value in node.outputs[:1])
+    detail = _stock_detail(node)
+    return LedgerRow(module_path(node), node.op_type, "fused", node.op_type, "already one operator", site, detail)
+
+
+def _stock_detail(node: ir.Node) -> dict[str, Any]:
+    x = node.inputs[0]
+    if x is None or x.shape is None:
+        return {}
+    rank = len(x.shape)
+    first = 2
+    if node.op_type in _LAST_AXES:
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+        first = axis % rank
+    return {
+        "x": str(x.name),
+        "axes": tuple(range(first, rank)),
+        "split": None,
+        "width": 1,
+        "centred": node.op_type == "LayerNormalization" or node.op_type == "InstanceNormalization",
+        "outside": False,
+        "epsilon": node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5,
+    }
+
+
+def _site(found: Found | Missed) -> tuple[str, ...]:
+    return (str(found.y.name),)
+
+
+def _detail(found: Found) -> dict[str, Any]:
+    norm = found.norm
+    return {
+        "x": str(found.region.x.name),
+        "axes": norm.blocks.axes,
+        "split": norm.blocks.split,
+        "width": norm.blocks.width,
+        "centred": norm.centred,
+        "outside": norm.outside,
+        "epsilon": norm.epsilon,
+    }
+
+
+def _kind(found: Found) -> str:
+    return kind_of(found.norm, list(found.region.x.shape or ()), instance=found.instance)
+
+
+def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str) -> LedgerRow:
+    """Return the row of a norm written as one operator, or as the shortest form there is."""
+    kind = _kind(found)
+    into = next((node.op_type for node in nodes if node.op_type in NORMS), "its shortest form")
+    notes = [note] if note else []
+    if found.norm.outside and not note:
+        notes.append("epsilon is outside the root: exact short form; approximate=True allows LayerNormalization")
+    if _has_single_pass_variance(found):
+        notes.append(_TWO_PASS)
+    return LedgerRow(where, kind, "fused", into, "; ".join(notes), _site(found), _detail(found))
+
+
+def _has_single_pass_variance(found: Found) -> bool:
+    """Tell whether the variance is computed from the mean of squares of x itself, with the mean taken off after."""
+    if not found.norm.centred:
+        return False
+    inside = found.region.between(found.y)
+    if any(node.op_type in NORMS for node in inside):
+        return False
+    means = {output for node in inside if node.op_type in REDUCTIONS for output in node.outputs}
+    return any(
+        node.op_type == "Sub" and all(value in means or _is_square(value, means) for value in node.inputs if value)
+        for node in inside
+    )
+
+
+def _is_square(value: ir.Value | None, means: set[ir.Value]) -> bool:
+    producer = None if value is None else value.producer()
+    if producer is None or producer.op_type not in ("Mul", "Pow"):
+        return False
+    return any(item in means for item in producer.inputs)
+
+
+def kept_row(seed: ir.Node, found: Found, reason: str) -> LedgerRow:
+    """Return the row of a norm that is recognised and stays as written."""
+    kind = "batch statistics" if reason == REASON else _kind(found)
+    return LedgerRow(module_path(seed), kind, "kept", "", reason, _site(found), _detail(found))
+
+
+def missed_row(seed: ir.Node, missed: Missed) -> LedgerRow:
+    """Return the row of what behaves like a normalization and is none of ours."""
+    reason = f"it normalizes, but is no normalization with an operator of its own: {missed.reason}; left as written"
+    return LedgerRow(module_path(seed), "normalization", "kept", "", reason, _site(missed))
+
+
+def training_row(node: ir.Node) -> LedgerRow:
+    """Return the row of a BatchNormalization that computes its own statistics."""
+    site = tuple(str(value.name) for value in node.outputs[:1])
+    return LedgerRow(module_path(node), "batch statistics", "kept", "", REASON, site)
+
+
+def unshaped_row(seed: ir.Node) -> LedgerRow:
+    """Return the row of what looks like a normalization and has an input of unknown rank."""
+    x = seed.inputs[0]
+    reason = (
+        f"it takes a root of a mean, but the rank of {'' if x is None else x.name!r} is not known, so that it cannot "
+        "be probed; declare the shapes of the graph's inputs, or run onnx's shape inference first"
+    )
+    return LedgerRow(module_path(seed), "normalization", "kept", "", reason, (str(seed.outputs[0].name),))
