@@ -211,6 +211,8 @@ def _outputs_by_module(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
     for path, module in model.named_modules():
 
         def keep(_: nn.Module, __: Any, result: Any, path: str = path) -> None:
+            if torch.compiler.is_compiling():
+                return  # inside a branch of torch.cond, which may have no side effects
             if isinstance(result, torch.Tensor) and result.is_floating_point():
                 outputs.setdefault(path, result.detach().clone())
 

@@ -52,10 +52,15 @@ def check_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None = 
     yield from _random(model, constants)
     canonical, ledger = _recognised(model)
     yield from _mixes_samples(canonical, ledger, dict(feeds or example_feeds(model.graph)))
-    values = {str(value.name): value for node in model.graph for value in node.outputs}
-    values |= {str(value.name): value for value in model.graph.inputs}
+    values = {str(value.name): value for node in _nodes(model) for value in node.outputs}
+    values |= {str(value.name): value for graph in model.graphs() for value in graph.inputs}
     for row in ledger:
         yield from check_conventions(row, values)
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the graph and of the bodies in it."""
+    yield from ir.traversal.RecursiveGraphIterator(model.graph)
 
 
 def _recognised(model: ir.Model) -> tuple[ir.Model, Ledger]:
@@ -82,7 +87,7 @@ def _varying(shape: tuple[int, ...], rank: int) -> set[int]:
 
 
 def _random(model: ir.Model, constants: Constants) -> Iterator[Finding]:
-    for node in model.graph:
+    for node in _nodes(model):
         if node.op_type == "Dropout" and len(node.inputs) > 2 and constants.scalar(node.inputs[2]) == 1:
             yield Finding(
                 "error",
@@ -104,7 +109,7 @@ def _random(model: ir.Model, constants: Constants) -> Iterator[Finding]:
 def _mixes_samples(model: ir.Model, ledger: Ledger, feeds: dict[str, npt.NDArray[Any]]) -> Iterator[Finding]:
     places = [
         module_path(node)
-        for node in model.graph
+        for node in _nodes(model)
         if node.op_type == "BatchNormalization" and int(node.attributes.get_int("training_mode", 0) or 0) == 1
     ]
     places += [row.where for row in ledger if row.kind == "batch statistics"]
@@ -115,8 +120,9 @@ def _mixes_samples(model: ir.Model, ledger: Ledger, feeds: dict[str, npt.NDArray
     ]
     batched, static = batched_inputs(inputs)
     evaluator = Evaluator(model)
+    outputs = _batched_outputs(model.graph, static)
     try:
-        shown = dependence(evaluator.run, feeds, batched, static, tolerance=_MIXED)
+        shown = dependence(lambda given: evaluator.run(given, fetch=outputs), feeds, batched, static, tolerance=_MIXED)
         node = arises_at(model, feeds, batched, static) if shown is not None and not places else None
     except NormdeployError as error:
         yield Finding(
@@ -146,6 +152,16 @@ def _mixes_samples(model: ir.Model, ledger: Ledger, feeds: dict[str, npt.NDArray
         "if that is not meant, find the operator that works along the batch axis",
         detail={"largest": shown.largest},
     )
+
+
+def _batched_outputs(graph: ir.Graph, static: int | None) -> list[str]:
+    """Return the outputs that may carry the batch on axis 0: not those declared of another length there."""
+    names: list[str] = []
+    for value in graph.outputs:
+        first = value.shape[0] if value.shape is not None and len(value.shape) else None
+        if not isinstance(first, int) or first == static:
+            names.append(str(value.name))
+    return names
 
 
 def batch_statistics(where: str, shown: Dependence | None) -> Finding:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, Evaluator, module_path
+from normdeploy.graph import FLOATS, evaluate_region, module_path
 from normdeploy.inspect.site import Array, StoredNorm
 
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -20,19 +20,19 @@ _CARRIERS = {"Reshape", "Unsqueeze", "Squeeze", "Cast", "CastLike", "Identity", 
 
 
 class Constants:
-    """Which values of a graph are constants, and their values in float64.
+    """Which values of a graph and of the bodies in it are constants, and their values in float64.
 
     Args:
         model: its functions inlined.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._evaluator = Evaluator(model)
-        self._inputs = {name: np.zeros(0, np.float32) for name in self._evaluator.input_names}
-        graph = self._evaluator.graph
-        inputs = set(graph.inputs)
-        self._known = {value for value in graph.initializers.values() if value not in inputs}
-        for node in graph:
+        self._imports = model.opset_imports
+        self._known: set[ir.Value] = set()
+        for graph in model.graphs():
+            inputs = set(graph.inputs)
+            self._known |= {value for value in graph.initializers.values() if value not in inputs}
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
             if node.op_type in _RANDOM or any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
                 continue
             if all(value is None or value in self._known for value in node.inputs):
@@ -43,10 +43,9 @@ class Constants:
 
     def value(self, value: ir.Value | None) -> Array | None:
         """Return a constant's value in float64; None if it is no constant."""
-        if value is None or value not in self._known or value.name is None:
+        if value is None or value not in self._known:
             return None
-        # nothing computed from the inputs is needed, so their feeds are never read
-        result = self._evaluator.run(self._inputs, fetch=[value.name])[value.name]
+        (result,) = evaluate_region(_leading_to(value), {}, [value], opset_imports=self._imports)
         return result.double().numpy() if result.is_floating_point() else result.numpy().astype(np.float64)
 
     def scalar(self, value: ir.Value | None) -> float | None:
@@ -62,8 +61,27 @@ def _elements(shape: ir.Shape) -> int | None:
     return int(np.prod([dim for dim in dims if isinstance(dim, int)])) if shape.is_static() else None
 
 
+def _leading_to(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that compute a constant, operands before users."""
+    done: dict[ir.Node, None] = {}
+    stack = [value.producer()]
+    while stack:
+        node = stack[-1]
+        if node is None or node in done:
+            stack.pop()
+            continue
+        waiting = [item.producer() for item in node.inputs if item is not None]
+        waiting = [item for item in waiting if item is not None and item not in done]
+        if waiting:
+            stack.extend(waiting)
+        else:
+            done[node] = None
+            stack.pop()
+    return list(done)
+
+
 def stored_norms(model: ir.Model, constants: Constants | None = None) -> list[StoredNorm]:
-    """Return the normalizations with stored statistics, in graph order.
+    """Return the normalizations with stored statistics, in graph order, those in bodies of If, Loop and Scan too.
 
     Args:
         model: the graph as traced or loaded, functions inlined.
@@ -71,7 +89,7 @@ def stored_norms(model: ir.Model, constants: Constants | None = None) -> list[St
     """
     constants = constants or Constants(model)
     found: list[StoredNorm] = []
-    for node in model.graph:
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.op_type == "BatchNormalization":
             site = _batch_normalization(node, constants)
         elif node.op_type in ("Sqrt", "Pow"):

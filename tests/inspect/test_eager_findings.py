@@ -282,3 +282,18 @@ def test_statistics_in_temporary_buffers():
     model.register_buffer("positions", torch.arange(3.0), persistent=False)
     (row,) = inspect(model)
     assert (row.severity, row.kind, row.detail["tensors"]) == ("warning", "outside-state-dict", ["running_mean"])
+
+
+class Branching(nn.Module):
+    """A normalization inside a branch of torch.cond, which may have no side effects."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = trained_looking(nn.BatchNorm1d(4))
+
+    def forward(self, x):
+        return torch.cond(x[:, 0].abs().max() > 100, lambda x: self.norm(x), lambda x: -x, (x,))
+
+
+def test_a_model_with_branches_of_torch_cond():
+    assert list(inspect(Branching(), torch.randn(3, 4))) == []

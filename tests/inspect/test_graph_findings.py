@@ -307,3 +307,33 @@ def test_the_graph_is_left_as_it_is():
     before = ir.to_proto(model).SerializeToString()
     inspect(model)
     assert ir.to_proto(model).SerializeToString() == before
+
+
+BODY = """
+    <ir_version: 10, opset_import: ["" : 20]>
+    net (float[n, 4] x, bool c) => (float[n, 4] y, float[3, n, 4] steps)
+    <float[4] m = {1, 2, 3, 4}, float[4] v = {-1, 2, 3, 4}, float e = {0.00001}, int64 count = {3}>
+    {
+        y = If (c) <
+            then_branch = left () => (float[n, 4] a) {
+                w = Add (v, e)
+                s = Sqrt (w)
+                d = Sub (x, m)
+                a = Div (d, s)
+            },
+            else_branch = right () => (float[n, 4] b) { b = Neg (x) }
+        >
+        last, steps = Loop (count, c, x) <body = step (int64 i, bool going, float[n, 4] h) =>
+                (bool go, float[n, 4] next, float[n, 4] seen) {
+            go = Identity (going)
+            next = Tanh (h)
+            seen = Identity (next)
+        }>
+    }
+"""
+
+
+def test_a_norm_in_a_branch_is_looked_at_and_static_outputs_are_no_batch():
+    """Three steps stacked on axis 0 are not three samples, though the demonstration's batch is as long."""
+    (row,) = inspect(ir.from_onnx_text(BODY))
+    assert (row.severity, row.kind, row.detail["channels"]) == ("error", "variance", [0])
