@@ -3,6 +3,9 @@
 ``model.double()`` reaches registered tensors only, copies the weights and stops at the first ``x.float()``. Here every
 call into torch is intercepted instead: float16, bfloat16 and float32 arguments are promoted to float64, and every
 request for one of these dtypes asks for float64. Weights are promoted one call at a time, so memory stays flat.
+
+What a program derives from its precision is part of the function it computes: ``nn.RMSNorm`` without an epsilon adds
+``finfo(x.dtype).eps``, masks hold ``finfo(x.dtype).min``. Those stay the numbers of the precision the model runs in.
 """
 
 from __future__ import annotations
@@ -21,6 +24,10 @@ _CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.doubl
 _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 
 
+_RMS_NORMS = frozenset({torch.rms_norm, torch.nn.functional.rms_norm})
+_EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
+
+
 def _promote(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype in LOW_FLOATS:
         return value.double()
@@ -32,12 +39,16 @@ def _promote(value: Any) -> Any:
 class Float64Mode(TorchFunctionMode):
     """Promote every low-precision float that enters or leaves a torch call to float64.
 
+    Args:
+        native: the precision the model runs in, whose epsilon a norm without one adds.
+
     Attributes:
         written: names of in-place functions that wrote a low-precision tensor (rounded back into it).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, native: torch.dtype = torch.float32) -> None:
         super().__init__()
+        self._native = native
         self.written: set[str] = set()
 
     def __torch_function__(
@@ -56,6 +67,8 @@ class Float64Mode(TorchFunctionMode):
         if name == "__set__":
             return func(*args, **kwargs)
         func = _CASTS.get(func, func)
+        if func in _RMS_NORMS:
+            args, kwargs = self._with_epsilon(args, kwargs)
         target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in LOW_FLOATS else None
         in_place = name in _IN_PLACE_EXTRA or (name.endswith("_") and not name.endswith("__"))
         promoted_args = tree_map(_promote, args)
@@ -67,14 +80,33 @@ class Float64Mode(TorchFunctionMode):
                 target.copy_(promoted_args[0])
         return tree_map(_promote, result)
 
+    def _with_epsilon(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = args[_EPSILON] if len(args) > _EPSILON else kwargs.get("eps")
+        if given is not None:
+            return args, kwargs
+        return args[:_EPSILON], {**kwargs, "eps": _FINFO(self._native).eps}
+
+
+_FINFO = torch.finfo
+
 
 @contextmanager
-def float64_mode() -> Iterator[Float64Mode]:
-    """Promote all floats to float64 inside the block, new tensors included."""
+def float64_mode(native: torch.dtype = torch.float32) -> Iterator[Float64Mode]:
+    """Promote all floats to float64 inside the block, new tensors included.
+
+    Args:
+        native: the precision the model runs in; ``torch.finfo`` of a promoted dtype answers for it.
+    """
+
+    def finfo(dtype: torch.dtype | None = None) -> torch.finfo:
+        return _FINFO(native if dtype in (None, torch.float64) else dtype)
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    torch.finfo = finfo  # type: ignore[assignment, misc] # a class; callers only make instances of it
     try:
-        with Float64Mode() as mode:
+        with Float64Mode(native) as mode:
             yield mode
     finally:
+        torch.finfo = _FINFO  # type: ignore[misc] # as above
         torch.set_default_dtype(before)

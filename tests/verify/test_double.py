@@ -95,3 +95,27 @@ def test_writes_into_a_low_precision_tensor_are_reported():
     assert mode.written == {"add_"}
     assert buffer.dtype == torch.float32
     assert torch.equal(buffer, torch.full((3,), 0.1))
+
+
+class OwnPrecision(nn.Module):
+    """Adds the epsilon of its own precision, as ``nn.RMSNorm`` does where none is given, and masks by its minimum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        masked = x.masked_fill(x > 0, torch.finfo(x.dtype).min)
+        return self.norm(x), x / (x.abs().sum(-1, keepdim=True) + torch.finfo(x.dtype).eps) + masked
+
+
+def test_what_a_program_derives_from_its_precision_stays():
+    model = OwnPrecision().eval()
+    x = 1e-4 * torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), float64_mode():
+        norm, rest = model(x)
+    y, eps = x.double().numpy(), 2.0**-23
+    np.testing.assert_allclose(norm.numpy(), y / np.sqrt((y * y).mean(-1, keepdims=True) + eps), rtol=1e-13)
+    masked = np.where(y > 0, -float(np.finfo(np.float32).max), y)
+    np.testing.assert_allclose(rest.numpy(), y / (np.abs(y).sum(-1, keepdims=True) + eps) + masked, rtol=1e-13)
+    assert torch.finfo(torch.float64).eps == 2.0**-52  # given back
