@@ -68,6 +68,19 @@ def match(node: ir.Node) -> Match | NoMatch | None:
     return None
 
 
+def _at_run_time(node: ir.Node, position: int, name: str) -> str:
+    """Say why an operand of a BatchNormalization is no constant."""
+    value = node.inputs[position]
+    if value is None or value.producer() is None:
+        return f"its {name} is not a constant: a caller of the graph can change it"
+    if name in ("mean", "variance"):
+        return (
+            f"its {name} is computed at run time, not kept from training: if it is the batch's own, a sample's result "
+            "depends on its batch; keep running statistics (track_running_stats)"
+        )
+    return f"its {name} is computed at run time"
+
+
 def _batch_norm(node: ir.Node) -> Match | NoMatch:
     if integer(node, "training_mode", 0) or _extra_outputs(node):
         return NoMatch(BATCH_NORM, _TRAINING)
@@ -76,7 +89,7 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
     for position, name in enumerate(names, start=1):
         array = constant64(optional(node, position))
         if array is None:
-            return NoMatch(BATCH_NORM, f"its {name} is not a constant: a caller or the graph can change it at run time")
+            return NoMatch(BATCH_NORM, _at_run_time(node, position, name))
         arrays[name] = array
     x = node.inputs[0]
     if x is None or x.shape is None or x.shape.rank() < 2:
