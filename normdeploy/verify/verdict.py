@@ -180,24 +180,9 @@ class Verdict:
 
     def summary(self) -> str:
         """Return a few lines for a console: the status, the reasons, then one line per check."""
-        worst = max((m.ratio for m in self.measurements), default=math.nan)
-        killed = sum(m.killed for site in self.sites for m in site.mutants)
-        total = sum(len(site.mutants) for site in self.sites)
-        harmless = sum(m.harmless and not m.killed for site in self.sites for m in site.mutants)
         lines = [f"verdict: {self.status.upper()}"]
         lines += [f"  - {reason}" for reason in self.reasons]
-        for check in self.checks:
-            if check.status != "note":
-                lines.append(f"  {check.name:<14} {check.status:<14} {check.detail}")
-        if self.measurements:
-            lines.append(
-                f"  error at most {worst:.2f} of what rounding explains, over {len(self.measurements)} measurements"
-            )
-        if total:
-            lines.append(
-                f"  {killed} of {total} mutants killed at {len(self.sites)} sites"
-                + (f", {harmless} proven harmless" if harmless else "")
-            )
+        lines += [f"  {check.name:<14} {check.status:<14} {check.detail}" for check in self.checks]
         if self.localization:
             lines.append(f"  localized: {self.localization.get('summary', '')}")
         return "\n".join(lines)
