@@ -1,15 +1,17 @@
 """Evidence for the verifier's constants: error over bound on clean files, difference over bound of every mutant.
 
-    python benchmarks/calibrate_verifier.py [--zoo] [--functions] [--seeds 3] [--json out.json] [MODEL ...]
+    python benchmarks/calibrate_verifier.py [--zoo] [--scales] [--seeds 3] [--level default] [--json OUT] [MODEL ...]
+    python benchmarks/calibrate_verifier.py --functions
 
-For each model (every recipe in export/; with --zoo also small randomly initialized transformers, extra ``zoo``) and
-each seed: trace, rewrite, write, verify at the default level. Printed per model: the factors that the clean file needed
-in place of 4 and 8, the largest ratio of error to bound, the smallest ratio at which a mutant died, and by which check.
-The factors are over whole outputs; the ratio is the worst over blocks, as judged. A clean file that fails or a mutant
-that survives unproven is listed at the end, and the exit code is 1.
+For each model (every recipe in export/; with --zoo also published architectures with random weights, extra ``zoo``)
+and each seed: trace, rewrite, write, verify. With --scales the outputs are multiplied by 1e-6 and 1e6 as well.
+Printed per model: the factors that the clean file needed in place of 4 and 8, the largest ratio of error to bound, the
+smallest ratio at which a mutant died, and by which check. The factors are over whole outputs; the ratio is the worst
+over blocks, as judged. A clean file that fails or a mutant that survives unproven is listed at the end, and the exit
+code is 1.
 
 ``--functions`` measures instead how accurately the runtime's kernels compute each function over float32's useful range
-(the table in ``normdeploy/verify/accuracy.py``).
+(the table in ``normdeploy/verify/accuracy.py``). Single operators: ``calibrate_operators.py``.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import onnxruntime as ort
 import torch
 from onnx import parser
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from normdeploy.build import load_trained, recipe_example
 from normdeploy.export.trace import trace
@@ -91,50 +94,35 @@ def recipes(names: list[str]) -> Iterator[tuple[str, nn.Module, Any]]:
 
 
 def zoo(names: list[str]) -> Iterator[tuple[str, nn.Module, Any]]:
-    """Yield (name, model, example) of small transformers with random weights."""
-    import transformers as t
+    """Yield (name, model, example) of published architectures, configured small, with random weights."""
+    sys.path.insert(0, str(ROOT / "tests"))  # the networks are those of the tests
+    from zoo_networks import ZOO, shake
 
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    words = {"input_ids": torch.arange(12).reshape(2, 6) * 7 % 90}
-    image = {"pixel_values": torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))}
-    cases: dict[str, tuple[Callable[[], nn.Module], dict[str, torch.Tensor]]] = {
-        "bert": (lambda: t.BertModel(t.BertConfig(vocab_size=99, **small)), words),
-        "distilbert": (
-            lambda: t.DistilBertModel(t.DistilBertConfig(vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=48)),
-            words,
-        ),
-        "roberta": (lambda: t.RobertaModel(t.RobertaConfig(vocab_size=99, **small)), words),
-        "vit": (lambda: t.ViTModel(t.ViTConfig(image_size=32, patch_size=8, **small)), image),
-        "deit": (lambda: t.DeiTModel(t.DeiTConfig(image_size=32, patch_size=8, **small)), image),
-        "resnet": (lambda: t.ResNetModel(t.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])), image),
-        "convnext": (
-            lambda: t.ConvNextModel(t.ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2)),
-            image,
-        ),
-        "mobilenet_v2": (lambda: t.MobileNetV2Model(t.MobileNetV2Config(depth_multiplier=0.35)), image),
-        "regnet": (
-            lambda: t.RegNetModel(
-                t.RegNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=4)
-            ),
-            image,
-        ),
-    }
-    for name, (make, inputs) in cases.items():
+    for name, (make, inputs) in ZOO.items():
         if names and name not in names:
             continue
         torch.manual_seed(0)
-        yield f"zoo/{name}", Tensors(shaken(make().eval()), list(inputs)), Plain(tuple(inputs.values()))
+        yield name, shake(make()), Plain((), inputs)
 
 
-class Tensors(nn.Module):
-    """A published network as a function of positional tensors to its first output."""
+class Scaled(nn.Module):
+    """A network whose float outputs are multiplied by a number."""
 
-    def __init__(self, model: nn.Module, names: list[str]) -> None:
+    def __init__(self, model: nn.Module, key: str | None, factor: float) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.key, self.factor = model, key, factor
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(**{self.names[0]: x}, return_dict=True).last_hidden_state
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        result = self.model(x) if self.key is None else self.model(**{self.key: x})
+        return [leaf * self.factor for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def scaled(name: str, model: nn.Module, example: Any) -> Iterator[tuple[str, nn.Module, Any]]:
+    """Yield a model of one input with its outputs multiplied by 1e-6 and by 1e6."""
+    key = next(iter(example.kwargs), None)
+    inputs = tuple(example.kwargs.values()) or example.args
+    for factor in (1e-6, 1e6):
+        yield f"{name} x {factor:.0e}", Scaled(model, key, factor).eval(), Plain(inputs)
 
 
 @dataclass
@@ -147,29 +135,13 @@ class Plain:
     dynamic_shapes: None = None
 
 
-def shaken(model: nn.Module) -> nn.Module:
-    """Give random statistics and affine maps to every normalization: fresh ones are the identity and hide mistakes."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for module in model.modules():
-            for key in ("running_mean", "bias"):
-                tensor = getattr(module, key, None)
-                if "Norm" in type(module).__name__ and isinstance(tensor, torch.Tensor):
-                    tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3)
-            for key in ("running_var", "weight"):
-                tensor = getattr(module, key, None)
-                if "Norm" in type(module).__name__ and isinstance(tensor, torch.Tensor):
-                    tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
-    return model
-
-
 def measure(name: str, model: nn.Module, example: Any, seeds: int, level: str, folder: Path) -> Row:
     """Export once, verify once per seed."""
     row = Row(name)
-    known = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
+    known: dict[str, Any] = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
     traced = trace(model, example.args, input_names=example.input_names, **known)
     rewritten = rewrite(traced.model)
-    path = save_graph(rewritten.model.clone(), folder / f"{name.replace('/', '_')}.onnx", overwrite=True)
+    path = save_graph(rewritten.model.clone(), folder / f"{len(list(folder.iterdir()))}.onnx", overwrite=True)
     for seed in range(seeds):
         start = time.perf_counter()
         verdict = verify(
@@ -223,14 +195,14 @@ def report(rows: list[Row]) -> None:
         "| model | verdicts | factor in place of 4 | in place of 8 | worst error / bound | weakest kill / bound ",
         end="",
     )
-    print("| killed by rounding | by float64 only | harmless | survived | s per verdict |")
-    print("|---" * 11 + "|")
+    print("| killed by rounding | at the site | by float64 only | harmless | survived | s per verdict |")
+    print("|---" * 12 + "|")
     for r in rows:
         counts = Counter(r.statuses)
         print(
             f"| {r.name} | {', '.join(f'{n} {s}' for s, n in counts.items())} | {r.rms_factor:.2f} "
             f"| {r.max_factor:.2f} | {max(r.ratios, default=0):.2f} | {min(r.kills, default=float('nan')):.1f} "
-            f"| {r.by['rounding']} | {r.by['float64']} | {r.by['harmless']} "
+            f"| {r.by['rounding']} | {r.by['site']} | {r.by['float64']} | {r.by['harmless']} "
             f"| {r.by['survived']} | {np.mean(r.seconds):.1f} |"
         )
     ratios = np.concatenate([r.ratios for r in rows])
@@ -248,6 +220,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("models", nargs="*")
     arguments.add_argument("--zoo", action="store_true")
+    arguments.add_argument("--scales", action="store_true")
     arguments.add_argument("--functions", action="store_true")
     arguments.add_argument("--seeds", type=int, default=3)
     arguments.add_argument("--level", default="default")
@@ -257,14 +230,15 @@ def main() -> int:
         functions()
         return 0
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    warnings.filterwarnings("ignore", module="transformers")
+    warnings.filterwarnings("ignore")  # the libraries' own
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         sources = [recipes(options.models)] + ([zoo(options.models)] if options.zoo else [])
         for source in sources:
-            for name, model, example in source:
-                rows.append(measure(name, model, example, options.seeds, options.level, Path(folder)))
-                print(f"{name}: {rows[-1].statuses}", file=sys.stderr, flush=True)
+            for known in source:
+                for name, model, example in [known, *(scaled(*known) if options.scales else ())]:
+                    rows.append(measure(name, model, example, options.seeds, options.level, Path(folder)))
+                    print(f"{name}: {rows[-1].statuses} {rows[-1].problems}", file=sys.stderr, flush=True)
     report(rows)
     if options.json:
         options.json.write_text(json.dumps([vars(r) for r in rows], indent=1))

@@ -116,10 +116,11 @@ def shake(model: nn.Module) -> nn.Module:
     """Give norms scales, shifts and statistics that a wrong fold would show."""
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
-        if "norm" not in type(module).__name__.lower():
+        response = type(module).__name__.endswith("GRN")  # global response normalization starts as the identity
+        if "norm" not in type(module).__name__.lower() and not response:
             continue
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.dim() == 1:
+            if parameter.dim() == 1 or response:
                 noise = 0.2 * torch.randn(parameter.shape, generator=generator)
                 parameter.data = noise + (1.0 if "weight" in name else 0.0)
         for name, buffer in module.named_buffers(recurse=False):

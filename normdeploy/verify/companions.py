@@ -10,6 +10,7 @@ from normdeploy.verify.context import Context
 from normdeploy.verify.families import Family, batch_name, dynamic_names, make_families, resized
 from normdeploy.verify.logic import logic_problems
 from normdeploy.verify.rounding import judge_outputs
+from normdeploy.verify.sides import Refused
 from normdeploy.verify.structure import is_float, shortened
 from normdeploy.verify.values import Array
 
@@ -36,6 +37,13 @@ def _judged(context: Context, case: Case) -> list[str]:
     return problems
 
 
+def _why(error: Refused | GraphError) -> str:
+    """Say whether the user's module or our evaluation of its graph stopped."""
+    if isinstance(error, Refused):
+        return f"the reference refuses it ({error})"
+    return f"the reference's graph cannot be evaluated on it here ({error})"
+
+
 def check_sizes(context: Context) -> None:
     """Run every declared dynamic dimension at several sizes, one at a time, others as in the example."""
     names = dynamic_names(context.specs)
@@ -55,10 +63,8 @@ def check_sizes(context: Context) -> None:
             family = _family(context, {name: size}, f"{name}={size}", seed=size)
             try:
                 case = context.case(family)
-            except Exception as error:  # the user's module decides which sizes it takes
-                context.not_checked.append(
-                    f"dynamic dimension {name!r} at size {size}: the reference refuses it ({type(error).__name__})"
-                )
+            except (Refused, GraphError) as error:
+                context.not_checked.append(f"dynamic dimension {name!r} at size {size}: {_why(error)}")
                 continue
             tried[name].append(size)
             problems += _judged(context, case)
@@ -95,10 +101,8 @@ def check_companions(context: Context) -> None:
     try:
         case = context.case(one)
         mixed = context.reference.truth(feeds)
-    except Exception as error:  # the user's module decides what it takes
-        context.not_checked.append(
-            f"batch companions: the reference refuses a batch of {rows} ({type(error).__name__})"
-        )
+    except (Refused, GraphError) as error:
+        context.not_checked.append(f"batch companions, {rows} rows: {_why(error)}")
         return
     problems: list[str] = []
     notes: list[str] = []
@@ -124,7 +128,10 @@ def check_companions(context: Context) -> None:
             own = _moved(mixed[i][0], case.truth[i][0])
             moved = _moved(a[0].astype(np.float64), b[0].astype(np.float64))
             if own > limit:
-                notes.append(f"the reference itself mixes samples of a batch in {case.names[i]!r} (by {own:.3g})")
+                notes.append(
+                    f"the reference itself mixes the samples of a batch in {case.names[i]!r} (by {own:.3g}), and so does "
+                    "the file: a deployed result depends on its batch; normdeploy inspect says where"
+                )
             elif not moved <= limit:
                 problems.append(
                     f"sample 0 of {case.names[i]!r} moves by {moved:.3g} when its batch companions change; the "

@@ -74,6 +74,11 @@ class Context:
         """Float64 evaluator of the reference's graph before folding."""
         return None if self.noisy is None else self.noisy.evaluator
 
+    def without_graph(self, reason: str) -> None:
+        """Go on without a graph of the reference: no noise model, no mutants, and at most a weak verdict."""
+        self.noisy = self.derived = self.canonical = None
+        self.not_checked.append(f"{reason}: no noise model and no mutants")
+
     @cached_property
     def file_noise(self) -> NoisyGraph:
         """The file's own graph for noise runs, made when a precision has to be named."""
@@ -116,7 +121,7 @@ class Context:
             self.noisy,
             family,
             self.subject.output_names,
-            runs=runs or self.level.noise_runs,
+            runs=runs or (4 if self.heavy else self.level.noise_runs),
             seed=self.seed,
             precision=self.precision,
             fast=self.heavy,

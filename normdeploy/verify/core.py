@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import nn
 
-from normdeploy.errors import GraphError, InputError, NormdeployError, TraceError, UsageError
+from normdeploy.errors import GraphError, NormdeployError, TraceError, UsageError
 from normdeploy.export.trace import Traced, trace
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verify.certificate import content_digests
@@ -31,7 +31,14 @@ from normdeploy.verify.reduced import check_conversion, lowest_precision, parse_
 from normdeploy.verify.rounding import check_rounding
 from normdeploy.verify.sensitivity import check_sensitivity, epsilons
 from normdeploy.verify.sessions import Setting
-from normdeploy.verify.sides import EagerReference, GraphReference, Reference, Subject, example_from_file
+from normdeploy.verify.sides import (
+    EagerReference,
+    GraphReference,
+    Reference,
+    Refused,
+    Subject,
+    example_from_file,
+)
 from normdeploy.verify.structure import signature_problems
 from normdeploy.verify.values import Arrays, Signature
 from normdeploy.verify.verdict import Status, Verdict
@@ -239,12 +246,19 @@ def _structure(context: Context, example: Arrays) -> bool:
     try:
         expected = context.reference.native(example)
         start = time.perf_counter()
-        context.reference.truth(example)
+        truth = context.reference.truth(example)
         context.heavy = context.level.name != "thorough" and time.perf_counter() - start > _HEAVY
-    except Exception as error:  # a user's module raises whatever it likes
-        context.answer(
-            "structure", "error", f"the reference does not run on the example: {type(error).__name__}: {error}"
-        )
+    except Refused as error:
+        context.answer("structure", "error", f"the reference does not run on the example: {error}")
+        return False
+    except GraphError as error:
+        text = f"the reference's graph cannot be evaluated on the example here: {error}"
+        context.answer("structure", "error", text)
+        return False
+    sizes = [np.shape(y) for y in truth], [np.shape(y) for y in expected]
+    if sizes[0] != sizes[1]:
+        text = f"the reference returns shapes {sizes[1]} in its own precision and {sizes[0]} in float64"
+        context.answer("structure", "error", text)
         return False
     floats = [a.dtype.name for a in expected if a.dtype.name in UNIT_ROUNDOFF]
     if floats:
@@ -297,18 +311,29 @@ def _make_cases(context: Context, example: Arrays, data: Any) -> None:
         if number >= len(families) + (1 if context.heavy else 3) and not context.in_time(0.35):
             context.not_checked.append(f"input family {family.name!r} (time)")
             continue
-        try:
-            context.cases.append(context.case(family))
-        except InputError:
-            raise
-        except Exception as error:  # a user's module raises whatever it likes on inputs it was not made for
-            if family.user:
-                text = f"the reference fails on {family.name}: {type(error).__name__}: {error}"
-                context.answer("reference", "error", text)
-            else:
-                context.not_checked.append(
-                    f"input family {family.name!r}: the reference itself refuses it ({type(error).__name__}: {error})"
-                )
+        _add_case(context, family)
+
+
+def _add_case(context: Context, family: Family) -> None:
+    """Evaluate the reference on a family; where it or its graph cannot be run on it, say which of the two."""
+    try:
+        context.cases.append(context.case(family))
+    except Refused as error:
+        if family.user:
+            context.answer("reference", "error", f"the reference fails on {family.name}: {error}")
+        else:
+            context.not_checked.append(f"input family {family.name!r}: the reference itself refuses it ({error})")
+    except GraphError as error:
+        if isinstance(context.reference, EagerReference) and not context.cases:
+            context.without_graph(f"the reference's graph cannot be evaluated here ({error})")
+            _add_case(context, family)
+        elif family.user:
+            text = f"the reference's graph cannot be evaluated on {family.name} here: {error}"
+            context.answer("reference", "error", text)
+        else:
+            context.not_checked.append(
+                f"input family {family.name!r}: the reference's graph cannot be evaluated on it here ({error})"
+            )
 
 
 _ORDER: tuple[tuple[str, Status], ...] = (

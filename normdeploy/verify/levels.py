@@ -15,7 +15,7 @@ class Level:
         name: "quick", "default" or "thorough".
         seconds: wall time after which optional work (further families, input search, exact mutants) is left out.
         batch: rows of axis 0 in the generated families, where it is dynamic.
-        noise_runs: float64 runs with noise behind S, at least 4.
+        noise_runs: float64 runs with noise behind S (4 for slow networks).
         families: at most this many generated families; None for all.
         user_rows: rows of the user's data used.
         optimization: optimization levels at which the first family is run; the deployed one runs them all.
@@ -41,8 +41,8 @@ class Level:
 _ALL = ("disabled", "basic", "extended", "layout", "all")
 
 LEVELS: dict[str, Level] = {
-    "quick": Level("quick", 10.0, 4, 4, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
-    "default": Level("default", 45.0, 4, 4, None, 64, _ALL, True, 30, (1, 2, 7)),
+    "quick": Level("quick", 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
+    "default": Level("default", 45.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7)),
     "thorough": Level("thorough", 3600.0, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 5, 7, 16)),
 }
 

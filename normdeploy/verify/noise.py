@@ -8,11 +8,15 @@ one.
 Rounding is a function of the value, not a lottery: equal values round equally, at every position of a constant image,
 and such errors do not average out in the next mean. The noise of results is therefore a hash of the value and of the
 run's seed: equal values get equal noise.
+
+Sums are rounded relative to their terms, not to a result that cancels (:mod:`normdeploy.verify.cancellation`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +24,17 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import FLOATS, Evaluator, ExactTensor, tensor64
+from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
+from normdeploy.graph.evaluate import promote
 from normdeploy.verify.accuracy import FUNCTIONS, reduction_length, rounds
+from normdeploy.verify.cancellation import CANCELLING, condensed, row_shift, terms
 from normdeploy.verify.criteria import SMALLEST_NORMAL
 from normdeploy.verify.values import Array, Arrays, Feeds, to_numpy
 
 _PATTERN = 1 << 18
+
+_LARGEST = 1 << 24
+"""Constants with more elements are not condensed: sums that long do not cancel by chance."""
 
 _ORDINARY = 2.0**-80
 """A result that reaches this far is nowhere near underflow as a whole."""
@@ -65,25 +74,85 @@ class NoiseHook:
         feeds: the run's inputs, for their shapes.
         plain: round each result once, without the growth of long sums (arithmetic with a wide accumulator); weights
             are taken as they are.
+        operands: how often each value is an operand of a sum; such values are kept until the last of these has run.
+        constants: returns a constant operand of a sum, given the node and the operand's place.
     """
 
-    def __init__(self, roundoff: float, floor: float, seed: int, feeds: Feeds, *, plain: bool = False) -> None:
+    def __init__(
+        self,
+        roundoff: float,
+        floor: float,
+        seed: int,
+        feeds: Mapping[str, Tensor],
+        *,
+        plain: bool = False,
+        operands: Mapping[str, int] | None = None,
+        constants: Callable[[ir.Node, int], Tensor | None] | None = None,
+    ) -> None:
         self._plain = plain
         self._roundoff, self._floor = roundoff, floor
         self._seed = seed
         self._count = 0
         self._shapes: dict[str, tuple[int, ...]] = {name: tuple(a.shape) for name, a in feeds.items()}
+        self._left = {} if plain or operands is None else dict(operands)
+        self._kept = {name: tensor for name, tensor in feeds.items() if name in self._left}
+        self._constants = constants
 
     def __call__(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         """Return the results with noise."""
         for output, result in zip(node.outputs, results, strict=False):
             self._shapes[str(output.name)] = tuple(result.shape)
-        if not rounds(node):
-            return results
+        if rounds(node):
+            results = self._rounded(node, results)
+        for output, result in zip(node.outputs, results, strict=False):
+            if output.name in self._left:
+                self._kept[str(output.name)] = result
+        return results
+
+    def _rounded(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         length = reduction_length(node, self._shape, tuple(results[0].shape))
+        if self._plain:
+            return [self._noisy(result, self._roundoff, 0.0) for result in results]
         relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
-        amplitude = self._roundoff * (1.0 if self._plain else max(relative, math.sqrt(length) / 4))
-        return [self._noisy(result, amplitude, absolute) for result in results]
+        amplitude = self._roundoff * max(relative, math.sqrt(length) / 4)
+        inputs = self._operands(node)
+        noisy = [self._noisy(result, amplitude, absolute) for result in results]
+        if inputs is not None and noisy[0].is_floating_point() and noisy[0].numel():
+            noisy[0] = self._with_terms(node, inputs, results[0], noisy[0], amplitude, length)
+        return noisy
+
+    def _with_terms(
+        self, node: ir.Node, inputs: list[Tensor | None], clean: Tensor, noisy: Tensor, amplitude: float, length: int
+    ) -> Tensor:
+        """Raise the noise where the terms of a sum are larger than its result explains."""
+        size = terms(node, inputs, length)
+        if size is not None:
+            size = (self._roundoff * size).expand_as(clean)
+            more = hashed_noise(clean, self._seed * 1_000_003 + self._count).mul_(size).add_(clean)
+            noisy = torch.where((size > amplitude * clean.abs()) & size.isfinite() & clean.isfinite(), more, noisy)
+        moved = row_shift(node, inputs, length)
+        if moved is not None:
+            by, key = moved
+            self._count += 1
+            shift = hashed_noise(key, self._seed * 1_000_003 + self._count).mul_(self._roundoff).mul_(by)
+            noisy = torch.where(shift.isfinite(), noisy + shift, noisy)
+        return noisy
+
+    def _operands(self, node: ir.Node) -> list[Tensor | None] | None:
+        """Return a cancelling operator's operands; what no other one needs is let go."""
+        if node.op_type not in CANCELLING or not self._left:
+            return None
+        inputs: list[Tensor | None] = []
+        for index, value in enumerate(node.inputs):
+            name = "" if value is None else str(value.name)
+            if name in self._kept:
+                inputs.append(self._kept[name])
+                self._left[name] -= 1
+                if not self._left[name]:
+                    del self._kept[name]
+            else:
+                inputs.append(None if self._constants is None else self._constants(node, index))
+        return inputs
 
     def _noisy(self, result: Tensor, amplitude: float, absolute: float) -> Tensor:
         if not result.is_floating_point() or result.numel() == 0:
@@ -129,6 +198,11 @@ class NoisyGraph:
                 value.const_value = self._perturbed(tensor, number)
         self._noisy = Evaluator(copy)
         self._fast = Evaluator(copy, dtype=torch.float32)
+        self._operands: Counter[str] = Counter()
+        for node in copy.graph.all_nodes():
+            if node.op_type in CANCELLING:
+                self._operands.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
+        self._condensed: dict[tuple[str, str, int], Tensor] = {}
 
     @property
     def graph(self) -> ir.Graph:
@@ -146,6 +220,32 @@ class NoisyGraph:
 
         return ExactTensor(compute, tensor.dtype, tuple(int(n) for n in tensor.shape.numpy()), tensor.name)
 
+    def _constant(self, node: ir.Node, index: int, dtype: torch.dtype) -> Tensor | None:
+        """Return a constant operand of a sum, products' weights condensed; None for anything else."""
+        value = node.inputs[index]
+        tensor = None if value is None else constant_tensor(value)
+        if value is None or tensor is None or tensor.size > _LARGEST:
+            return None
+        key = (str(value.name), node.op_type, index)
+        if key not in self._condensed:
+            array = tensor64(tensor)
+            self._condensed[key] = condensed(node, index, torch.from_numpy(np.array(array)))
+        found = self._condensed[key]
+        return found.to(dtype) if found.is_floating_point() else found
+
+    def _hook(
+        self, feeds: Feeds, roundoff: float, floor: float, seed: int, dtype: torch.dtype, plain: bool
+    ) -> NoiseHook:
+        return NoiseHook(
+            roundoff,
+            floor,
+            seed,
+            {name: promote(array, dtype) for name, array in feeds.items()},
+            plain=plain,
+            operands=self._operands,
+            constants=lambda node, index: self._constant(node, index, dtype),
+        )
+
     def run(self, feeds: Feeds, *, roundoff: float, floor: float, seed: int, plain: bool = False) -> Arrays:
         """Return the outputs of one noisy run.
 
@@ -154,14 +254,16 @@ class NoisyGraph:
             plain: as for :class:`NoiseHook`.
         """
         self._seed, self._roundoff = seed, 0.0 if plain else roundoff
-        hook = NoiseHook(roundoff, floor, seed, feeds, plain=plain)
+        hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain)
         with torch.no_grad(), np.errstate(over="ignore"):
             return {name: to_numpy(t) for name, t in self._noisy.run(dict(feeds), hook=hook).items()}
 
     def _run_fast(self, feeds: Feeds, seed: int | None) -> list[Array]:
         """Run in float32, with noise 256 times float32's if there is a seed; exact weights otherwise."""
         self._seed, self._roundoff = seed or 0, 0.0 if seed is None else FAST_ROUNDOFF
-        hook = None if seed is None else NoiseHook(FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, feeds)
+        hook = None
+        if seed is not None:
+            hook = self._hook(feeds, FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, torch.float32, plain=False)
         with torch.no_grad(), np.errstate(over="ignore"):
             return [to_numpy(t) for t in self._fast.run(dict(feeds), hook=hook).values()]
 

@@ -18,11 +18,18 @@ from normdeploy.export.forward import flatten_outputs
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph, weight_bytes
 from normdeploy.nn.reach import Snapshot
-from normdeploy.verify.double import float64_mode
+from normdeploy.verify.double import LOW_FLOATS, float64_mode
 from normdeploy.verify.sessions import Setting, open_session, run_session
 from normdeploy.verify.values import Arrays, Feeds, Signature, to_numpy
 
 _LARGE = 256 * 1024**2
+
+
+class Refused(Exception):
+    """The user's module raised on some inputs; the cause is its own error."""
+
+    def __str__(self) -> str:
+        return f"{type(self.__cause__).__name__}: {self.__cause__}"
 
 
 class Reference(Protocol):
@@ -62,38 +69,60 @@ class EagerReference:
         self.model, self.signature, self.graph = model, signature, graph
         self.name = type(model).__name__
         self.written: set[str] = set()
+        self._native = next((p.dtype for p in model.parameters() if p.dtype in LOW_FLOATS), torch.float32)
         self._snapshot: Snapshot | None = None
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Put the module in evaluation mode for the block; what a run assigns to its objects is taken back."""
+        """Put the module in evaluation mode for the block; what a run assigns to its objects is taken back.
+
+        A run outside of such a block prepares itself; the block only saves doing it for every run.
+        """
+        if self._snapshot is not None:
+            yield
+            return
         with evaluation_mode(self.model):
             self._snapshot = Snapshot(self.model)
-            yield
+            try:
+                yield
+            finally:
+                self._snapshot = None
 
-    def _restore(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot.restore()
+    def _outputs(self, feeds: Feeds, mode: AbstractContextManager[Any]) -> list[Any]:
+        args, kwargs = self.signature.bind(feeds)
+        with self.ready(), torch.no_grad():
+            assert self._snapshot is not None
+            try:
+                with mode:
+                    try:
+                        result = self.model(*args, **kwargs)
+                    except Exception as error:  # a user's module raises whatever it likes
+                        raise Refused from error
+                    return [to_numpy(t) for t in flatten_outputs(result).tensors]
+            finally:
+                self._snapshot.restore()
 
     def native(self, feeds: Feeds) -> list[Any]:
-        """Return the module's outputs in its own precision."""
-        args, kwargs = self.signature.bind(feeds)
-        try:
-            with torch.no_grad():
-                return [to_numpy(t) for t in flatten_outputs(self.model(*args, **kwargs)).tensors]
-        finally:
-            self._restore()
+        """Return the module's outputs in its own precision.
+
+        Raises:
+            Refused: the module raised.
+        """
+        return self._outputs(feeds, nullcontext())
 
     def truth(self, feeds: Feeds) -> list[Any]:
-        """Return the module's outputs with every float promoted to float64."""
-        args, kwargs = self.signature.bind(feeds)
-        try:
-            with torch.no_grad(), float64_mode() as mode:
-                outputs = [to_numpy(t) for t in flatten_outputs(self.model(*args, **kwargs)).tensors]
-        finally:
-            self._restore()
+        """Return the module's outputs with every float promoted to float64.
+
+        Raises:
+            Refused: the module raised.
+        """
+        return self._outputs(feeds, self._double())
+
+    @contextmanager
+    def _double(self) -> Iterator[None]:
+        with float64_mode(self._native) as mode:
+            yield
         self.written |= mode.written
-        return outputs
 
 
 class GraphReference:
