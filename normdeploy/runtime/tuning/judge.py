@@ -39,6 +39,7 @@ _TRUTH_SECONDS = 60.0
 _CHUNK = 32
 _MOST_ROWS = 2048
 _SAME_BITS = 3.0
+_SHOWS = 0.01  # of the rounding bound: where nothing is rounded, on zeros say, every precision is exact
 _CALIBRATION_ROWS = 128
 _SEPARATE_FROM = 192  # with fewer rows than this, calibration and evaluation share them
 
@@ -156,14 +157,14 @@ class Judge:
             f", calibrated on {count} others" if apart else f", calibrated on {count} of the same rows"
         )
 
-    def judge(self, run: RunFeeds, precision: str, *, simulate: RunFeeds | None = None) -> Outcome:
+    def judge(self, run: RunFeeds, precision: str, *, conversion: float | None = None) -> Outcome:
         """Say whether what ``run`` returns is within the budget.
 
         Args:
             run: one call of the candidate, outputs in the model's order.
             precision: what it says it computes in.
-            simulate: the same variant evaluated without fused low-precision kernels: tells what the conversion loses
-                from what the kernels lose.
+            conversion: what `loss` says of the same variant without fused low-precision kernels: tells what the
+                conversion loses from what the kernels lose.
         """
         if precision == "float32":
             problems, ratio, drop = self._rounding(run)
@@ -173,12 +174,12 @@ class Judge:
                 return Outcome(False, "float32", f"changes the result: {problems[0]}", {"rounding": ratio})
             precision = drop.precision
             if self.budget.metric == "exact":
-                return Outcome(False, precision, f"{drop.words}, without a word of its own", {"rounding": ratio})
+                return Outcome(False, precision, drop.words, {"rounding": ratio})
         elif self.budget.metric == "exact":
             return Outcome(False, precision, "computes in less than float32; the budget is exact")
         loss: dict[str, float] = {self.budget.metric: self.loss(run)}
-        if simulate is not None:
-            loss[f"{self.budget.metric} by conversion"] = self.loss(simulate)
+        if conversion is not None:
+            loss[f"{self.budget.metric} by conversion"] = conversion
         found = loss[self.budget.metric]
         if found <= self.budget.limit:
             return Outcome(True, precision, "", loss)
@@ -195,6 +196,7 @@ class Judge:
         problems: list[str] = []
         worst = 0.0
         drops: list[_Drop | None] = []
+        within = 0
         for case in self._cases:
             outputs = list(run(case.family.feeds))
             if len(outputs) != len(case.truth):
@@ -204,7 +206,8 @@ class Judge:
                 problems += [f"{case.family.name}: {text}" for text in result.problems]
                 drops += [None] * len(result.problems)
                 if result.judgement is None or result.judgement.ratio <= 1:
-                    worst = max(worst, result.judgement.ratio if result.judgement else 0.0)
+                    ratio = result.judgement.ratio if result.judgement else 0.0
+                    worst, within = max(worst, ratio), within + (ratio > _SHOWS)
                     continue
                 ratio = result.judgement.ratio  # above 1, or NaN
                 worst = float("nan") if np.isnan(ratio) else max(worst, ratio)
@@ -216,7 +219,9 @@ class Judge:
         found = [drop for drop in drops if drop is not None]
         if not found or len(found) < len(drops) or np.ptp([drop.bits for drop in found]) > _SAME_BITS:
             return problems, worst, None  # a lower precision shows alike on every input; this does not
-        return problems, worst, found[0]
+        if within:  # a sum taken in another order, say; it shows where terms cancel, and nowhere else
+            return problems, worst, _Drop(f"{problems[0]}; on other inputs it is within that bound", found[0].bits)
+        return problems, worst, _Drop(f"{found[0].words}, without a word of its own", found[0].bits)
 
 
 @dataclass(frozen=True)

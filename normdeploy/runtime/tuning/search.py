@@ -1,8 +1,13 @@
 """``tune``: the fastest way to run a model on this machine that stays within a budget.
 
 Candidates come in rounds; each round's are opened, judged and timed against the untuned model, interleaved, and the
-best accepted one sets the direction of the next round. The winner has to beat the untuned model, and the best float32
-candidate if it is of lower precision, beyond the noise of a last, longer comparison; otherwise the simpler one stays.
+best accepted one sets the direction of the next round. Where int8 would be the fastest and is outside the budget, one
+more round leaves the operators in float32 that lose most. The winner has to beat the untuned model, and the best
+float32 candidate if it is of lower precision, beyond the noise of a last, longer comparison; otherwise the simpler one
+stays.
+
+All of it has an end: timing takes ``seconds``, one hopelessly slow candidate is not timed in every round, and what has
+not begun at the time limit is listed as not tried.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,26 +31,23 @@ from normdeploy.runtime.plan import Plan, Status, Trial, model_digest, plan_path
 from normdeploy.runtime.predictor import check_feeds
 from normdeploy.runtime.providers import default_settings, find_providers, float32_options
 from normdeploy.runtime.samples import make_samples, tile_samples
-from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
+from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_RUNTIME, TENSORRT, Settings
+from normdeploy.runtime.tuning import candidates
 from normdeploy.runtime.tuning.budget import Budget, parse_budget
+from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate, named
+from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Judge, Outcome
-from normdeploy.runtime.tuning.lower import INT8_RECIPES, write_float16, write_int8
+from normdeploy.runtime.tuning.lower import write_float16
+from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
 from normdeploy.verify.optimizers import guilty_optimizers
 
-UNTUNED = "untuned"
 _FINALISTS = 3
-_SHARES = {"levels": 0.25, "threading": 0.2, "providers": 0.15, "precisions": 0.2, "final": 0.2}
+_SHARES = {"levels": 0.25, "threading": 0.15, "providers": 0.15, "precisions": 0.15, "mixed": 0.1, "final": 0.2}
+_HOPELESS = 5.0  # times the untuned model's time: not timed in every round
+_GLANCE = 3
+_RANKING_SECONDS = 60.0
+_WORTH = 0.95  # of the best accepted time: what int8 must be able to reach for a search which operators to keep
 _BLOCK, _PAUSE = 5, 0.02  # lets threads that spin between calls show their gain without disturbing the others
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to run the model: a file, its precision, and settings."""
-
-    name: str
-    precision: str
-    file: Path
-    settings: Settings
 
 
 @dataclass(eq=False)
@@ -54,10 +57,15 @@ class _Entry:
     failure: str = ""
     latency: Latency | None = None
     ratio: dict[str, float] | None = None
+    hopeless: bool = False
 
     @property
     def accepted(self) -> bool:
         return self.outcome is not None and self.outcome.accepted and self.ratio is not None
+
+    @property
+    def too_lossy(self) -> bool:
+        return self.outcome is not None and not self.outcome.accepted and self.ratio is not None
 
 
 def tune(
@@ -69,6 +77,7 @@ def tune(
     batch_size: int = 8,
     sizes: Mapping[str, int] | None = None,
     seconds: float = 40.0,
+    time_limit: float = 900.0,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -84,6 +93,8 @@ def tune(
         batch_size: samples per timed call, where the model leaves it open.
         sizes: sizes of dynamic dimensions other than the batch, by word, where ``data`` does not tell them.
         seconds: time for all timing together; judging and converting come on top.
+        time_limit: seconds after which nothing new is begun: candidates not yet tried are listed as skipped, and the
+            best of the others is chosen.
         seed: of made-up inputs and orders.
         progress: called with a sentence before each step.
 
@@ -97,11 +108,14 @@ def tune(
     """
     model = Path(path)
     limit = parse_budget(budget)
-    if batch_size < 1 or seconds <= 0:
-        raise UsageError(f"batch_size={batch_size}, seconds={seconds}; expected positive values")
+    if batch_size < 1 or seconds <= 0 or time_limit <= 0:
+        raise UsageError(
+            f"batch_size={batch_size}, seconds={seconds}, time_limit={time_limit}; expected positive values"
+        )
+    deadline = time.monotonic() + time_limit
     tell = progress or _silent
     with tempfile.TemporaryDirectory() as folder:
-        search = _Search(model, limit, data, reference, batch_size, sizes, seconds, seed, tell, Path(folder))
+        search = _Search(model, limit, data, reference, batch_size, sizes, seconds, deadline, seed, tell, Path(folder))
         winner = search.run()
         return search.save(winner)
 
@@ -116,12 +130,13 @@ class _Search:
         batch_size: int,
         sizes: Mapping[str, int] | None,
         seconds: float,
+        deadline: float,
         seed: int,
         tell: Callable[[str], None],
         workspace: Path,
     ) -> None:
         self.model, self.budget, self.seconds, self.seed = model, budget, seconds, seed
-        self.tell, self.workspace = tell, workspace
+        self.deadline, self.tell, self.workspace = deadline, tell, workspace
         self.base = Candidate(UNTUNED, "float32", model, default_settings())
         backend = open_backend(model, self.base.settings)
         specs = backend.inputs
@@ -140,111 +155,116 @@ class _Search:
         self.judge = Judge(model, budget, self.data, reference=reference, sizes=sizes, seed=seed)
         self.entries: list[_Entry] = []
         self.skipped: list[Trial] = []
+        self.variants: dict[Path, tuple[Int8Recipe, Quantizer]] = {}
+        self._conversions: dict[Path, float] = {}
 
     # rounds -----------------------------------------------------------------------------------------------------
 
     def run(self) -> _Entry:
         """Return the winner."""
-        self._round("levels", list(self._levels()))
+        cores = usable_cores()
+        self._round("levels", [self.base, *self._float32(candidates.levels(self.base.settings, cores))])
         self._repair_untuned()
-        best = self._best()
-        self._round("threading", list(self._threading(best)), block=_BLOCK, pause=_PAUSE)
-        best = self._best()
-        self._round("providers", list(self._providers(best)))
-        self._round("precisions", list(self._precisions(self._best())))
+        best = self._best().settings
+        self._round("threading", self._float32(candidates.threading(best, cores)), block=_BLOCK, pause=_PAUSE)
+        best = self._best().settings
+        self._round("providers", self._float32(candidates.other_providers(best, cores, find_providers())))
+        self._round("precisions", list(self._precisions(self._best().settings)))
+        self._mixed()
         return self._final()
 
-    def _levels(self) -> Iterator[Candidate]:
-        """The untuned model, then its layouts (level "all" blocks channels for the CPU) by thread counts."""
-        yield self.base
-        if self.base.settings.provider != CPU:
-            return
-        cores = usable_cores()
-        for threads in sorted({1, max(1, cores // 2), cores}):
-            for level in ("all", "extended", "basic"):
-                yield self._named(replace(self.base.settings, threads=threads, optimization=level))
+    def _float32(self, settings: Iterator[Settings] | Iterator[Settings | Trial]) -> list[Candidate]:
+        found = list(settings)
+        self.skipped += [entry for entry in found if isinstance(entry, Trial)]
+        return [named(entry, self.model) for entry in found if isinstance(entry, Settings)]
 
-    def _threading(self, best: Candidate) -> Iterator[Candidate]:
-        if best.settings.provider != CPU:
-            return
-        if best.settings.threads != 1:
-            for spinning in ("off", "always"):
-                yield self._named(replace(best.settings, spinning=spinning))
-        if usable_cores() > 1:
-            yield self._named(replace(best.settings, threads=usable_cores(), parallel=True))
-
-    def _providers(self, best: Candidate) -> Iterator[Candidate]:
-        threads = sorted({best.settings.threads, usable_cores()})
-        for provider in find_providers():
-            if provider.name == CPU:
-                continue
-            if not provider.usable:
-                self.skipped.append(Trial(provider.name, "float32", "skipped", provider.reason))
-                continue
-            exact = float32_options(provider.name)
-            if provider.name in (CUDA, TENSORRT):
-                yield self._named(Settings(provider=provider.name, options=exact))
-                if provider.name == CUDA:  # cuDNN's tensor cores want channels last
-                    yield self._named(Settings(provider=CUDA, options=(*exact, ("prefer_nhwc", "1"))))
-                continue
-            for count in threads:
-                yield self._named(Settings(provider=provider.name, options=exact, threads=count))
-
-    def _precisions(self, best: Candidate) -> Iterator[Candidate]:
+    def _precisions(self, best: Settings) -> Iterator[Candidate]:
         if self.budget.metric == "exact":
             self.skipped.append(
                 Trial("bfloat16, float16 and int8", "int8", "skipped", "the budget is exact: state a loss to try them")
             )
             return
         usable = {provider.name for provider in find_providers() if provider.usable}
-        yield from self._reduced_openvino(best, usable)
-        fast = best.settings if best.settings.provider == CPU else replace(self.base.settings, provider=CPU, options=())
+        for entry in candidates.reduced_openvino(best, usable_cores(), usable, this_machine()):
+            if isinstance(entry, Trial):
+                self.skipped.append(entry)
+            else:
+                yield named(entry[1], self.model, entry[0], entry[0])
+        fast = best if best.provider == CPU else replace(self.base.settings, provider=CPU, options=())
+        yield from self._int8(fast)
+        target = self.workspace / "float16.onnx"
+        try:
+            write_float16(self.model, target)
+        except Exception as error:  # the converter raises whatever it likes on graphs it does not know
+            self._failed("float16", "float16", error)
+            return
+        where = CUDA if CUDA in usable else CPU
+        yield named(replace(fast, provider=where, options=float32_options(where)), target, "float16", "float16")
+        if TENSORRT in usable:
+            half = (("trt_fp16_enable", "1"),)
+            yield named(Settings(TENSORRT, options=half), self.model, "float16", "float16")
+
+    def _int8(self, fast: Settings) -> Iterator[Candidate]:
+        self.tell("taking the ranges of activations")
+        try:
+            quantizer = Quantizer(self.model, self.judge.calibration, this_machine())
+        except Exception as error:  # likewise the quantizer
+            self._failed("int8", "int8", error)
+            return
         for recipe in INT8_RECIPES:
+            if self._late(recipe.name, "int8"):
+                continue
             target = self.workspace / f"{recipe.name.replace(', ', '.').replace(' ', '_')}.onnx"
             self.tell(f"quantizing: {recipe.name}")
             try:
-                pairs = write_int8(self.model, target, self.judge.calibration, recipe, this_machine())
-            except Exception as error:  # the quantizer raises whatever it likes on graphs it does not know
+                pairs = quantizer.write(target, recipe)
+            except Exception as error:
                 self._failed(recipe.name, "int8", error)
                 continue
             if recipe.equalized and not pairs:
                 self.skipped.append(Trial(recipe.name, "int8", "skipped", "no two neighbouring layers to equalize"))
                 continue
-            for threads in sorted({1, usable_cores()}):
-                settings = replace(fast, threads=threads, optimization="all")
-                yield self._named(settings, recipe.name, "int8", target)
-            if OPENVINO_RUNTIME in usable and recipe.every_operator:
-                yield self._named(Settings(OPENVINO_RUNTIME, threads=usable_cores()), recipe.name, "int8", target)
-        target = self.workspace / "float16.onnx"
-        try:
-            write_float16(self.model, target)
-        except Exception as error:  # likewise
-            self._failed("float16", "float16", error)
-            return
-        where = CUDA if CUDA in usable else CPU
-        yield self._named(replace(fast, provider=where, options=float32_options(where)), "float16", "float16", target)
-        if TENSORRT in usable:
-            half = (("trt_fp16_enable", "1"),)
-            yield self._named(Settings(TENSORRT, options=half), "float16", "float16", self.model)
+            self.variants[target] = (recipe, quantizer)
+            yield from self._int8_settings(recipe.name, target, fast, recipe.every_operator)
 
-    def _reduced_openvino(self, best: Candidate, usable: set[str]) -> Iterator[Candidate]:
-        instructions = set(this_machine().instructions)
-        for precision, needed in (
-            ("bfloat16", {"avx512_bf16", "amx_bf16", "bf16"}),
-            ("float16", {"avx512_fp16", "asimdhp"}),
-        ):
-            if not instructions & needed:
-                reason = f"this processor has no {precision} arithmetic"
-                self.skipped.append(Trial(f"{precision}, OpenVINO", precision, "skipped", reason))
-                continue
-            hint = "bf16" if precision == "bfloat16" else "f16"
-            for provider, options in (
-                (OPENVINO_RUNTIME, (("INFERENCE_PRECISION_HINT", hint),)),
-                (OPENVINO_PLUGIN, (("load_config", f'{{"CPU": {{"INFERENCE_PRECISION_HINT": "{hint}"}}}}'),)),
-            ):
-                if provider in usable:
-                    settings = Settings(provider=provider, options=options, threads=best.settings.threads)
-                    yield self._named(settings, precision, precision, self.model)
+    def _int8_settings(self, name: str, file: Path, fast: Settings, openvino: bool) -> Iterator[Candidate]:
+        for threads in sorted({1, usable_cores()}):
+            yield named(replace(fast, threads=threads, optimization="all"), file, name, "int8")
+        if openvino and any(entry.usable for entry in find_providers() if entry.name == OPENVINO_RUNTIME):
+            yield named(Settings(OPENVINO_RUNTIME, threads=usable_cores()), file, name, "int8")
+
+    def _mixed(self) -> None:
+        """Where int8 would be the fastest but loses too much, keep the operators in float32 that lose most."""
+        accepted = self._accepted()
+        promising = [entry for entry in self.entries if entry.candidate.file in self.variants and entry.too_lossy]
+        promising.sort(key=lambda entry: entry.ratio["value"] if entry.ratio else float("inf"))
+        if not promising or not accepted or not promising[0].ratio or not accepted[0].ratio:
+            return
+        fastest = promising[0]
+        if promising[0].ratio["low"] > _WORTH * accepted[0].ratio["value"] or self._late("int8, part of it", "int8"):
+            return
+        recipe, quantizer = self.variants[fastest.candidate.file]
+        self.tell(f"measuring what each operator loses in {recipe.name}")
+        ranked = rank_by_loss(
+            self.model, quantizer, recipe, self.judge.calibration[0], self.workspace, seconds=_RANKING_SECONDS
+        )
+
+        def judged(file: Path) -> Outcome:
+            self.tell(f"int8 with {file.suffixes[-2][1:]} of {len(ranked)} operators in float32")
+            backend = open_backend(file, replace(fastest.candidate.settings, provider=CPU, options=()))
+            return self.judge.judge(backend.run, "int8")
+
+        attempts = fewest_kept(quantizer, recipe, ranked, self.workspace, judged, deadline=self.deadline)
+        best = next((attempt for attempt in reversed(attempts) if attempt.outcome.accepted), None)
+        for attempt in attempts:
+            name = f"{recipe.name}, {attempt.kept} of {attempt.total} operators in float32"
+            if attempt is not best and not attempt.outcome.accepted:
+                self.skipped.append(Trial(name, "int8", "rejected", attempt.outcome.reason, loss=attempt.outcome.loss))
+        if best is not None:
+            name = f"{recipe.name}, {best.kept} of {best.total} operators in float32"
+            fast = fastest.candidate.settings
+            fast = fast if fast.provider == CPU else replace(self.base.settings, provider=CPU, options=())
+            self._round("mixed", list(self._int8_settings(name, best.file, fast, recipe.every_operator)))
 
     def _repair_untuned(self) -> None:
         """Where optimization itself changes the result, find out which optimizer, and try all the others."""
@@ -263,28 +283,32 @@ class _Search:
         names = ", ".join(guilty)
         wrong.outcome = replace(wrong.outcome, reason=f"{wrong.outcome.reason}; {names} of onnxruntime does it")
         settings = replace(self.base.settings, disabled_optimizers=guilty)
-        self._round("levels", [self._named(settings, f"float32, without {names}", "float32", self.model)])
+        self._round("levels", [named(settings, self.model, f"float32, without {names}")])
 
     # judging and timing -----------------------------------------------------------------------------------------
-
-    def _named(
-        self, settings: Settings, label: str = "float32", precision: str = "float32", file: Path | None = None
-    ) -> Candidate:
-        return Candidate(f"{label}: {settings.describe()}", precision, file or self.model, settings)
 
     def _failed(self, name: str, precision: str, error: Exception) -> None:
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         self.skipped.append(Trial(name, precision, "failed", reason))
 
-    def _round(self, name: str, candidates: Sequence[Candidate], *, block: int = 1, pause: float = 0.0) -> None:
+    def _late(self, name: str, precision: str) -> bool:
+        """Whether the time limit is over; then the candidate is listed as skipped for that."""
+        late = time.monotonic() > self.deadline
+        if late:
+            self.skipped.append(Trial(name, precision, "skipped", "not tried: the time limit was over"))
+        return late
+
+    def _round(self, name: str, wanted: Sequence[Candidate], *, block: int = 1, pause: float = 0.0) -> None:
         """Open, judge and time some candidates against the untuned model."""
         known = {(entry.candidate.file, entry.candidate.settings) for entry in self.entries}
-        fresh = [candidate for candidate in candidates if (candidate.file, candidate.settings) not in known]
+        fresh = [candidate for candidate in wanted if (candidate.file, candidate.settings) not in known]
         if not fresh:
             return
         entries: list[_Entry] = []
         runs: dict[str, Callable[[], object]] = {}
         for candidate in fresh:
+            if candidate is not self.base and self._late(candidate.name, candidate.precision):
+                continue
             self.tell(f"trying {candidate.name}")
             entry = _Entry(candidate)
             entries.append(entry)
@@ -297,20 +321,32 @@ class _Search:
                 entry.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
                 continue
             runs[candidate.name] = _call(backend, self.feeds)
+        self.entries += entries
+        if not runs:
+            return
         if UNTUNED not in runs:
             runs = {UNTUNED: _call(open_backend(self.model, self.base.settings), self.feeds), **runs}
+        glances = {label: _glance(label, call) for label, call in runs.items()}
+        for entry in entries:
+            glance = glances.get(entry.candidate.name)
+            if glance and min(glance.samples) > _HOPELESS * min(glances[UNTUNED].samples):
+                entry.latency, entry.hopeless = glance, True  # with it in every round there would be few rounds
+                del runs[entry.candidate.name]
+        self.tell(f"timing {len(runs)} ways, {self.seconds * _SHARES[name]:.0f} s")
         measured = measure_latency(runs, seconds=self.seconds * _SHARES[name], block=block, pause=pause, seed=self.seed)
         for entry in entries:
             if entry.candidate.name in measured:
                 entry.latency = measured[entry.candidate.name]
                 entry.ratio = entry.latency.ratio(measured[UNTUNED]).to_dict()
-        self.entries += entries
 
     def _judge(self, candidate: Candidate, backend: Backend) -> Outcome:
-        simulate = None
+        conversion = None
         if candidate.precision == "int8":
-            simulate = open_backend(candidate.file, Settings(optimization="disable")).run
-        return self.judge.judge(backend.run, candidate.precision, simulate=simulate)
+            if candidate.file not in self._conversions:
+                plain = open_backend(candidate.file, Settings(optimization="disable"))
+                self._conversions[candidate.file] = self.judge.loss(plain.run)
+            conversion = self._conversions[candidate.file]
+        return self.judge.judge(backend.run, candidate.precision, conversion=conversion)
 
     def _accepted(self) -> list[_Entry]:
         accepted = [entry for entry in self.entries if entry.accepted]
@@ -383,6 +419,8 @@ class _Search:
             status, reason = "rejected", outcome.reason
         elif chosen:
             status, reason = "chosen", ""
+        elif entry.hopeless:
+            status, reason = "accepted", f"slower: more than {_HOPELESS:.0f} times the untuned model at first glance"
         else:
             status, reason = "accepted", "slower"
         kept = self.model if entry.candidate.file == self.model else (file if chosen else None)
@@ -401,6 +439,17 @@ class _Search:
 
 def _silent(text: str) -> None:
     """Say nothing of ``text``."""
+
+
+def _glance(name: str, call: Callable[[], object]) -> Latency:
+    """Return a few calls' times, after one that is not counted."""
+    call()
+    samples = []
+    for _ in range(_GLANCE):
+        start = time.perf_counter()
+        call()
+        samples.append(max(time.perf_counter() - start, 1e-9))
+    return Latency(name, tuple(samples))
 
 
 def _call(backend: Backend, feeds: Mapping[str, Array]) -> Callable[[], object]:

@@ -1,0 +1,163 @@
+"""int8 variants of a model: onnxruntime's static quantization, calibrated once, written for any choice of operators.
+
+Weights are int8 with one step per output channel, activations uint8 with the range seen on the user's rows, as
+QuantizeLinear and DequantizeLinear pairs that onnxruntime and OpenVINO fuse into integer kernels. Dynamic
+quantization is not used: its ranges are those of the batch at hand, so that a row's result would depend on its
+companions.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from normdeploy.runtime.backend import Array
+from normdeploy.runtime.machine import Machine
+from normdeploy.runtime.tuning.equalize import equalize
+from normdeploy.runtime.tuning.lower import inline, quiet
+
+_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
+_LINEAR = ("Conv", "Gemm", "MatMul")
+_FIRST_OPSET = 13  # DequantizeLinear with a step per channel
+
+
+@dataclass(frozen=True)
+class Int8Recipe:
+    """How a network is quantized.
+
+    Args:
+        name: for the plan file.
+        equalized: apply cross-layer equalization first.
+        every_operator: quantize all operators that can be; otherwise only convolutions and matrix products.
+    """
+
+    name: str
+    equalized: bool
+    every_operator: bool
+
+
+INT8_RECIPES = (
+    Int8Recipe("int8", equalized=False, every_operator=True),
+    Int8Recipe("int8, linear layers only", equalized=False, every_operator=False),
+    Int8Recipe("int8, equalized", equalized=True, every_operator=True),
+)
+
+
+def saturates(machine: Machine) -> bool:
+    """Whether 8-bit kernels of ``machine`` can saturate.
+
+    Processors without dot-product instructions multiply pairs of uint8 and int8 into a 16-bit sum: 2 * 255 * 127 does
+    not fit, 2 * 255 * 64 does. For them weights are kept to 7 bits.
+    """
+    return not _DOT_PRODUCTS & set(machine.instructions)
+
+
+class _Reader:
+    """Calibration rows for onnxruntime's calibrator."""
+
+    def __init__(self, batches: Sequence[Mapping[str, Array]]) -> None:
+        self._next = iter(batches)
+
+    def get_next(self) -> Mapping[str, Array] | None:
+        return next(self._next, None)
+
+
+class Quantizer:
+    """Writes int8 variants of one model; the ranges of its activations are taken once.
+
+    Args:
+        path: the float32 model.
+        calibration: batches of the user's data.
+        machine: the processor the variants will run on.
+
+    Raises:
+        GraphError: the model is too large for the quantizer.
+    """
+
+    def __init__(self, path: Path, calibration: Sequence[Mapping[str, Array]], machine: Machine) -> None:
+        model = inline(path)
+        for index, node in enumerate(model.graph.node):
+            node.name = node.name or f"{node.op_type}_{index}"  # the quantizer chooses nodes by name
+        opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+        if opset < _FIRST_OPSET:
+            model = onnx.version_converter.convert_version(model, _FIRST_OPSET)
+        self._plain = onnx.shape_inference.infer_shapes(model)
+        self._calibration = calibration
+        self._reduce = saturates(machine)
+        self._ready: dict[bool, tuple[onnx.ModelProto, Any, int]] = {}
+
+    def operators(self, recipe: Int8Recipe) -> list[str]:
+        """Return the names of the nodes that ``recipe`` quantizes, in the order of the graph."""
+        types = set(_types(recipe))
+        return [node.name for node in self._plain.graph.node if node.op_type in types]
+
+    def is_linear(self, name: str) -> bool:
+        """Whether the node of that name is a convolution or matrix product: where the time goes."""
+        return any(node.op_type in _LINEAR for node in self._plain.graph.node if node.name == name)
+
+    def write(self, target: Path, recipe: Int8Recipe, *, only: Sequence[str] = (), keep: Sequence[str] = ()) -> int:
+        """Write a variant.
+
+        Args:
+            target: where.
+            recipe: which kinds of operators, and whether to equalize first.
+            only: names of the nodes to quantize; all of the recipe's kinds where empty.
+            keep: names of nodes that stay in float32.
+
+        Returns:
+            How many pairs of layers were equalized.
+        """
+        from onnxruntime.quantization import QDQQuantizer, QuantType
+
+        model, ranges, pairs = self._prepared(recipe.equalized)
+        with quiet():
+            quantizer = QDQQuantizer(
+                copy.deepcopy(model),
+                True,  # per channel
+                self._reduce,
+                QuantType.QInt8,  # weights
+                QuantType.QUInt8,  # activations
+                copy.deepcopy(ranges),
+                list(only),
+                list(keep),
+                _types(recipe),
+                {},
+            )
+            quantizer.quantize_model()
+            quantizer.model.save_model_to_file(str(target))
+        return pairs
+
+    def _prepared(self, equalized: bool) -> tuple[onnx.ModelProto, Any, int]:
+        """Return the model, equalized or not, the ranges of its activations, and how many pairs were equalized."""
+        if equalized not in self._ready:
+            model = copy.deepcopy(self._plain)
+            pairs = equalize(model) if equalized else 0
+            self._ready[equalized] = (model, self._ranges(model), pairs)
+        return self._ready[equalized]
+
+    def _ranges(self, model: onnx.ModelProto) -> Any:
+        from onnxruntime.quantization import CalibrationMethod, create_calibrator
+
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            source = Path(folder) / "model.onnx"
+            onnx.save(model, source)
+            calibrator = create_calibrator(
+                source,
+                None,
+                augmented_model_path=str(Path(folder) / "augmented.onnx"),
+                calibrate_method=CalibrationMethod.MinMax,
+            )
+            calibrator.collect_data(_Reader(self._calibration))
+            return calibrator.compute_data()
+
+
+def _types(recipe: Int8Recipe) -> list[str]:
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    return sorted({*QDQRegistry, *QLinearOpsRegistry}) if recipe.every_operator else list(_LINEAR)
