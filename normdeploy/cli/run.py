@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
-from normdeploy.errors import InputError, UsageError
+from normdeploy.errors import UsageError
 
 
 def run(
@@ -62,6 +62,8 @@ def _feeds(texts: list[str], names: list[str]) -> dict[str, Any]:
         UsageError: a name is missing or given twice.
         InputError: a file is missing or holds no plain arrays.
     """
+    from normdeploy.runtime.samples import read_arrays
+
     feeds: dict[str, Any] = {}
     for text in texts:
         name, equals, rest = text.partition("=")
@@ -83,25 +85,3 @@ def _feeds(texts: list[str], names: list[str]) -> dict[str, Any]:
                 raise UsageError(f"input {key} is given twice; expected each input once")
             feeds[key] = value
     return feeds
-
-
-def read_arrays(path: Path) -> Any:
-    """Return the array of a .npy file, or a dict of the arrays of a .npz file.
-
-    Raises:
-        InputError: it is missing or holds no plain arrays.
-    """
-    import numpy as np
-
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; expected a .npy or .npz file: check the path")
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(
-            f"{path} cannot be read as .npy or .npz: {error}; expected plain arrays saved by numpy"
-        ) from error
-    if isinstance(loaded, np.lib.npyio.NpzFile):
-        with loaded:
-            return {key: loaded[key] for key in loaded.files}
-    return loaded

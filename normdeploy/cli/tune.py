@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,32 +14,52 @@ from normdeploy.cli import options
 def tune(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX file.")],
     budget: Annotated[
-        str, typer.Option("--budget", metavar="BUDGET", help="exact, or a loss such as top1=0.5% or rel=1e-2.")
-    ] = "exact",
+        str | None,
+        typer.Option("--budget", metavar="BUDGET", help="exact (default), or a loss such as top1=0.5% or rel=1e-2."),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", metavar="FILE", help="Inputs of yours (.npy or .npz); needed for a loss."),
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Samples per timed call.")] = 8,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Repeat what MODEL.plan.json says, on this machine. Options given here win."),
+    ] = False,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch", metavar="N", min=1, help="Samples per timed call; 8 by default.")
+    ] = None,
     sizes: options.Sizes = None,
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="Time for all timing.")] = 40.0,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="S", min=0.1, help="Time for all timing; 40 by default.")
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option("--time-limit", metavar="S", min=1, help="Nothing new is tried after this; 900 by default."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Find the fastest plan within the budget, save it beside the model, and say what was tried."""
     from rich.console import Console
 
     from normdeploy import runtime
-    from normdeploy.cli.run import read_arrays
 
-    rows = None if data is None else read_arrays(data)
+    asked: dict[str, Any] = {
+        "budget": budget,
+        "batch_size": batch_size,
+        "sizes": options.read_sizes(sizes) or None,
+        "seconds": seconds,
+        "time_limit": time_limit,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    started = time.monotonic()
     with Console(stderr=True).status("tuning") as status:
-        plan = runtime.tune(
-            model,
-            data=rows,
-            budget=budget,
-            batch_size=batch_size,
-            sizes=options.read_sizes(sizes),
-            seconds=seconds,
-            progress=status.update,
-        )
+
+        def tell(text: str) -> None:
+            minutes, rest = divmod(int(time.monotonic() - started), 60)
+            status.update(f"tuning [{minutes}:{rest:02}] {text}")
+
+        if again:
+            plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
+        else:
+            plan = runtime.tune(model, data=data, progress=tell, **given)
     typer.echo(plan.to_json() if as_json else f"{plan.summary()}\nwrote {plan.path}")

@@ -52,9 +52,9 @@ def verify(
         return
 
     from normdeploy import sources
-    from normdeploy.cli.run import read_arrays
     from normdeploy.graph import load_graph
     from normdeploy.report import console
+    from normdeploy.runtime.samples import read_arrays
     from normdeploy.verify import verify as run_verifier
     from normdeploy.verify.certificate import certificate_path
     from normdeploy.verify.certificate import certify as write_certificate

@@ -9,9 +9,10 @@ Names are loaded when first used, so that a worker that only predicts does not i
     bench(path, *, against=(), inputs=None, sizes=None, batch_sizes=(1, 8), threads=None, seconds=5.0, rounds=None,
           plan=None, peers=None, memory=True, seed=0) -> BenchResult      .to_json() .summary() .plot(path)
         against: modules, SOURCE strings or ONNX files
-    tune(path, *, data=None, reference=None, budget=None, batch_size=8, sizes=None, seconds=40.0, seed=0,
-         progress=None) -> Plan                                           .summary() .to_json() .chosen .trials .path
+    tune(path, *, data=None, reference=None, budget=None, batch_size=8, sizes=None, seconds=40.0, time_limit=900.0,
+         seed=0, progress=None) -> Plan                                   .summary() .to_json() .chosen .trials .path
         progress: a function of (sentence)
+    retune(plan, *, data=None, reference=None, progress=None, **options of tune) -> Plan
     predict(path, data, out, *, plan=None, batch_size=64, engine="local", workers=None, columns=None,
             images=None, overwrite=False, progress=None) -> BulkResult             .rows .bad .out .bad_file .summary()
         progress: a function of (rows done, rows in all or None)
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
     from normdeploy.runtime.providers import Provider, find_providers
     from normdeploy.runtime.settings import Settings
     from normdeploy.runtime.triton import package_triton
+    from normdeploy.runtime.tuning.again import retune
     from normdeploy.runtime.tuning.search import tune
 
 _LAZY = {
+    "retune": "tuning.again",
     "tune": "tuning.search",
     "package_triton": "triton",
     "BulkResult": "bulk",
@@ -87,6 +90,7 @@ __all__ = [
     "paired_ratio",
     "plan_path",
     "predict",
+    "retune",
     "this_machine",
     "tune",
 ]

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,6 +86,8 @@ class Plan:
         machine: where it was measured.
         trials: everything that was tried, the chosen one included.
         file_digest: SHA-256 of the chosen trial's file.
+        request: the options of ``tune`` that made it, so that it can be repeated elsewhere; "data" and "reference" are
+            files (relative to the model where they lie beside it) or None.
         path: where the plan was saved; None before.
     """
 
@@ -96,6 +98,7 @@ class Plan:
     machine: Machine
     trials: tuple[Trial, ...]
     file_digest: str
+    request: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
 
     @property
@@ -121,6 +124,7 @@ class Plan:
             "data": self.data,
             "machine": self.machine.to_dict(),
             "file_digest": self.file_digest,
+            "request": dict(self.request),
             "trials": [trial.to_dict() for trial in self.trials],
         }
         return json.dumps(fields, indent=indent) + "\n"
@@ -136,6 +140,14 @@ class Plan:
             reason = f": {trial.reason}" if trial.reason else ""
             lines.append(f"  {trial.status:<8} {trial.name}{time}{loss}{reason}")
         return "\n".join(lines)
+
+    @property
+    def command(self) -> str:
+        """The command that tunes the model again, on the machine where it is typed."""
+        lossy = self.budget != "exact"
+        return f"normdeploy tune {self.model} --again" + (
+            " --data FILE" if lossy and self.request.get("data") is None else ""
+        )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Plan:
         """Write the plan and return it with its path."""
@@ -170,6 +182,7 @@ class Plan:
                 machine=Machine.from_dict(values["machine"]),
                 trials=tuple(Trial.from_dict(trial) for trial in values["trials"]),
                 file_digest=values["file_digest"],
+                request=values.get("request", {}),
                 path=file,
             )
         except (KeyError, TypeError) as error:

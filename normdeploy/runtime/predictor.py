@@ -282,7 +282,8 @@ def load(path: str | os.PathLike[str], *, plan: Plan | str | os.PathLike[str] | 
         file, settings = plan.resolve(model)
     except PlanMismatch as mismatch:
         warnings.warn(
-            f"the plan for {plan.model} is not used: {mismatch}. The model runs untuned in float32: tune it again here",
+            f"the plan for {plan.model} is not used: {mismatch}. The model runs untuned in float32; "
+            f"to tune it again here: {plan.command}",
             PlanWarning,
             stacklevel=2,
         )

@@ -1,8 +1,9 @@
-"""Made-up inputs that fit a model's description, for timing and warming up."""
+"""Inputs from files, and made-up ones that fit a model's description, for timing and warming up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -68,3 +69,23 @@ def tile_samples(specs: Sequence[TensorSpec], inputs: Mapping[str, Array], batch
             array = np.ascontiguousarray(array[np.arange(batch) % len(array)])
         tiled[spec.name] = array
     return tiled
+
+
+def read_arrays(path: Path) -> Array | dict[str, Array]:
+    """Return the array of a .npy file, or a dict of the arrays of a .npz file.
+
+    Raises:
+        InputError: it is missing or holds no plain arrays.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; expected a .npy or .npz file: check the path")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(
+            f"{path} cannot be read as .npy or .npz: {error}; expected plain arrays saved by numpy"
+        ) from error
+    if isinstance(loaded, np.lib.npyio.NpzFile):
+        with loaded:
+            return {key: loaded[key] for key in loaded.files}
+    return np.asarray(loaded)

@@ -47,6 +47,19 @@ def test_tune_then_run_with_the_plan(home: Path) -> None:
     np.testing.assert_allclose(np.load(home / "y.npy"), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_tune_again_repeats_what_the_plan_says(home: Path) -> None:
+    net = home / "net.onnx"
+    _run("tune", net, "--data", home / "x.npy", "--seconds", "0.3", "--batch", "2")
+    plan = json.loads(_run("tune", net, "--again", "--seconds", "0.2", "--json"))
+    assert plan["request"] | {"sizes": {}} == {
+        "data": "x.npy", "reference": None, "batch_size": 2, "sizes": {}, "seconds": 0.2, "time_limit": 900.0,
+        "seed": 0,
+    }  # fmt: skip
+    (home / "net.plan.json").unlink()
+    refused = CliRunner().invoke(app, ["tune", str(net), "--again"])
+    assert refused.exit_code == 2
+
+
 def test_sizes_of_dynamic_dimensions(home: Path) -> None:
     net = home / "net.onnx"
     refused = CliRunner().invoke(app, ["package", str(net), "--triton", str(home / "repo")])

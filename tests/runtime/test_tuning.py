@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import time
+import warnings
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +16,7 @@ from onnx import numpy_helper
 
 from normdeploy.errors import InputError, UsageError
 from normdeploy.graph import Evaluator
-from normdeploy.runtime import Plan, Settings, load, this_machine, tune
+from normdeploy.runtime import Plan, PlanWarning, Settings, load, retune, this_machine, tune
 from normdeploy.runtime.settings import OPENVINO_RUNTIME
 from normdeploy.runtime.tuning import search
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
@@ -245,3 +247,94 @@ def test_all_providers_that_are_there(convnet):
             assert any(provider.name.removesuffix("ExecutionProvider") in trial.name for trial in plan.trials)
         else:
             assert skipped[provider.name] == provider.reason
+
+
+def _elsewhere(plan: Plan) -> None:
+    """Change the plan file as if another machine had written it."""
+    fields = json.loads(plan.path.read_text())
+    fields["machine"]["processor"] = "another"
+    plan.path.write_text(json.dumps(fields))
+
+
+def test_a_plan_from_elsewhere_names_the_command_that_tunes_again(convnet):
+    np.save(convnet.with_name("rows.npy"), _images(40))
+    plan = tune(convnet, data=convnet.with_name("rows.npy"), budget="rel=20%", seconds=0.5, batch_size=3)
+    assert plan.request["data"] == "rows.npy"
+    _elsewhere(plan)
+    with pytest.warns(PlanWarning, match=r"processor.*another there.*: normdeploy tune conv.onnx --again$"):
+        load(convnet, plan=plan.path)
+    # what that command does
+    found = retune(plan.path)
+    assert (found.budget, found.data, found.request) == (plan.budget, plan.data, plan.request)
+    assert "batch 3" in found.data
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(convnet, plan=plan.path)
+
+
+def test_tuning_again_asks_for_rows_that_the_plan_cannot_name(convnet):
+    x = _images(40)
+    plan = tune(convnet, data=x, budget="rel=20%", seconds=0.5)
+    assert plan.request["data"] is None
+    assert plan.command.endswith("--again --data FILE")
+    with pytest.raises(UsageError, match=r"does not say on which file of rows.*--data FILE"):
+        retune(plan.path)
+    assert retune(plan.path, data=x, seconds=0.3).request["seconds"] == 0.3
+    np.save(convnet.with_name("gone.npy"), x)
+    plan = tune(convnet, data=convnet.with_name("gone.npy"), budget="rel=20%", seconds=0.5)
+    convnet.with_name("gone.npy").unlink()
+    with pytest.raises(UsageError, match=r"'gone\.npy', which is no file here"):
+        retune(plan.path)
+
+
+def test_tuning_again_needs_the_module_it_was_held_against(linear):
+    path, weight, bias = linear
+    module = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.from_numpy(weight.T))
+        module.bias.copy_(torch.from_numpy(bias))
+    plan = tune(path, reference=module, seconds=0.3)
+    with pytest.raises(UsageError, match="reference 'Linear', which is no file here"):
+        retune(plan.path)
+    assert retune(plan.path, reference=module).chosen.loss["rounding"] <= 1
+
+
+def test_nothing_new_is_tried_after_the_time_limit(convnet):
+    plan = tune(convnet, data=_images(40), budget="rel=20%", seconds=0.5, time_limit=1e-3)
+    assert plan.chosen.name == "untuned"
+    late = [trial for trial in plan.trials if "the time limit was over" in trial.reason]
+    assert len(late) >= 5
+    assert all(trial.status == "skipped" for trial in plan.trials if trial.name != "untuned")
+
+
+def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, monkeypatch):
+    original = search.open_backend
+
+    class Slow:
+        def __init__(self, real):
+            self.real, self.calls, self.inputs = real, 0, real.inputs
+
+        def run(self, feeds):
+            self.calls += 1
+            time.sleep(0.05)
+            return self.real.run(feeds)
+
+    made = []
+
+    def opened(path, settings):
+        real = original(path, settings)
+        if settings.optimization != "basic":
+            return real
+        made.append(Slow(real))
+        return made[-1]
+
+    monkeypatch.setattr(search, "open_backend", opened)
+    plan = tune(convnet, seconds=1.0)
+    slow = [trial for trial in plan.trials if "optimization basic" in trial.name and "parallel" not in trial.name]
+    assert slow
+    for trial in slow:
+        assert trial.status == "accepted"
+        assert "at first glance" in trial.reason
+        assert trial.latency["median_s"] >= 0.05
+        assert trial.loss["rounding"] <= 1
+    assert max(backend.calls for backend in made) < 40

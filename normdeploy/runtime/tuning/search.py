@@ -30,7 +30,7 @@ from normdeploy.runtime.machine import this_machine, usable_cores
 from normdeploy.runtime.plan import Plan, Status, Trial, model_digest, plan_path
 from normdeploy.runtime.predictor import check_feeds
 from normdeploy.runtime.providers import default_settings, find_providers, float32_options
-from normdeploy.runtime.samples import make_samples, tile_samples
+from normdeploy.runtime.samples import make_samples, read_arrays, tile_samples
 from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_RUNTIME, TENSORRT, Settings
 from normdeploy.runtime.tuning import candidates
 from normdeploy.runtime.tuning.budget import Budget, parse_budget
@@ -85,8 +85,8 @@ def tune(
 
     Args:
         path: the ONNX file.
-        data: the user's rows: an array for a model of one input, or a dict of arrays by input name. Needed for a lossy
-            budget: it is measured, and int8 is calibrated, on them.
+        data: the user's rows: an array for a model of one input, a dict of arrays by input name, or a .npy or .npz file
+            of them. Needed for a lossy budget: it is measured, and int8 is calibrated, on them.
         reference: whose float64 evaluation is the truth: a torch module, an ONNX file or graph; the file itself by
             default.
         budget: "exact" (default), "top1=0.5%" or "rel=1e-2".
@@ -114,10 +114,29 @@ def tune(
         )
     deadline = time.monotonic() + time_limit
     tell = progress or _silent
+    request = {
+        "data": _as_file(data, model),
+        "reference": _as_file(reference, model) or (None if reference is None else type(reference).__name__),
+        "batch_size": batch_size,
+        "sizes": dict(sizes or {}),
+        "seconds": seconds,
+        "time_limit": time_limit,
+        "seed": seed,
+    }
+    if isinstance(data, (str, os.PathLike)):
+        data = read_arrays(Path(data))
     with tempfile.TemporaryDirectory() as folder:
         search = _Search(model, limit, data, reference, batch_size, sizes, seconds, deadline, seed, tell, Path(folder))
         winner = search.run()
-        return search.save(winner)
+        return search.save(winner, request)
+
+
+def _as_file(value: Any, model: Path) -> str | None:
+    """Return where a file lies, from the model's folder where it lies below that; None for what is no file."""
+    if not isinstance(value, (str, os.PathLike)):
+        return None
+    path, folder = Path(value).absolute(), model.absolute().parent
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
 
 
 class _Search:
@@ -192,6 +211,8 @@ class _Search:
                 yield named(entry[1], self.model, entry[0], entry[0])
         fast = best if best.provider == CPU else replace(self.base.settings, provider=CPU, options=())
         yield from self._int8(fast)
+        if self._late("float16", "float16"):
+            return
         target = self.workspace / "float16.onnx"
         try:
             write_float16(self.model, target)
@@ -391,7 +412,7 @@ class _Search:
 
     # the plan ---------------------------------------------------------------------------------------------------
 
-    def save(self, winner: _Entry) -> Plan:
+    def save(self, winner: _Entry, request: Mapping[str, Any]) -> Plan:
         """Copy the winner's variant beside the model and write the plan."""
         file = self.model
         if winner.candidate.file != self.model:
@@ -407,6 +428,7 @@ class _Search:
             machine=this_machine(),
             trials=(*trials, *self.skipped),
             file_digest=model_digest(file),
+            request=request,
         )
         return plan.save(plan_path(self.model), overwrite=True)
 
