@@ -39,7 +39,7 @@ class ExportResult:
         verdict: the verifier's; None with ``verify=False``.
         program: the graph as written.
         plain: the graph as traced, before any rewriting.
-        notes: sentences for the user, such as "the model was in training mode".
+        notes: sentences for the user, such as "the model was in training mode", and what the doctor calls an error.
         seconds: time of "trace", "rewrite" and "verify", s.
     """
 
@@ -149,7 +149,15 @@ def export(
     started = time.perf_counter()
     verdict = _write_proven(program, target, prove if verify else None, overwrite=overwrite)
     seconds["verify"] = time.perf_counter() - started
-    return ExportResult(target, ledger, verdict, program, traced.model, list(traced.notes), seconds)
+    notes = [*traced.notes, *_errors_held(model)]
+    return ExportResult(target, ledger, verdict, program, traced.model, notes, seconds)
+
+
+def _errors_held(model: nn.Module) -> list[str]:
+    """Return what the doctor calls an error without running the model: a faithful export deploys it all the same."""
+    from normdeploy.inspect import inspect as run_inspection
+
+    return [f"{f.where}: {f.what}; {f.remedy}" for f in run_inspection(model) if f.severity == "error"]
 
 
 def fold(

@@ -1,0 +1,40 @@
+"""What the public functions add to the rooms they compose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import conventions_by_hand as by_hand
+import pytest
+import torch
+from torch import nn
+
+import normdeploy as nd
+
+SAMPLES = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+
+
+def test_export_says_what_the_doctor_calls_an_error(tmp_path: Path) -> None:
+    """A faithful export of a broken normalization is a broken deployment: equal, and not silently so."""
+    untracked = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 2))
+    result = nd.export(untracked, SAMPLES, tmp_path / "net.onnx", verify="quick")
+    assert any(note.startswith("1: ") and "no running statistics" in note for note in result.notes)
+    assert result.verdict is not None
+    assert result.verdict.check("companions").status == "note"
+    assert "the reference itself mixes the samples of a batch" in result.verdict.summary()
+
+
+def test_export_of_running_layernorm_statistics_is_not_silent(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), by_hand.L2(8), nn.Linear(8, 2))
+    model.train()
+    model(SAMPLES)
+    result = nd.export(model.eval(), SAMPLES, tmp_path / "net.onnx", dynamic_shapes={}, verify="quick")
+    assert any("running statistics of shape [6, 1]" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(8), by_hand.B2(8)])
+def test_nothing_is_said_of_sound_norms(norm: nn.Module, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), norm, nn.Linear(8, 2))
+    model(SAMPLES)
+    assert nd.export(model.eval(), SAMPLES, tmp_path / "net.onnx", verify=False).notes == []
