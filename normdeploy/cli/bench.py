@@ -37,24 +37,31 @@ def bench(
     if plot is not None:
         require_writable(plot, overwrite=overwrite)
 
+    from rich.console import Console
+
     from normdeploy import runtime, sources
+    from normdeploy.inputs import parse_arguments
 
     contenders: list[Any] = []
     for other in against or []:
         if sources.is_source(other):
-            contenders.append(options.load_model(other, arguments, weights, unsafe_pickle=unsafe_pickle))
+            module = options.load_model(other, arguments, weights, unsafe_pickle=unsafe_pickle)
+            given = parse_arguments(arguments or [])
+            contenders.append(runtime.ModuleSource(other, given, weights, unsafe_pickle, module))
         else:
             load_graph(other)
             contenders.append(other)
-    result = runtime.bench(
-        model,
-        against=contenders,
-        sizes=options.read_sizes(sizes),
-        batch_sizes=_counts("--batch", batches),
-        threads=None if threads is None else _counts("--threads", threads),
-        seconds=seconds,
-        plan=plan,
-    )
+    with Console(stderr=True).status("bench") as status:
+        result = runtime.bench(
+            model,
+            against=contenders,
+            sizes=options.read_sizes(sizes),
+            batch_sizes=_counts("--batch", batches),
+            threads=None if threads is None else _counts("--threads", threads),
+            seconds=seconds,
+            plan=plan,
+            progress=lambda text: status.update(f"bench: {text}"),
+        )
     if plot is not None:
         result.plot(plot, overwrite=overwrite)
     typer.echo(result.to_json() if as_json else result.summary())

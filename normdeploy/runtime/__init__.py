@@ -7,8 +7,8 @@ Names are loaded when first used, so that a worker that only predicts does not i
     measure_latency({name: callable}, *, rounds=None, seconds=5.0, warmup=3, seed=0) -> {name: Latency}
         interleaved timing of anything; Latency.median .quartiles .ratio(other)
     bench(path, *, against=(), inputs=None, sizes=None, batch_sizes=(1, 8), threads=None, seconds=5.0, rounds=None,
-          plan=None, peers=None, memory=True, seed=0) -> BenchResult      .to_json() .summary() .plot(path)
-        against: modules, SOURCE strings or ONNX files
+          plan=None, peers=None, memory=True, seed=0, progress=None) -> BenchResult  .to_json() .summary() .plot(path)
+        against: modules, SOURCE strings, ModuleSource(source, arguments, weights) or ONNX files
     tune(path, *, data=None, reference=None, budget=None, batch_size=8, sizes=None, seconds=40.0, time_limit=900.0,
          seed=0, progress=None) -> Plan                                   .summary() .to_json() .chosen .trials .path
         progress: a function of (sentence)
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from normdeploy.runtime.bulk import BulkResult, ImageOptions, predict
     from normdeploy.runtime.latency import Latency, Ratio, measure_latency, paired_ratio
     from normdeploy.runtime.machine import Machine, this_machine
+    from normdeploy.runtime.peers import ModuleSource
     from normdeploy.runtime.plan import Plan, Trial, plan_path
     from normdeploy.runtime.predictor import CertificateWarning, PlanWarning, Predictor, load
     from normdeploy.runtime.providers import Provider, find_providers
@@ -51,6 +52,7 @@ _LAZY = {
     "CertificateWarning": "predictor",
     "Latency": "latency",
     "Machine": "machine",
+    "ModuleSource": "peers",
     "Plan": "plan",
     "PlanWarning": "predictor",
     "Predictor": "predictor",
@@ -74,6 +76,7 @@ __all__ = [
     "ImageOptions",
     "Latency",
     "Machine",
+    "ModuleSource",
     "Plan",
     "PlanWarning",
     "Predictor",

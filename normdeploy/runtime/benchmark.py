@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normdeploy.errors import UsageError
+from normdeploy.errors import ModelError, UsageError
 from normdeploy.files import written_whole
 from normdeploy.runtime.backend import Array, TensorSpec
 from normdeploy.runtime.latency import Latency, Ratio, measure_latency
 from normdeploy.runtime.machine import this_machine, usable_cores
-from normdeploy.runtime.memory import Footprint, measure_footprint
+from normdeploy.runtime.memory import Footprint, measure_footprint, measure_module_footprint
 from normdeploy.runtime.peers import (
     COMPILED,
     EAGER,
     PEERS,
     FileContestant,
     ModuleContestant,
+    ModuleSource,
     Run,
     file_peers,
     plain_export,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 OURS, TUNED = "normdeploy", "normdeploy tuned"
 SCHEMA = 1
+_SESSIONS = 3
 Contestant = FileContestant | ModuleContestant
 
 
@@ -119,13 +121,16 @@ class BenchResult:
 
     def summary(self) -> str:
         """Return a table for the console."""
-        lines = [f"{self.model}  (ratio: time over {OURS}'s in the same rounds, with its 95 % interval)"]
+        lines = [
+            f"{self.model}  (ratio: time over {OURS}'s in the same rounds, with its 95 % interval; "
+            "off by: largest difference of outputs to ours)"
+        ]
         for row in self.rows:
             low, high = row.latency.quartiles
             ratio = f"{row.ratio.value:6.2f}x [{row.ratio.low:.2f}, {row.ratio.high:.2f}]"
             lines.append(
                 f"batch {row.batch:<3} threads {row.threads:<2} {row.name:<28} {row.latency.median * 1e3:9.3f} ms"
-                f"  [{low * 1e3:.3f}, {high * 1e3:.3f}]  {ratio}"
+                f"  {f'[{low * 1e3:.3f}, {high * 1e3:.3f}]':<18} {ratio:<24} off by {row.difference:.0e}"
             )
         for name, footprint in self.footprints.items():
             lines.append(
@@ -174,13 +179,17 @@ def bench(
     peers: Sequence[str] | None = None,
     memory: bool = True,
     seed: int = 0,
+    progress: Callable[[str], None] | None = None,
 ) -> BenchResult:
     """Time a model against the other ways to run the same network, interleaved in one run.
 
+    The rounds of a cell are shared between three fresh sessions of each file: where its buffers and threads happen to
+    lie makes one session of a file differ from another for as long as both live.
+
     Args:
         path: the ONNX file to judge.
-        against: what it was made from: a torch module or a SOURCE string (then eager, compiled and plainly exported
-            torch run too), or an ONNX file; or a sequence of these.
+        against: what it was made from: a torch module, a SOURCE string or a `ModuleSource` (then eager, compiled and
+            plainly exported torch run too), or an ONNX file; or a sequence of these.
         inputs: the user's own samples; made up where missing.
         sizes: sizes of dynamic dimensions other than the batch, by word.
         batch_sizes: samples per call; ignored where the model fixes its batch.
@@ -191,6 +200,7 @@ def bench(
         peers: which of `normdeploy.runtime.peers.PEERS`; by default all.
         memory: measure peak memory and load time, each in a fresh process.
         seed: of the made-up inputs and of the order within rounds.
+        progress: called with a sentence before each step.
 
     Returns:
         BenchResult: rows, footprints and what was skipped with the reason.
@@ -205,6 +215,7 @@ def bench(
     counts = tuple(threads) if threads else tuple(dict.fromkeys((1, usable_cores())))
     if min((*counts, *batch_sizes), default=0) < 1:
         raise UsageError(f"batch_sizes={tuple(batch_sizes)}, threads={counts}; expected sizes of at least 1")
+    tell = progress or _silent
     ours = load(path)
     specs = ours.inputs
     batches = (ours.fixed_batch,) if ours.fixed_batch else tuple(dict.fromkeys(batch_sizes))
@@ -227,6 +238,7 @@ def bench(
             label = f" ({_label(reference)})" if len(references) > 1 else ""
             sub = folder / str(index)
             sub.mkdir()
+            tell("making the other contestants")
             for found in _contestants(reference, stack, sub, label, wanted, specs, feeds_of(max(2, *batches))):
                 if isinstance(found, tuple):
                     skipped[found[0]] = found[1]
@@ -236,20 +248,30 @@ def bench(
         for count in counts:
             with _torch_threads(count):
                 for batch in batches:
+                    tell(f"batch {batch}, {count} threads")
                     rows += _cell(contestants, feeds_of(batch), batch, count, skipped, seconds, rounds, seed)
         footprints: dict[str, Footprint] = {}
         if memory:
             feeds, count = feeds_of(batches[-1]), counts[-1]
             for contestant in contestants:
-                if isinstance(contestant, FileContestant):
-                    settings = contestant.settings if contestant.name == TUNED else contestant.with_threads(count)
-                    footprints[contestant.name] = measure_footprint(contestant.path, settings, feeds)
-                else:
-                    skipped[f"{contestant.name} (memory)"] = "a module object cannot be rebuilt in a fresh process"
+                tell(f"memory of {contestant.name}, in a fresh process")
+                try:
+                    footprints[contestant.name] = _footprint(contestant, feeds, count)
+                except ModelError as error:
+                    skipped[f"{contestant.name} (memory)"] = str(error)
     return BenchResult(Path(path).name, tuple(rows), footprints, skipped)
 
 
+def _footprint(contestant: Contestant, feeds: Mapping[str, Array], threads: int) -> Footprint:
+    if isinstance(contestant, ModuleContestant):
+        return measure_module_footprint(contestant, feeds, threads)
+    settings = contestant.settings if contestant.name == TUNED else contestant.with_threads(threads)
+    return measure_footprint(contestant.path, settings, feeds)
+
+
 def _label(reference: Any) -> str:
+    if isinstance(reference, ModuleSource):
+        return reference.source
     return Path(reference).name if isinstance(reference, (str, os.PathLike)) else type(reference).__name__
 
 
@@ -263,20 +285,21 @@ def _contestants(
     feeds: Mapping[str, Array],
 ) -> Iterator[Contestant | tuple[str, str]]:
     """Yield the contestants that one reference gives, and (name, reason) for each that is skipped."""
-    from normdeploy.sources import build, is_source
+    from normdeploy.sources import is_source
 
     if isinstance(reference, str) and is_source(reference):
-        reference = build(reference)
+        reference = ModuleSource(reference)
+    origin = reference if isinstance(reference, ModuleSource) else None
     if isinstance(reference, (str, os.PathLike)):
         yield from file_peers(Path(reference), folder, label, wanted)
         return
     from normdeploy.export.mode import evaluation_mode
 
-    module: nn.Module = reference
+    module: nn.Module = reference if origin is None else origin.build()
     stack.enter_context(evaluation_mode(module))
     for name, compiled in ((EAGER, False), (COMPILED, True)):
         if name in wanted:
-            yield ModuleContestant(name + label, module, compiled)
+            yield ModuleContestant(name + label, module, compiled, origin)
     try:
         plain = plain_export(module, feeds, specs, folder)
     except Exception as error:  # the exporter fails in many ways; the peers that need its file are skipped by name
@@ -312,26 +335,41 @@ def _cell(
 ) -> list[BenchRow]:
     runs: dict[str, Run] = {}
     outputs: dict[str, Sequence[Array]] = {}
-    for contestant in contestants:
-        try:
-            if contestant.name == TUNED and isinstance(contestant, FileContestant):
-                threads_of = contestant.settings.threads or threads  # a plan's thread count is part of the plan
-            else:
-                threads_of = threads
-            run = contestant.prepare(feeds, threads_of)
-            outputs[contestant.name] = run()
-            runs[contestant.name] = run
-        except Exception as error:
-            if contestant.name == OURS:
-                raise
-            skipped[contestant.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    measured = measure_latency(runs, rounds=rounds, seconds=seconds, seed=seed)
+    parts: list[dict[str, Latency]] = []
+    sessions = min(_SESSIONS, rounds) if rounds else _SESSIONS
+    for session in range(sessions):
+        for contestant in contestants if session % 2 == 0 else contestants[::-1]:
+            if session and (contestant.name not in runs or isinstance(contestant, ModuleContestant)):
+                continue
+            try:
+                run = contestant.prepare(feeds, _threads(contestant, threads))
+                outputs[contestant.name] = run()
+                runs[contestant.name] = run
+            except Exception as error:
+                if contestant.name == OURS:
+                    raise
+                skipped[contestant.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                runs.pop(contestant.name, None)
+        share = None if rounds is None else rounds // sessions + (session < rounds % sessions)
+        parts.append(measure_latency(runs, rounds=share, seconds=seconds / sessions, seed=seed + session))
+    measured = {name: Latency(name, sum((part[name].samples for part in parts), ())) for name in runs}
     return [
         BenchRow(
             name, batch, threads, latency, latency.ratio(measured[OURS]), _difference(outputs[name], outputs[OURS])
         )
         for name, latency in measured.items()
     ]
+
+
+def _threads(contestant: Contestant, threads: int) -> int:
+    """Return the cell's threads, or the plan's where the contestant is tuned: they are part of the plan."""
+    if isinstance(contestant, FileContestant) and contestant.name == TUNED:
+        return contestant.settings.threads or threads
+    return threads
+
+
+def _silent(text: str) -> None:
+    """Say nothing of ``text``."""
 
 
 def _difference(found: Sequence[Array], ours: Sequence[Array]) -> float:

@@ -16,6 +16,11 @@ _FLAGS = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
     "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "asimdhp", "i8mm", "bf16", "sve",
 )  # fmt: skip
+_REDUCED = (
+    ("bfloat16", frozenset({"avx512_bf16", "amx_bf16", "bf16"})),
+    ("float16", frozenset({"avx512_fp16", "asimdhp"})),
+)
+"""(precision, instruction sets that compute in it)."""
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino")
 
 
@@ -55,6 +60,11 @@ class Machine:
         """Return what differs, each as a phrase "cores: 2 here, 16 there" (``self`` is here, ``other`` there)."""
         mine, theirs = self.to_dict(), other.to_dict()
         return [f"{key}: {mine[key]} here, {theirs[key]} there" for key in mine if mine[key] != theirs[key]]
+
+
+def reduced_precision(machine: Machine) -> tuple[str, ...]:
+    """Return in which of "bfloat16" and "float16" the machine's processor computes."""
+    return tuple(precision for precision, needed in _REDUCED if needed & set(machine.instructions))
 
 
 def usable_cores() -> int:

@@ -12,27 +12,30 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normdeploy.errors import GraphError, MissingDependencyError
+from normdeploy.errors import GraphError, MissingDependencyError, UsageError
 from normdeploy.runtime.backend import Array, TensorSpec, open_backend
+from normdeploy.runtime.machine import reduced_precision, this_machine
+from normdeploy.runtime.providers import float32_options
 from normdeploy.runtime.settings import CPU, OPENVINO_RUNTIME, Settings
 
 if TYPE_CHECKING:
     from torch import nn
 
 EAGER, COMPILED = "torch eager", "torch.compile"
-PLAIN, SLIM, SIMPLIFIED, OPENVINO = (
+PLAIN, SLIM, SIMPLIFIED, OPENVINO, OPENVINO_EXACT = (
     "torch.onnx + onnxruntime",
     "onnxslim + onnxruntime",
     "onnxsim + onnxruntime",
     "OpenVINO",
+    "OpenVINO, told float32",
 )
-PEERS = (EAGER, COMPILED, PLAIN, SLIM, SIMPLIFIED, OPENVINO)
+PEERS = (EAGER, COMPILED, PLAIN, SLIM, SIMPLIFIED, OPENVINO, OPENVINO_EXACT)
 
 Run = Callable[[], Sequence[Array]]
 
@@ -56,12 +59,74 @@ class FileContestant:
 
 
 @dataclass(frozen=True)
+class ModuleSource:
+    """How a torch module is built, here or in another process.
+
+    Args:
+        source: SOURCE, as ``path/to/file.py:Name`` or ``package.module:Name``.
+        arguments: of the class or function.
+        weights: the file of its trained weights, if any.
+        unsafe_pickle: that file may hold Python objects.
+        module: the module, where it has been built already.
+    """
+
+    source: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    weights: Path | None = None
+    unsafe_pickle: bool = False
+    module: nn.Module | None = None
+
+    def build(self) -> nn.Module:
+        """Return the module; build it first where that was not done.
+
+        Raises:
+            SourceError: it cannot be built.
+            WeightsError: the weights do not fit.
+        """
+        from normdeploy.export.weights import load_weights, read_weights
+        from normdeploy.sources import build
+
+        if self.module is not None:
+            return self.module
+        module: nn.Module = build(self.source, self.arguments)
+        if self.weights is not None:
+            load_weights(module, read_weights(self.weights, unsafe_pickle=self.unsafe_pickle))
+        return module
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dict that another process in the same folder builds the module from."""
+        from normdeploy.sources import source_file, split_source
+
+        file = source_file(self.source)
+        return {
+            "source": self.source if file is None else f"{file}:{split_source(self.source)[1]}",
+            "arguments": dict(self.arguments),
+            "weights": None if self.weights is None else str(self.weights.absolute()),
+            "unsafe_pickle": self.unsafe_pickle,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModuleSource:
+        """Build from ``to_dict``'s form."""
+        weights = values["weights"]
+        return cls(**{**values, "weights": None if weights is None else Path(weights)})
+
+
+@dataclass(frozen=True)
 class ModuleContestant:
-    """A torch module, eager or compiled with freezing (weights as constants, which lets inductor fold)."""
+    """A torch module, eager or compiled with freezing (weights as constants, which lets inductor fold).
+
+    Args:
+        name: for the table.
+        module: in evaluation mode.
+        compiled: with torch.compile.
+        origin: how another process can build it; None for a module that was given as an object.
+    """
 
     name: str
     module: nn.Module
     compiled: bool
+    origin: ModuleSource | None = None
 
     def prepare(self, feeds: Mapping[str, Array], threads: int) -> Run:  # noqa: ARG002 - set globally per cell
         """Return a function that calls the module on ``feeds``; compiles at once where asked to."""
@@ -178,6 +243,13 @@ def simplified(path: Path, folder: Path) -> Path:
     return target
 
 
+def _told_float32(path: Path, label: str) -> FileContestant:
+    if not reduced_precision(this_machine()):
+        raise UsageError(f"the same as {OPENVINO} here: this processor computes in no less than float32")
+    settings = Settings(provider=OPENVINO_RUNTIME, options=float32_options(OPENVINO_RUNTIME))
+    return FileContestant(OPENVINO_EXACT + label, path, settings)
+
+
 def file_peers(
     path: Path, folder: Path, label: str, wanted: Sequence[str]
 ) -> Iterator[FileContestant | tuple[str, str]]:
@@ -194,12 +266,13 @@ def file_peers(
         SLIM: lambda: FileContestant(SLIM + label, slimmed(path, folder), Settings(provider=CPU)),
         SIMPLIFIED: lambda: FileContestant(SIMPLIFIED + label, simplified(path, folder), Settings(provider=CPU)),
         OPENVINO: lambda: FileContestant(OPENVINO + label, path, Settings(provider=OPENVINO_RUNTIME)),
+        OPENVINO_EXACT: lambda: _told_float32(path, label),
     }
     for name, make in makers.items():
         if name not in wanted:
             continue
         try:
-            if name == OPENVINO:
+            if name in (OPENVINO, OPENVINO_EXACT):
                 _require("openvino")
             yield make()
         except Exception as error:  # a peer may fail in any way on a network; the benchmark goes on and says so

@@ -6,17 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from normdeploy.runtime.machine import Machine
+from normdeploy.runtime.machine import Machine, reduced_precision
 from normdeploy.runtime.plan import Trial
 from normdeploy.runtime.providers import Provider, float32_options
 from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
 
 UNTUNED = "untuned"
-_REDUCED = (
-    ("bfloat16", "bf16", frozenset({"avx512_bf16", "amx_bf16", "bf16"})),
-    ("float16", "f16", frozenset({"avx512_fp16", "asimdhp"})),
-)
-"""(precision, OpenVINO's word for it, instruction sets that compute in it)."""
+_HINTS = {"bfloat16": "bf16", "float16": "f16"}  # OpenVINO's words
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,8 @@ def reduced_openvino(
     best: Settings, cores: int, usable: set[str], machine: Machine
 ) -> Iterator[tuple[str, Settings] | Trial]:
     """Yield (precision, settings) for what the processor computes in; a skipped trial for the others."""
-    for precision, hint, needed in _REDUCED:
-        if not needed & set(machine.instructions):
+    for precision, hint in _HINTS.items():
+        if precision not in reduced_precision(machine):
             reason = f"this processor has no {precision} arithmetic"
             yield Trial(f"{precision}, OpenVINO", precision, "skipped", reason)
             continue
