@@ -173,3 +173,53 @@ def test_casts_between_floats_keep_the_precision_and_casts_to_integers_do_not():
     got = Evaluator(model).run({"x": np.array([1 / 3, -2.7])})
     assert got["y"].tolist() == [1 / 3, -2.7]
     assert got["z"].tolist() == [0, -2]
+
+
+def test_one_element_of_a_vector_is_a_scalar():
+    """What x.shape[1] is exported as."""
+    text = """
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[N, M] x) => (int64 y) <int64 at = {1}> { s = Shape(x) y = Gather(s, at) }
+    """
+    got = Evaluator(ir.from_onnx_text(text)).run({"x": np.ones((2, 5))})["y"]
+    assert got.shape == ()
+    assert int(got) == 5
+
+
+SEQUENCES = """
+<ir_version: 10, opset_import: ["" : 20]>
+g (float[N, 6] x) => (float[N, 3] a, float[N, 2] b, float[6, N] c, float[N, 8] d, int64 n, float[N] e)
+<int64[3] sizes = {3, 2, 1}, int64 two = {2}, int64 one = {1}, int64 last = {-1}, int64 first = {0}>
+{
+    s = SplitToSequence <axis = 1> (x, sizes)
+    a = SequenceAt (s, first)
+    b = SequenceAt (s, one)
+    rows = SplitToSequence <axis = 1, keepdims = 0> (x)
+    c = ConcatFromSequence <axis = 0, new_axis = 1> (rows)
+    e = SequenceAt (rows, last)
+    halves = SplitToSequence <axis = 1> (x, two)
+    h = SequenceAt (halves, last)
+    both = SequenceConstruct (x, h)
+    d = ConcatFromSequence <axis = 1> (both)
+    n = SequenceLength (halves)
+}
+"""
+
+
+def test_sequences_of_unequal_parts_agree_with_the_runtime():
+    proto = ir.to_proto(ir.from_onnx_text(SEQUENCES))
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    got = Evaluator(ir.from_proto(proto)).run({"x": x})
+    for value, expected in zip(got.values(), session.run(None, {"x": x}), strict=True):
+        assert tuple(value.shape) == expected.shape
+        np.testing.assert_array_equal(value.numpy(), expected.astype(value.numpy().dtype))
+
+
+def test_gradients_flow_through_a_sequence():
+    model = ir.from_onnx_text(SEQUENCES)
+    x = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+    Evaluator(model).run({"x": x}, fetch=["b"])["b"].sum().backward()
+    expected = torch.zeros(2, 6, dtype=torch.float64)
+    expected[:, 3:5] = 1
+    torch.testing.assert_close(x.grad, expected)

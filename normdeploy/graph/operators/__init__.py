@@ -13,12 +13,13 @@ from normdeploy.graph.operators.normalization import NORMALIZATION, affine
 from normdeploy.graph.operators.pooling import POOLING
 from normdeploy.graph.operators.reduction import REDUCTION
 from normdeploy.graph.operators.resampling import RESAMPLING
+from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.operators.shaping import SHAPING
 
 OPERATORS: dict[tuple[str, str], Implementation] = {
     **{
         ("", name): implementation
-        for table in (ELEMENTWISE, LINEAR, NORMALIZATION, POOLING, REDUCTION, RESAMPLING, SHAPING)
+        for table in (ELEMENTWISE, LINEAR, NORMALIZATION, POOLING, REDUCTION, RESAMPLING, SEQUENCES, SHAPING)
         for name, implementation in table.items()
     },
     (AFFINE_DOMAIN, "Affine"): affine,

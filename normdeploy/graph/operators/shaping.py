@@ -93,7 +93,7 @@ def _gather(call: Call, inputs: Inputs) -> Tensor:
         raise IndexError(f"Gather index outside [{-size}, {size})")
     indices = torch.where(indices < 0, indices + size, indices)
     taken = x.index_select(axis, indices.reshape(-1))
-    return taken.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return taken.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 def _gather_elements(call: Call, inputs: Inputs) -> Tensor:

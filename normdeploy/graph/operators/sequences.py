@@ -1,0 +1,73 @@
+"""Operators on sequences of tensors, in torch.
+
+torch's exporter writes ``x.split(sizes)`` as SplitToSequence and a SequenceAt per part; the parts may be of unequal
+size. The evaluator passes tensors from node to node, so that a sequence travels as an empty one that carries its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+
+
+class Parts(Tensor):
+    """A sequence of tensors: an empty integer tensor, which nothing computes with, that carries them.
+
+    Attributes:
+        parts: the tensors, as they are (gradients flow through them).
+    """
+
+    parts: tuple[Tensor, ...]
+
+
+def _sequence(parts: Sequence[Tensor]) -> Parts:
+    made = torch.empty(0, dtype=torch.int64).as_subclass(Parts)
+    made.parts = tuple(parts)
+    return made
+
+
+def _parts(inputs: Inputs, index: int) -> tuple[Tensor, ...]:
+    value = need(inputs, index)
+    if not isinstance(value, Parts):
+        raise ValueError(f"input {index} is a tensor; the operator takes a sequence")
+    return value.parts
+
+
+def _split_to_sequence(call: Call, inputs: Inputs) -> Tensor:
+    x, split = need(inputs, 0), optional(inputs, 1)
+    axis = call.attr("axis", 0)
+    if split is None:
+        parts = list(torch.split(x, 1, dim=axis))
+        return _sequence(parts if call.attr("keepdims", 1) else [part.squeeze(axis) for part in parts])
+    sizes = int(split) if split.dim() == 0 else [int(size) for size in split.tolist()]
+    return _sequence(list(torch.split(x, sizes, dim=axis)))
+
+
+def _sequence_at(_: Call, inputs: Inputs) -> Tensor:
+    return _parts(inputs, 0)[int(need(inputs, 1))]
+
+
+def _sequence_construct(_: Call, inputs: Inputs) -> Tensor:
+    return _sequence([need(inputs, index) for index in range(len(inputs))])
+
+
+def _sequence_length(_: Call, inputs: Inputs) -> Tensor:
+    return torch.tensor(len(_parts(inputs, 0)))
+
+
+def _concat_from_sequence(call: Call, inputs: Inputs) -> Tensor:
+    parts, axis = list(_parts(inputs, 0)), call.attr("axis")
+    return torch.stack(parts, dim=axis) if call.attr("new_axis", 0) else torch.cat(parts, dim=axis)
+
+
+SEQUENCES: dict[str, Implementation] = {
+    "SplitToSequence": _split_to_sequence,
+    "SequenceAt": _sequence_at,
+    "SequenceConstruct": _sequence_construct,
+    "SequenceLength": _sequence_length,
+    "ConcatFromSequence": _concat_from_sequence,
+}
