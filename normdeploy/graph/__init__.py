@@ -1,7 +1,17 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
 from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node, evaluate_region
-from normdeploy.graph.exact import AFFINE_DOMAIN, FLOATS, ExactTensor, constant64, constant_tensor, tensor64
+from normdeploy.graph.exact import (
+    AFFINE_DOMAIN,
+    FLOATS,
+    ExactTensor,
+    Parts,
+    Reader,
+    constant64,
+    constant_tensor,
+    parts64,
+    tensor64,
+)
 from normdeploy.graph.files import check_proto, input_names, load_graph, save_graph, strip_traces, weight_bytes
 from normdeploy.graph.scopes import WHERE, module_path
 
@@ -12,6 +22,8 @@ __all__ = [
     "Evaluator",
     "ExactTensor",
     "Hook",
+    "Parts",
+    "Reader",
     "check_proto",
     "constant64",
     "constant_tensor",
@@ -20,6 +32,7 @@ __all__ = [
     "input_names",
     "load_graph",
     "module_path",
+    "parts64",
     "save_graph",
     "strip_traces",
     "tensor64",

@@ -18,15 +18,18 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError, InputError
-from normdeploy.graph.exact import FLOATS, constant_tensor, tensor64
+from normdeploy.graph.exact import FLOATS, Parts, constant_tensor, tensor64
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.elementwise import torch_dtype
+from normdeploy.graph.operators.pieces import WEIGHT, large_weight, product_in_pieces
 from normdeploy.graph.reference import reference_session, run_reference
 
 Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
 """Sees each node's results; what it returns (unless None) replaces them."""
 
 _DEFAULT_OPSET = 20
+_OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError)
+"""What torch and our implementations raise on operands that do not fit."""
 
 
 def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,11 +94,8 @@ def evaluate_node(
             return [result] if isinstance(result, Tensor) else list(result)
         except NotImplementedError:
             pass  # a corner our table leaves to the reference implementation
-        except (ValueError, RuntimeError, IndexError, TypeError, KeyError) as error:
-            shapes = [None if item is None else tuple(item.shape) for item in inputs]
-            raise GraphError(
-                f"operator {node.op_type} ({node.name}) failed on inputs of shapes {shapes}: {error}"
-            ) from error
+        except _OPERATOR_ERRORS as error:
+            raise _failed(node, inputs, error) from error
     session = reference_session(node, opset, dtype)
     try:
         return [promote(item, dtype) for item in run_reference(session, node, inputs)]
@@ -103,6 +103,28 @@ def evaluate_node(
         raise
     except Exception as error:  # the reference implementation raises whatever numpy raises
         raise GraphError(f"operator {node.op_type} ({node.name}) failed: {error}") from error
+
+
+def _failed(node: ir.Node, inputs: Sequence[Tensor | None], error: Exception) -> GraphError:
+    shapes = [None if item is None else tuple(item.shape) for item in inputs]
+    return GraphError(f"operator {node.op_type} ({node.name}) failed on inputs of shapes {shapes}: {error}")
+
+
+def _in_pieces(
+    node: ir.Node, inputs: Sequence[Tensor | None], parts: Parts, opset_imports: Mapping[str, int] | None
+) -> Tensor:
+    """Evaluate a product in float64 whose large weight ``inputs`` leaves out."""
+    opset = _opset(node, opset_imports if opset_imports is not None else _imports_of(node))
+    weight = constant_tensor(node.inputs[WEIGHT])
+    if weight is None or inputs[0] is None:
+        raise GraphError(f"operator {node.op_type} ({node.name}) lacks an operand; expected a valid graph")
+    addend = inputs[2] if len(inputs) > 2 else None
+    try:
+        return product_in_pieces(
+            Call(node, opset, torch.float64), inputs[0], parts, tuple(weight.shape.numpy()), addend
+        )
+    except _OPERATOR_ERRORS as error:
+        raise _failed(node, inputs, error) from error
 
 
 class Evaluator:
@@ -279,8 +301,17 @@ def evaluate_region(
         return known[value]
 
     for node in nodes:
-        inputs = [None if value is None or value.name == "" else look_up(value) for value in node.inputs]
-        results = evaluate_node(node, inputs, dtype=dtype, opset_imports=opset_imports)
+        parts = large_weight(node) if dtype == torch.float64 else None
+        if parts is not None and node.inputs[WEIGHT] in known:
+            parts = None
+        inputs = [
+            None if value is None or value.name == "" or (parts is not None and index == WEIGHT) else look_up(value)
+            for index, value in enumerate(node.inputs)
+        ]
+        if parts is None:
+            results = evaluate_node(node, inputs, dtype=dtype, opset_imports=opset_imports)
+        else:
+            results = [_in_pieces(node, inputs, parts, opset_imports)]
         known |= {value: item for value, item in zip(node.outputs, results, strict=False) if value not in feeds}
     return [look_up(value) for value in outputs]
 

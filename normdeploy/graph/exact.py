@@ -2,12 +2,15 @@
 
 A chain of folds multiplies one weight several times. Each step keeps the unrounded float64 value as a recipe
 (:class:`ExactTensor`), so that the weight is rounded to its stored dtype exactly once, when the file is written, and
-no big weight is held in float64 meanwhile.
+no big weight is held in float64 meanwhile. A recipe that can be computed piece by piece (:class:`Parts`) never is: what
+reads it, and the rounding, go through it one piece at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,78 @@ AFFINE_DOMAIN = "normdeploy"
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
+BLOCK = 1 << 17
+"""Elements of a constant that are held in float64 at a time where it is computed piece by piece (1 MiB)."""
+
+
+Reader = Callable[[int, int], npt.NDArray[np.float64]]
+"""(start, stop) -> that piece of a constant, unrounded, as an array of its own."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A constant's float64 value, cut along one axis.
+
+    Args:
+        axis: where it is cut: the outermost in memory, so that a piece is read in one go.
+        open: loads what the value is made of, in its stored dtype, and returns how to read ``value[start:stop]`` along
+            the axis; nothing stays loaded once that is dropped.
+    """
+
+    axis: int
+    open: Callable[[], Reader]
+
+    def cuts(self, shape: tuple[int, ...], step: int = 1) -> Iterator[tuple[int, int]]:
+        """Return where to cut a value of ``shape`` into pieces of about :data:`BLOCK` elements.
+
+        Args:
+            shape: the whole value's.
+            step: pieces start at multiples of this number.
+        """
+        length = shape[self.axis]
+        slab = math.prod(shape) // max(length, 1)
+        size = max(BLOCK // max(slab, 1) // step, 1) * step
+        return ((start, min(start + size, length)) for start in range(0, length, size))
+
+    def pieces(self, shape: tuple[int, ...], step: int = 1) -> Iterator[tuple[int, int, npt.NDArray[np.float64]]]:
+        """Return start, stop and value of each piece of a value of ``shape``, one at a time."""
+        read = self.open()
+        return ((start, stop, read(start, stop)) for start, stop in self.cuts(shape, step))
+
+    def place(self, start: int, stop: int) -> tuple[slice, ...]:
+        """Return the index of a piece in the whole."""
+        return (*(slice(None),) * self.axis, slice(start, stop))
+
+    def scaled(self, factor: npt.NDArray[np.float64]) -> Parts:
+        """Return the parts of the value times ``factor``, which has its rank and broadcasts against it."""
+        return self._then(np.multiply, factor)
+
+    def shifted(self, addend: npt.NDArray[np.float64]) -> Parts:
+        """Return the parts of the value plus ``addend``, which has its rank and broadcasts against it."""
+        return self._then(np.add, addend)
+
+    def transposed(self, perm: Sequence[int]) -> Parts:
+        """Return the parts of the value with its axes permuted as ``np.transpose`` does."""
+
+        def load() -> Reader:
+            read = self.open()
+            return lambda start, stop: read(start, stop).transpose(perm)
+
+        return Parts(list(perm).index(self.axis), load)
+
+    def _then(self, ufunc: np.ufunc, operand: npt.NDArray[np.float64]) -> Parts:
+        def load() -> Reader:
+            read = self.open()
+
+            def at(start: int, stop: int) -> npt.NDArray[np.float64]:
+                piece = read(start, stop)  # an array of its own, so that it may be written to
+                cut = operand if operand.shape[self.axis] == 1 else operand[self.place(start, stop)]
+                return np.asarray(ufunc(piece, cut, out=piece))
+
+            return at
+
+        return Parts(self.axis, load)
+
 
 class ExactTensor(ir.LazyTensor):
     """A constant whose float64 value is computed on demand and rounded once.
@@ -29,9 +104,10 @@ class ExactTensor(ir.LazyTensor):
         shape: the value's shape.
         name: the initializer's name.
         cache: keep the float64 value after the first use; for small tensors only.
+        parts: computes the same value piece by piece.
     """
 
-    __slots__ = ("_compute", "_keep", "_kept")
+    __slots__ = ("_compute", "_keep", "_kept", "parts")
 
     def __init__(
         self,
@@ -41,12 +117,14 @@ class ExactTensor(ir.LazyTensor):
         name: str | None = None,
         *,
         cache: bool = False,
+        parts: Parts | None = None,
     ) -> None:
         frozen = shape if isinstance(shape, ir.Shape) else ir.Shape(shape)
         super().__init__(self._rounded, dtype=dtype, shape=frozen, name=name)
         self._compute = compute
         self._keep = cache
         self._kept: npt.NDArray[np.float64] | None = None
+        self.parts = parts
 
     def numpy64(self) -> npt.NDArray[np.float64]:
         """Return the unrounded float64 value."""
@@ -62,7 +140,14 @@ class ExactTensor(ir.LazyTensor):
 
     def _rounded(self) -> ir.Tensor[npt.NDArray[Any]]:
         with np.errstate(over="ignore"):  # overflow to inf in float16 is the rounding's true result; verified later
-            return ir.Tensor(self.numpy64().astype(self.dtype.numpy()), dtype=self.dtype, name=self.name)
+            if self.parts is None:
+                rounded = self.numpy64().astype(self.dtype.numpy())
+            else:
+                shape = tuple(self.shape.numpy())
+                rounded = np.empty(shape, self.dtype.numpy())
+                for start, stop, piece in self.parts.pieces(shape):
+                    rounded[self.parts.place(start, stop)] = piece
+            return ir.Tensor(rounded, dtype=self.dtype, name=self.name)
 
 
 def tensor64(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
@@ -71,6 +156,22 @@ def tensor64(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
         return tensor.numpy64() if tensor.dtype in FLOATS else tensor.numpy()
     value = tensor.numpy()
     return value.astype(np.float64) if tensor.dtype in FLOATS else value
+
+
+def parts64(tensor: ir.TensorProtocol) -> Parts | None:
+    """Return how to read a float tensor's value piece by piece; None where it is computed as a whole only."""
+    if tensor.dtype not in FLOATS or not tensor.shape.dims or not tensor.size:
+        return None
+    if isinstance(tensor, ExactTensor):
+        return tensor.parts
+    axis = int(np.argmax(tensor.raw.strides)) if isinstance(tensor.raw, np.ndarray) else 0
+    before = (slice(None),) * axis
+
+    def load() -> Reader:
+        array = tensor.numpy()
+        return lambda start, stop: array[(*before, slice(start, stop))].astype(np.float64)
+
+    return Parts(axis, load)
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:

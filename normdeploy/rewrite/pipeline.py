@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from normdeploy.graph import WHERE, module_path
+from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.rewrite.affine import MoveAffine, NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
@@ -101,8 +104,13 @@ def rewrite(model: ir.Model, *, approximate: bool = False, check: bool = True) -
     Raises:
         RewriteError: a rewrite changed the function (a bug of ours); nothing is returned.
     """
-    context = RewriteContext(approximate=approximate, check=check)
+    with _collection_paused():
+        return _rewrite(model, RewriteContext(approximate=approximate, check=check))
+
+
+def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
     work = model.clone()
+    strip_traces(work)  # no file that ships has them, and they outweigh the graph
     order = {str(output.name): index for index, node in enumerate(_nodes(work)) for output in node.outputs}
     for step in understand(context):
         step(work)
@@ -111,6 +119,22 @@ def rewrite(model: ir.Model, *, approximate: bool = False, check: bool = True) -
         step(work)
     ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
     return RewriteResult(work, canonical, Ledger(ordered))
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Keep Python from collecting cycles meanwhile.
+
+    Rewriting makes many small objects that stay. Beside a traced torch model each full collection they trigger would
+    walk millions of objects, which takes longer than rewriting a small network.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:

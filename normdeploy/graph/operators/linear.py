@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,10 +19,16 @@ def _conv(call: Call, inputs: Inputs) -> Tensor:
     x, w, b = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
     rank = w.dim() - 2
     stride, dilation = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
-    begin, end = explicit_pads(call, x.shape[2:], w.shape[2:], stride, dilation)
-    return _CONV[rank](
-        pad_spatial(x, begin, end), w, b, stride=stride, padding=0, dilation=dilation, groups=call.attr("group", 1)
-    )
+    x = padded(call, x, w.shape[2:])
+    return _CONV[rank](x, w, b, stride=stride, padding=0, dilation=dilation, groups=call.attr("group", 1))
+
+
+def padded(call: Call, x: Tensor, kernel: Sequence[int]) -> Tensor:
+    """Return a Conv's input with its zeros around it."""
+    rank = len(kernel)
+    stride, dilation = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
+    begin, end = explicit_pads(call, x.shape[2:], kernel, stride, dilation)
+    return pad_spatial(x, begin, end)
 
 
 def _conv_transpose(call: Call, inputs: Inputs) -> Tensor:
@@ -53,7 +61,12 @@ def _gemm(call: Call, inputs: Inputs) -> Tensor:
     a, b, c = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
     a = a.T if call.attr("transA", 0) else a
     b = b.T if call.attr("transB", 0) else b
-    y = torch.mul(a @ b, call.attr("alpha", 1.0))
+    return with_addend(call, a @ b, c)
+
+
+def with_addend(call: Call, product: Tensor, c: Tensor | None) -> Tensor:
+    """Return alpha A B + beta C of a Gemm."""
+    y = torch.mul(product, call.attr("alpha", 1.0))
     return y if c is None else y + torch.mul(c, call.attr("beta", 1.0))
 
 

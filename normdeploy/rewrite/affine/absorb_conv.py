@@ -24,6 +24,7 @@ import onnx_ir as ir
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
+    contracted,
     copy_cost,
     derive,
     dtype_of,
@@ -33,6 +34,7 @@ from normdeploy.rewrite.affine.constant import (
     is_constant,
     optional,
     required,
+    scaled,
     shape_of,
     string,
 )
@@ -81,14 +83,12 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     old_bias = np.zeros(shape[0]) if bias is None else array_of(bias)
     total = scale * old_bias + shift
 
-    def rows(array: Array) -> Array:
-        return array * scale.reshape(-1, *(1,) * (len(shape) - 1))
-
-    if not fits(dtype_of(weight), lambda: rows(array_of(weight))) or not fits(dtype_of(weight), lambda: total):
+    factor = scale.reshape(-1, *(1,) * (len(shape) - 1))
+    if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or not fits(dtype_of(weight), lambda: total):
         return overflows(node)
 
     def build(region: Region) -> ir.Value:
-        new_weight = weight if mapping.no_scale else derive(region, weight, rows)
+        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
         new = new_bias(region, node, shape[0], total, keep_absent=mapping.no_shift)
         inputs = [node.inputs[0], new_weight] + ([] if new is None else [new])
         return region.replace(node, inputs).outputs[0]
@@ -121,12 +121,12 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     scale, shift = per_row(mapping.scale), per_row(mapping.shift)
     total = np.zeros(shape[0]) if bias is None else array_of(bias)
     if not mapping.no_shift:
-        total = total + (array_of(weight) * shift).reshape(shape[0], -1).sum(axis=1)
+        total = total + contracted(weight, shift, range(1, len(shape))).reshape(-1)
     if not fits(dtype_of(weight), lambda: array_of(weight) * scale) or not fits(dtype_of(weight), lambda: total):
         return overflows(node)
 
     def build(region: Region, raw: ir.Value) -> None:
-        new_weight = weight if mapping.no_scale else derive(region, weight, lambda array: array * scale)
+        new_weight = weight if mapping.no_scale else scaled(region, weight, scale)
         new = bias if mapping.no_shift else new_bias(region, node, shape[0], total, keep_absent=False)
         inputs = [raw, new_weight] + ([] if new is None else [new])
         region.same(node.outputs[0], region.replace(node, inputs).outputs[0])

@@ -22,16 +22,16 @@ from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
     copy_cost,
-    derive,
     dtype_of,
     fits,
     integer,
     ints,
     optional,
     required,
+    scaled,
     shape_of,
 )
-from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
@@ -54,7 +54,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
         return overflows(node)
 
     def build(region: Region) -> ir.Value:
-        new_weight = weight if mapping.no_scale else derive(region, weight, lambda array: array * factor)
+        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
         new = new_bias(region, node, channels, total, keep_absent=mapping.no_shift)
         inputs = [node.inputs[0], new_weight] + ([] if new is None else [new])
         return region.replace(node, inputs).outputs[0]
@@ -84,14 +84,11 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
         shift = along(mapping.shift, 1, shape[0]).reshape(groups, shape[0] // groups)
         total = total + np.einsum("gij,gi->gj", taps, shift).reshape(-1)
 
-    def rows(array: Array) -> Array:
-        return array * factor
-
-    if not fits(dtype_of(weight), lambda: rows(array_of(weight))) or not fits(dtype_of(weight), lambda: total):
+    if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or not fits(dtype_of(weight), lambda: total):
         return overflows(node)
 
     def build(region: Region, raw: ir.Value) -> None:
-        new_weight = weight if mapping.no_scale else derive(region, weight, rows)
+        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
         new = bias if mapping.no_shift else new_bias(region, node, channels, total, keep_absent=False)
         inputs = [raw, new_weight] + ([] if new is None else [new])
         region.same(node.outputs[0], region.replace(node, inputs).outputs[0])

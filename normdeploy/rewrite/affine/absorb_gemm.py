@@ -18,6 +18,7 @@ import onnx_ir as ir
 from normdeploy.rewrite.affine.absorb_conv import overflows
 from normdeploy.rewrite.affine.constant import (
     array_of,
+    contracted,
     copy_cost,
     derive,
     dtype_of,
@@ -27,6 +28,7 @@ from normdeploy.rewrite.affine.constant import (
     is_constant,
     optional,
     required,
+    scaled,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
@@ -85,10 +87,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     factor = _oriented(node, operand, mapping.scale)
     total = None if mapping.no_shift and addend is None else _trim(mapping(_addend(node)), addend)
 
-    def scaled(array: Array) -> Array:
-        return array * factor
-
-    if not fits(dtype_of(factor_value), lambda: scaled(array_of(factor_value))) or (
+    if not fits(dtype_of(factor_value), lambda: array_of(factor_value) * factor) or (
         total is not None and not fits(dtype_of(factor_value), lambda: total)
     ):
         return overflows(node)
@@ -96,7 +95,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     def build(region: Region) -> ir.Value:
         operands: list[ir.Value | None] = [node.inputs[0], node.inputs[1]]
         if not mapping.no_scale:
-            operands[operand] = derive(region, factor_value, scaled)
+            operands[operand] = scaled(region, factor_value, factor)
         return _replace(region, node, operands, total).outputs[0]
 
     extra = (0.0 if mapping.no_scale else copy_cost(factor_value, node)) + copy_cost(addend, node)
@@ -122,10 +121,8 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     factor = _oriented(node, other, oriented.scale.T)
     total: Array | None = None
     if not mapping.no_shift:
-        matrix = _oriented(node, other, array_of(weight))
-        size = matrix.shape[1 - other]
-        shift = np.broadcast_to(oriented.shift.reshape(-1), (size,))
-        product = shift[None, :] @ matrix if index == 0 else matrix @ shift[:, None]
+        axis = 1 - index if _transposed(node, other) else index
+        product = _oriented(node, other, contracted(weight, _oriented(node, other, oriented.shift.T), [axis]))
         total = _trim(_addend(node) + floating(node, "alpha", 1.0) * product, addend)
     if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or (
         total is not None and not fits(dtype_of(weight), lambda: total)
@@ -134,7 +131,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
 
     def build(region: Region, raw: ir.Value) -> None:
         operands: list[ir.Value | None] = [raw, raw]
-        operands[other] = weight if mapping.no_scale else derive(region, weight, lambda array: array * factor)
+        operands[other] = weight if mapping.no_scale else scaled(region, weight, factor)
         region.same(node.outputs[0], _replace(region, node, operands, total).outputs[0])
 
     extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + (

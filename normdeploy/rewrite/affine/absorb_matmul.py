@@ -26,12 +26,14 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.axes import Dims, dims_of, restrict, widen
 from normdeploy.rewrite.affine.constant import (
     array_of,
+    contracted,
     copy_cost,
     derive,
     dtype_of,
     fits,
     is_constant,
     required,
+    scaled,
     shape_of,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array
@@ -163,13 +165,16 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
 
     scale, shift = vector(mapping.scale), vector(mapping.shift)
     factor = scale[:, None] if index == 0 else scale[None, :]
+    factor = factor.reshape((1,) * (len(shape_of(weight)) - 2) + factor.shape)
     if not fits(dtype_of(weight), lambda: array_of(weight) * factor):
         return Refusal(f"the weights of {describe(node)} would overflow {dtype_of(weight).name.lower()}", node)
     added: Array | None = None
     bias: _Bias | None = None
     if not mapping.no_shift:
-        matrix = array_of(weight)
-        added = shift[None, :] @ matrix if index == 0 else matrix @ shift[:, None]
+        # of a stack of matrices, the same sum for each
+        along_k = shift[:, None] if index == 0 else shift[None, :]
+        along_k = along_k.reshape((1,) * (len(shape_of(weight)) - 2) + along_k.shape)
+        added = contracted(weight, along_k, [len(shape_of(weight)) + matrix_axis])
         bias = bias_behind(result, search.graph)
         if bias is not None and bias.node in search.visited:
             bias = None
@@ -180,7 +185,7 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
     def build(region: Region, raw: ir.Value) -> None:
         inputs = list(node.inputs)
         inputs[index] = raw
-        inputs[1 - index] = weight if mapping.no_scale else derive(region, weight, lambda array: array * factor)
+        inputs[1 - index] = weight if mapping.no_scale else scaled(region, weight, factor)
         product = region.replace(node, inputs)
         if total is None:
             region.same(result, product.outputs[0])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor, tensor64
+from normdeploy.graph import FLOATS, Parts, constant_tensor, parts64, tensor64
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal, Region
@@ -48,10 +48,21 @@ def absorb(value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan
 
     def build(region: Region) -> ir.Value:
         dtype = value.dtype or tensor.dtype
-        return region.constant(compute, result[leading:], dtype, name=str(value.name), succeeds=value)
+        parts = _mapped(tensor, mapping, leading) if result == padded else None
+        return region.constant(compute, result[leading:], dtype, name=str(value.name), succeeds=value, parts=parts)
 
     grown = (math.prod(result) - math.prod(shape)) * cost.itemsize(value)
     return BackwardPlan(build, cost=copy_cost(value, reader) + grown)
+
+
+def _mapped(tensor: ir.TensorProtocol, mapping: AffineMap, leading: int) -> Parts | None:
+    """Return s * c + t in pieces, where c keeps its shape; None where c or the result has none."""
+    parts = parts64(tensor)
+    if parts is None or leading != mapping.rank - len(tensor.shape):
+        return None
+    scale, shift = (array.reshape(array.shape[leading:]) for array in (mapping.scale, mapping.shift))
+    scaled = parts if mapping.no_scale else parts.scaled(scale)
+    return scaled if mapping.no_shift else scaled.shifted(shift)
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -93,6 +104,42 @@ def derive(
         name=str(value.name),
         succeeds=value,
     )
+
+
+def scaled(region: Region, value: ir.Value, factor: Array) -> ir.Value:
+    """Register the float constant ``value`` times ``factor``, an array of its rank that broadcasts against it."""
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    parts = parts64(tensor)
+    return region.constant(
+        lambda: tensor64(tensor) * factor,
+        tuple(tensor.shape.numpy()),
+        tensor.dtype,
+        name=str(value.name),
+        succeeds=value,
+        parts=None if parts is None else parts.scaled(factor),
+    )
+
+
+def contracted(value: ir.Value, factor: Array, axes: Sequence[int]) -> Array:
+    """Return the sum of a float constant times ``factor`` over ``axes``, which the result keeps with size 1.
+
+    Args:
+        value: a float constant of any size; it is read in pieces.
+        factor: an array of its rank that broadcasts against it.
+        axes: what is summed over.
+    """
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    parts, shape, over = parts64(tensor), tuple(tensor.shape.numpy()), tuple(axes)
+    if parts is None:
+        return np.asarray((tensor64(tensor) * factor).sum(axis=over, keepdims=True))
+    product = parts.scaled(factor)
+    result = np.zeros([1 if axis in over else size for axis, size in enumerate(shape)])
+    for start, stop, piece in product.pieces(shape):
+        place = ... if parts.axis in over else parts.place(start, stop)
+        result[place] += piece.sum(axis=over, keepdims=True)
+    return result
 
 
 def array_of(value: ir.Value) -> Array:

@@ -11,6 +11,7 @@ Dynamic dimensions count as :data:`ASSUMED_DIM`. Only the order of two plans mat
 
 from __future__ import annotations
 
+import functools
 import math
 
 import onnx_ir as ir
@@ -31,6 +32,12 @@ def _assumed(dim: ir.SymbolicDim) -> int:
     """Return the size assumed for a dynamic dimension: an expression such as ``9*batch`` keeps its factor."""
     if dim.value is None:
         return ASSUMED_DIM
+    return _assumed_of(str(dim.value))
+
+
+@functools.lru_cache(maxsize=1024)
+def _assumed_of(expression: str) -> int:
+    dim = ir.SymbolicDim(expression)
     found = dim.evaluate(dict.fromkeys(dim.free_symbols(), ASSUMED_DIM))
     return found if isinstance(found, int) and found > 0 else ASSUMED_DIM
 

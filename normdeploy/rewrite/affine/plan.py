@@ -15,10 +15,10 @@ import onnx_ir as ir
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import ExactTensor, constant_tensor
+from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.node import free_name
-from normdeploy.rewrite.affine.probe import small_feeds
+from normdeploy.rewrite.affine.probe import rows_are_alike, small_feeds
 from normdeploy.rewrite.affine.shrink import shrunken_feeds
 from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 
@@ -140,6 +140,7 @@ class Region:
         *,
         name: str,
         succeeds: ir.Value | None = None,
+        parts: Parts | None = None,
     ) -> ir.Value:
         """Register a constant computed in float64 on demand.
 
@@ -149,9 +150,10 @@ class Region:
             dtype: what it is rounded to in the file.
             name: wanted name; made unique.
             succeeds: the constant whose name it takes over if that one is no longer read.
+            parts: computes the same value piece by piece.
         """
         name = free_name(self.graph, name)
-        tensor = ExactTensor(compute, dtype, tuple(shape), name)
+        tensor = ExactTensor(compute, dtype, tuple(shape), name, parts=parts)
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)
         self.graph.register_initializer(value)
         if succeeds is not None:
@@ -223,7 +225,9 @@ class Region:
                 feeds=inputs,
             )
 
-        shrunken = shrunken_feeds(context, [*self.before, *self.after], outside) if feeds is None else None
+        shrunken = None
+        if feeds is None and not rows_are_alike(self.before, outside):
+            shrunken = shrunken_feeds(context, [*self.before, *self.after], outside)
         if shrunken is not None:
             try:
                 check(shrunken)

@@ -25,17 +25,17 @@ def small_feeds(
     """Draw a value for every input of a region.
 
     Dynamic dimensions get sizes that convolution windows fit into, the same symbol the same size. Where a region has
-    one input and only operators that do not care for the spatial size (convolutions, pools, pointwise), large static
-    spatial sizes are cut to what shows a border, an interior and every tap; where all its operators treat the rows of
-    the last axis alike (products by matrices, biases), large other dimensions are cut to a few. Shape operands of
-    Reshape and Expand get the shape that the values around them have.
+    one input and only operators that do not care for the spatial size (convolutions, pools, pointwise), one sample is
+    drawn, and large static spatial sizes are cut to what shows a border, an interior and every tap; where all its
+    operators treat the rows of the last axis alike (products by matrices, biases), two rows are drawn. Shape operands
+    of Reshape and Expand get the shape that the values around them have.
     """
     reach = _reach(nodes)
     sizes: dict[str, int] = {}
     feeds: dict[ir.Value, Tensor] = {}
     targets = _targets(nodes)
     cut = _spatial_size_is_free(nodes, inputs)
-    rows_cut = not cut and _rows_are_alike(nodes, inputs)
+    rows_cut = not cut and rows_are_alike(nodes, inputs)
     for value in inputs:
         if value in targets or value.shape is None:
             continue
@@ -44,9 +44,11 @@ def small_feeds(
             continue
         dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape)]
         if cut:
-            dims = [size if axis == 1 else min(size, 1 if axis == 0 else reach) for axis, size in enumerate(dims)]
+            # one sample; along the first spatial axis an interior too, along the others both borders
+            few = (1, dims[1], reach, *(max(reach - 1, 2) for _ in dims[3:]))
+            dims = [min(size, most) for size, most in zip(dims, few, strict=True)]
         if rows_cut:
-            dims = [*(min(size, 2 + axis) for axis, size in enumerate(dims[:-1])), dims[-1]]
+            dims = [*(1 for _ in dims[:-2]), min(dims[-2], 2), dims[-1]]
         feeds[value] = torch.from_numpy(context.rng.standard_normal(dims))
     for operand, result in targets.items():
         if operand in inputs and result.shape is not None:
@@ -55,7 +57,7 @@ def small_feeds(
     return feeds
 
 
-def _rows_are_alike(nodes: Sequence[ir.Node], inputs: Sequence[ir.Value]) -> bool:
+def rows_are_alike(nodes: Sequence[ir.Node], inputs: Sequence[ir.Value]) -> bool:
     """Tell whether a region maps the last axis of its one input, the same for every row before it."""
     if len(inputs) != 1 or inputs[0].shape is None or inputs[0].shape.rank() < 2:
         return False
@@ -105,8 +107,8 @@ def _ints(node: ir.Node, name: str) -> Sequence[int]:
 
 
 def _reach(nodes: Sequence[ir.Node]) -> int:
-    """Return a spatial size into which every window of the region fits with room to move."""
-    reach, stride = 3, 1
+    """Return a spatial size into which every window of the region fits, and no border hides another."""
+    reach, stride = 1 if any(any(_ints(node, "pads")) for node in nodes) else 2, 1
     for node in nodes:
         kernel: Sequence[int] = _ints(node, "kernel_shape")
         if not kernel and node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) > 1:
@@ -120,7 +122,7 @@ def _reach(nodes: Sequence[ir.Node]) -> int:
         reach += stride * extent
         if node.op_type != "ConvTranspose":
             stride *= max(_ints(node, "strides"), default=1)
-    return reach + stride - 1
+    return max(reach + stride - 1, 2)
 
 
 def _pad_widths(node: ir.Node) -> Sequence[int]:

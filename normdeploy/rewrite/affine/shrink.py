@@ -23,7 +23,10 @@ from normdeploy.rewrite.context import RewriteContext
 LARGE = 12
 """Smaller sizes are not worth it."""
 
-_SMALL_PRIMES = (5, 7, 11)
+DYNAMIC = 2
+"""What a dynamic dimension becomes; the first one, the batch, becomes 1."""
+
+_SMALL_PRIMES = (2, 3, 5, 7, 11, 13)
 _TARGETS = frozenset({"Reshape", "Expand"})
 _SIZED = frozenset({"Conv", "ConvTranspose", "AveragePool", "MaxPool", "Resize", "Pad", "If", "Loop", "Scan"})
 
@@ -38,14 +41,14 @@ def shrunken_feeds(
         nodes: the region, before and after.
         inputs: what it reads from outside, constants left out.
     """
-    if len(inputs) != 1 or inputs[0].shape is None or inputs[0].shape.rank() < 2:
+    if len(inputs) != 1 or inputs[0].shape is None or len(inputs[0].shape) < 2:
         return None
     if any(node.op_type in _SIZED for node in nodes):
         return None
-    source = inputs[0]
+    source, shape = inputs[0], inputs[0].shape
     if source.dtype is not None and source.dtype not in FLOATS:
         return None
-    static = [dim for dim in source.shape or () if isinstance(dim, int)]
+    static = [dim for dim in shape if isinstance(dim, int)]
     sizes = {dim for dim in static[:-1] if dim > LARGE and static.count(dim) == 1}
     targets: dict[ir.Value, list[int]] = {}
     for node in nodes:
@@ -63,8 +66,11 @@ def shrunken_feeds(
                     sizes -= {abs(int(item)) for item in tensor.numpy().reshape(-1)}
     if not sizes:
         return None
-    small = dict(zip(sorted(sizes), _SMALL_PRIMES, strict=False))
-    dims = [small.get(dim, dim) if isinstance(dim, int) else 2 for dim in source.shape or ()]
+    # a size that nothing else here has, so that a mistaken axis shows
+    taken = {*static, *(item for target in targets.values() for item in target)}
+    taken |= {DYNAMIC} if any(not isinstance(dim, int) for dim in list(shape)[1:]) else set()
+    small = dict(zip(sorted(sizes), (prime for prime in _SMALL_PRIMES if prime not in taken), strict=False))
+    dims = [small.get(dim, dim) if isinstance(dim, int) else (DYNAMIC if axis else 1) for axis, dim in enumerate(shape)]
     feeds = {source: torch.from_numpy(context.rng.standard_normal(dims))}
     for value, target in targets.items():
         if any(item in small for item in target):

@@ -74,7 +74,7 @@ def convolution(region: Region, term: Term, *, like: ir.Node, result: ir.Value, 
     shape = (term.outs, term.ins // term.group, *term.window.size)
     inputs: list[ir.Value | None] = [
         term.source,
-        region.constant(term.kernel, shape, dtype, name=str(weight.name), succeeds=weight),
+        region.constant(term.kernel, shape, dtype, name=str(weight.name), succeeds=weight, parts=term.parts),
     ]
     if term.bias is not None:
         stem = str(weight.name).removesuffix(".weight")

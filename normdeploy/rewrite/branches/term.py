@@ -2,11 +2,13 @@
 
 y = K * x + b, with a kernel K [O, I/g, taps...] over a :class:`Window`, and a bias b [O]. A Conv is one; an affine map
 s * x + t is the kernel diag(s) of one tap, its own group per channel, with bias t; an average pool of n taps is the
-kernel 1/n; the value itself is the kernel 1. Terms compose and add up in float64, on demand.
+kernel 1/n; the value itself is the kernel 1. Terms compose and add up in float64, on demand, a few output channels at a
+time where the kernels of which they are made can be read so.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor, tensor64
+from normdeploy.graph import Parts, Reader, constant_tensor, parts64, tensor64
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import (
     along,
@@ -49,8 +51,9 @@ class Term:
         outs: O.
         ins: I.
         group: g; I/g inputs per output.
-        kernel: computes K as float64 [O, I/g, taps...].
+        open: loads what K is made of; returns how to compute K[start:stop], float64 [stop - start, I/g, taps...].
         bias: computes b as float64 [O]; None for zero.
+        piecewise: whether some rows cost less than all of them.
     """
 
     source: ir.Value
@@ -59,8 +62,18 @@ class Term:
     outs: int
     ins: int
     group: int
-    kernel: Callable[[], Array]
+    open: Callable[[], Reader]
     bias: Callable[[], Array] | None
+    piecewise: bool = True
+
+    def kernel(self) -> Array:
+        """Return K as a whole."""
+        return self.open()(0, self.outs)
+
+    @property
+    def parts(self) -> Parts | None:
+        """K in pieces; None where it is computed as a whole only."""
+        return Parts(0, self.open) if self.piecewise else None
 
     @property
     def is_diagonal(self) -> bool:
@@ -79,8 +92,16 @@ def identity(value: ir.Value) -> Term | None:
     if shape is None or shape.rank() < 3 or not isinstance(shape[1], int):
         return None
     channels, rank = shape[1], shape.rank() - 2
+    window = Window.point(rank)
     return Term(
-        value, (), Window.point(rank), channels, channels, channels, lambda: np.ones((channels, 1, *(1,) * rank)), None
+        value,
+        (),
+        window,
+        channels,
+        channels,
+        channels,
+        lambda: lambda start, stop: np.ones((stop - start, 1, *window.size)),
+        None,
     )
 
 
@@ -105,6 +126,8 @@ def _convolution(node: ir.Node) -> Term | None:
     kernel, shift = constant_tensor(weight), constant_tensor(bias)
     if window is None or kernel is None:
         return None
+    parts = parts64(kernel)
+    in_rows = parts.open if parts is not None and parts.axis == 0 else None
     if shift is not None and not tensor64(shift).any():
         shift = None  # exporters write a bias of zeros where the module has none
     return Term(
@@ -114,8 +137,9 @@ def _convolution(node: ir.Node) -> Term | None:
         shape[0],
         shape[1] * group,
         group,
-        lambda: tensor64(kernel),
+        in_rows or (lambda: lambda start, stop: tensor64(kernel)[start:stop]),
         None if shift is None else lambda: tensor64(shift),
+        in_rows is not None,
     )
 
 
@@ -133,7 +157,7 @@ def _affine(node: ir.Node) -> Term | None:
         plain.outs,
         plain.ins,
         plain.group,
-        lambda: scale.reshape(-1, 1, *plain.window.size),
+        lambda: lambda start, stop: np.array(scale[start:stop]).reshape(-1, 1, *plain.window.size),
         None if mapping.no_shift else lambda: shift,
     )
 
@@ -152,7 +176,7 @@ def _average(node: ir.Node) -> Term | None:
         plain.outs,
         plain.ins,
         plain.group,
-        lambda: np.full((plain.outs, 1, *size), 1.0 / math.prod(size)),
+        lambda: lambda start, stop: np.full((stop - start, 1, *size), 1.0 / math.prod(size)),
         None,
     )
 
@@ -174,16 +198,27 @@ def compose(first: Term, second: Term) -> Term | None:
         return None
     group = second.group if first.is_diagonal else first.group
 
-    def kernel() -> Array:
-        return _convolved(first, second, group, window.size)
+    def load() -> Reader:
+        a, b = first.open(), second.open()
+        whole = functools.partial(a, 0, first.outs)
+        blocked = group > 1 and not (first.is_diagonal or second.is_diagonal)
+
+        def rows(start: int, stop: int) -> Array:
+            if blocked and (start, stop) != (0, second.outs):
+                return rows(0, second.outs)[start:stop]
+            inner = a(start, stop) if second.is_diagonal else whole()
+            if first.is_diagonal and not second.is_diagonal:
+                inner = _spread(inner[:, 0], group, second.outs)[start:stop]
+            return _convolved(inner, b(start, stop), group, window.size, (first.is_diagonal, second.is_diagonal))
+
+        return rows
 
     def bias() -> Array:
         total = np.zeros(second.outs) if second.bias is None else second.bias()
         if first.bias is None:
             return total
-        summed = second.kernel().sum(axis=tuple(range(2, 2 + len(window.size))))
         inputs = first.bias().reshape(second.group, 1, -1)
-        grouped = summed.reshape(second.group, second.outs // second.group, -1)
+        grouped = _tap_sums(second).reshape(second.group, second.outs // second.group, -1)
         return np.asarray(total + (grouped * inputs).sum(axis=2).reshape(-1))
 
     return Term(
@@ -193,29 +228,48 @@ def compose(first: Term, second: Term) -> Term | None:
         second.outs,
         first.ins,
         group,
-        kernel,
+        load,
         None if first.bias is None and second.bias is None else bias,
+        (first.is_diagonal or second.is_diagonal) and first.piecewise and second.piecewise,
     )
 
 
-def _convolved(first: Term, second: Term, group: int, size: tuple[int, ...]) -> Array:
-    a, b = first.kernel(), second.kernel()
-    result = np.zeros((second.outs, first.ins // group, *size))
-    taps = b.shape[2:]
+def _tap_sums(term: Term) -> Array:
+    """Return K summed over its taps, [O, I/g]."""
+    taps = tuple(range(2, 2 + len(term.window.size)))
+    parts = term.parts
+    if parts is None:
+        return np.asarray(term.kernel().sum(axis=taps))
+    shape = (term.outs, term.ins // term.group, *term.window.size)
+    return np.concatenate([piece.sum(axis=taps) for _, _, piece in parts.pieces(shape)])
+
+
+def _convolved(a: Array, b: Array, group: int, size: tuple[int, ...], diagonal: tuple[bool, bool]) -> Array:
+    """Return the kernel of b after a.
+
+    Args:
+        a: the inner kernel; the same rows as b's where b is diagonal; where a is, spread over b's [O, I/g].
+        b: some rows of the outer kernel.
+        group: the result's groups.
+        size: the result's taps.
+        diagonal: whether a and b are diagonal.
+    """
+    inputs = a.shape[1] if diagonal[1] or not diagonal[0] else b.shape[1]
+    result = np.zeros((len(b), inputs, *size))
+    taps, reach = b.shape[2:], a.shape[2:]
     spatial = (1,) * len(taps)
     for tap in itertools.product(*map(range, taps)):
         at_tap: Place = (..., *tap)
         matrix = b[at_tap]
-        place: Place = (..., *(slice(at, at + n) for at, n in zip(tap, a.shape[2:], strict=True)))
-        if second.is_diagonal:
+        place: Place = (..., *(slice(at, at + n) for at, n in zip(tap, reach, strict=True)))
+        if diagonal[1]:
             result[place] += matrix.reshape(-1, 1, *spatial) * a
-        elif first.is_diagonal:
-            inputs = _spread(a[:, 0], group, second.outs)
-            result[place] += matrix.reshape(*matrix.shape, *spatial) * inputs
+        elif diagonal[0]:
+            result[place] += matrix.reshape(*matrix.shape, *spatial) * a
         else:
-            grouped = matrix.reshape(group, second.outs // group, -1)
-            columns = a.reshape(group, first.outs // group, -1)
-            result[place] += np.matmul(grouped, columns).reshape(second.outs, *a.shape[1:])
+            grouped = matrix.reshape(group, len(b) // group, -1)
+            columns = a.reshape(group, len(a) // group, -1)
+            result[place] += np.matmul(grouped, columns).reshape(len(b), *a.shape[1:])
     return result
 
 
@@ -240,19 +294,24 @@ def add(terms: Sequence[tuple[Term, float]]) -> Term | None:
         return None
     group = groups.pop() if groups else head.ins
 
-    def kernel() -> Array:
-        total = np.zeros((head.outs, head.ins // group, *whole.size))
-        for term, sign in terms:
-            at = windows.offset(term.window, whole)
-            place: Place = (..., *(slice(start, start + n) for start, n in zip(at, term.window.size, strict=True)))
-            if term.is_diagonal and group != term.ins:
-                kernel = term.kernel()
-                for row in range(term.outs):
-                    total[row, row % (term.ins // group)][place] += sign * kernel[row, 0]
-            else:
-                part = total[place]
-                (np.add if sign > 0 else np.subtract)(part, term.kernel(), out=part)
-        return total
+    def load() -> Reader:
+        readers = [term.open() for term, _ in terms]
+
+        def rows(start: int, stop: int) -> Array:
+            total = np.zeros((stop - start, head.ins // group, *whole.size))
+            for (term, sign), read in zip(terms, readers, strict=True):
+                at = windows.offset(term.window, whole)
+                place: Place = (..., *(slice(first, first + n) for first, n in zip(at, term.window.size, strict=True)))
+                own = read(start, stop)
+                if term.is_diagonal and group != term.ins:
+                    for row in range(start, stop):
+                        total[row - start, row % (term.ins // group)][place] += sign * own[row - start, 0]
+                else:
+                    part = total[place]
+                    (np.add if sign > 0 else np.subtract)(part, own, out=part)
+            return total
+
+        return rows
 
     def bias() -> Array:
         total = np.zeros(head.outs)
@@ -268,8 +327,9 @@ def add(terms: Sequence[tuple[Term, float]]) -> Term | None:
         head.outs,
         head.ins,
         group,
-        kernel,
+        load,
         None if all(term.bias is None for term, _ in terms) else bias,
+        all(term.piecewise for term, _ in terms),
     )
 
 

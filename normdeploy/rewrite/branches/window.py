@@ -55,7 +55,7 @@ class Window:
     def reach(self) -> int:
         """Return a spatial size that shows both borders and an interior."""
         return max(
-            (size - 1) * dilation + stride + 1
+            max((size - 1) * dilation + stride, 2)
             for size, dilation, stride in zip(self.size, self.dilation, self.stride, strict=True)
         )
 

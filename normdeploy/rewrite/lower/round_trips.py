@@ -64,6 +64,9 @@ def _may_replace(y: ir.Value, source: ir.Value) -> bool:
     """Tell whether all readers of ``y`` can read ``source``: a graph output keeps its name and its own value."""
     if source.dtype != y.dtype or source.shape is None or y.shape is None or len(source.shape) != len(y.shape):
         return False
+    for before, after in zip(source.shape, y.shape, strict=True):
+        if isinstance(before, int) and isinstance(after, int) and before != after:
+            return False
     if not y.is_graph_output():
         return True
     producer, end = source.producer(), y.producer()

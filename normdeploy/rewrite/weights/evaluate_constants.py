@@ -260,7 +260,13 @@ class _Walk:
             held = result.to(torch.float64).contiguous().numpy()
             return ExactTensor(lambda: held, dtype, shape, name)
         expressions = self.expressions
-        return ExactTensor(lambda: np.asarray(expressions.run(output, torch.float64).numpy()), dtype, shape, name)
+        return ExactTensor(
+            lambda: np.asarray(expressions.run(output, torch.float64).numpy()),
+            dtype,
+            shape,
+            name,
+            parts=expressions.parts(output),
+        )
 
 
 def _hollow(shape: Sequence[int]) -> torch.Tensor:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from normdeploy.graph import evaluate_node, tensor64
+from normdeploy.graph import Parts, evaluate_node, parts64, tensor64
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,20 @@ class Expressions:
                         known.pop(operand, None)
             known.update(step.evaluate(operands, dtype))
         return known[value]
+
+    def parts(self, value: ir.Value) -> Parts | None:
+        """Return a leaf that is merely transposed (the weight of a torch Linear) in pieces; None for all else."""
+        step = self.steps.get(value)
+        if step is None:
+            leaf = self.leaves.get(value)
+            return None if leaf is None else parts64(leaf)
+        source = step.inputs[0]
+        inner = self.parts(source) if source is not None and step.node.op_type == "Transpose" else None
+        if inner is None:
+            return None
+        rank = len(step.outputs[0].shape or ())
+        perm = step.node.attributes["perm"].as_ints() if "perm" in step.node.attributes else range(rank)[::-1]
+        return inner.transposed(perm) if len(perm) == rank else None
 
 
 def as_torch(array: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,157 @@
+"""Products whose large weight is read and computed in pieces: what torch makes of the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from normdeploy.graph import ExactTensor, evaluate_region, exact, parts64, tensor64
+from normdeploy.graph.operators import pieces
+
+SEED = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces():
+    """Let a handful of elements be a large weight."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(exact, "BLOCK", 24)
+    patch.setattr(pieces, "BLOCK", 0)
+    yield
+    patch.undo()
+
+
+def constant(name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph = ir.Graph([], [], nodes=[], initializers=[value], opset_imports={"": 20}, name="g")
+    assert value.graph is graph
+    return value
+
+
+def run(op_type: str, x: torch.Tensor, weight: ir.TensorProtocol, addend: np.ndarray | None = None, **attributes):
+    """Evaluate one node with a constant weight; the pieces must have been used."""
+    source = ir.Value(name="x")
+    inputs = [source, constant("w", weight)]
+    if addend is not None:
+        inputs.append(constant("b", ir.tensor(addend)))
+    node = ir.node(op_type, inputs, attributes, version=20)
+    assert pieces.large_weight(node) is not None
+    return evaluate_region([node], {source: x}, node.outputs)[0].numpy()
+
+
+def spellings(array: np.ndarray) -> list[ir.TensorProtocol]:
+    """One value as a plain tensor in each memory order, and as exact constants made of another."""
+    half = ir.tensor((array / 2).astype(array.dtype))
+    turned = ir.tensor(np.ascontiguousarray(array.T))
+    doubled, back = (
+        parts64(half).scaled(np.full((1,) * array.ndim, 2.0)),
+        parts64(turned).transposed(range(array.ndim)[::-1]),
+    )
+    return [
+        ir.tensor(array),
+        ir.Tensor(np.asfortranarray(array)),
+        ExactTensor(lambda: 2 * tensor64(half), ir.DataType.FLOAT, array.shape, parts=doubled),
+        ExactTensor(lambda: tensor64(turned).T, ir.DataType.FLOAT, array.shape, parts=back),
+    ]
+
+
+@given(SEED, st.integers(0, 3), st.integers(1, 9), st.integers(1, 40), st.lists(st.integers(1, 3), max_size=2))
+@settings(deadline=None, max_examples=40)
+def test_matmul(seed, spelling, columns, depth, leading):
+    rng = np.random.default_rng(seed)
+    weight = rng.normal(size=(depth, columns)).astype(np.float32)
+    x = rng.normal(size=(*leading, depth))
+    got = run("MatMul", torch.from_numpy(x), spellings(weight)[spelling])
+    np.testing.assert_allclose(got, x @ weight.astype(np.float64), rtol=1e-12, atol=1e-12)
+
+
+@given(SEED, st.integers(0, 3), st.booleans(), st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_gemm(seed, spelling, trans_a, trans_b, with_addend):
+    rng = np.random.default_rng(seed)
+    x, weight, addend = rng.normal(size=(3, 17)), rng.normal(size=(17, 11)).astype(np.float32), rng.normal(size=(3, 1))
+    stored = np.ascontiguousarray(weight.T) if trans_b else weight
+    got = run(
+        "Gemm",
+        torch.from_numpy(np.ascontiguousarray(x.T) if trans_a else x),
+        spellings(stored)[spelling],
+        addend if with_addend else None,
+        alpha=0.5,
+        beta=2.0,
+        transA=int(trans_a),
+        transB=int(trans_b),
+    )
+    expected = 0.5 * x @ weight.astype(np.float64) + (2 * addend if with_addend else 0)
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@given(
+    SEED,
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 3]),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_conv(seed, rank, groups, kernel, stride, dilation, with_bias):
+    rng = np.random.default_rng(seed)
+    outs, ins = groups * int(rng.integers(1, 4)), groups * int(rng.integers(1, 4))
+    sizes = rng.integers(1, kernel + 1, rank).tolist()
+    pads = rng.integers(0, 3, 2 * rank).tolist()
+    x = rng.normal(size=(2, ins, *rng.integers(5, 8, rank)))
+    weight = rng.normal(size=(outs, ins // groups, *sizes)).astype(np.float32)
+    bias = rng.normal(size=outs) if with_bias else None
+    got = run(
+        "Conv",
+        torch.from_numpy(x),
+        ir.tensor(weight),
+        bias,
+        group=groups,
+        strides=[stride] * rank,
+        dilations=[dilation] * rank,
+        pads=pads,
+    )
+    widths = [width for axis in reversed(range(rank)) for width in (pads[axis], pads[axis + rank])]
+    expected = getattr(functional, f"conv{rank}d")(
+        functional.pad(torch.from_numpy(x), widths),
+        torch.from_numpy(weight.astype(np.float64)),
+        None if bias is None else torch.from_numpy(bias),
+        stride,
+        0,
+        dilation,
+        groups,
+    )
+    np.testing.assert_allclose(got, expected.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_fed_weight_is_read_from_the_feed():
+    source, weight = ir.Value(name="x"), constant("w", ir.tensor(np.ones((4, 8), np.float32)))
+    node = ir.node("MatMul", [source, weight], version=20)
+    feeds = {source: torch.ones(1, 4), weight: torch.full((4, 8), 2.0)}
+    assert evaluate_region([node], feeds, node.outputs)[0].tolist() == [[8.0] * 8]
+
+
+@pytest.mark.parametrize("spelling", range(4))
+@pytest.mark.parametrize("dtype", [ir.DataType.FLOAT, ir.DataType.FLOAT16])
+def test_rounding_in_pieces_is_rounding_of_the_whole(spelling, dtype):
+    rng = np.random.default_rng(0)
+    base = spellings(rng.normal(size=(13, 7)).astype(np.float32))[spelling]
+    factor, addend = rng.normal(size=(13, 1)), rng.normal(size=(1, 7))
+    parts = parts64(base).scaled(factor).shifted(addend)
+    exact64 = tensor64(base) * factor + addend
+    tensor = ExactTensor(lambda: exact64, dtype, exact64.shape, parts=parts)
+    np.testing.assert_array_equal(tensor.numpy(), exact64.astype(dtype.numpy()))
+
+
+def test_what_has_no_pieces():
+    assert parts64(ir.tensor(np.array(2.0))) is None
+    assert parts64(ir.tensor(np.zeros((0, 3), np.float32))) is None
+    assert parts64(ir.tensor(np.arange(6))) is None
+    assert parts64(ExactTensor(lambda: np.zeros(3), ir.DataType.FLOAT, (3,))) is None
