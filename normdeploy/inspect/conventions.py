@@ -18,6 +18,8 @@ _STOCK = {
     "GroupNormalization": "torch.nn.GroupNorm",
     "InstanceNormalization": "torch.nn.InstanceNorm",
 }
+# these operators hold epsilon as a float32 attribute and compute statistics in float32 whatever the data's type
+_IN_FLOAT32 = frozenset({"LayerNormalization", "RMSNormalization"})
 _SINGLE_PASS = "E[x^2] - E[x]^2"
 
 
@@ -36,10 +38,10 @@ def check_conventions(row: LedgerRow, values: Mapping[str, ir.Value]) -> Iterato
     x = values.get(str(detail["x"]))
     count = _count(detail, x)
     epsilon = float(detail["epsilon"])
-    correction = _has_correction(epsilon, count, outside=bool(detail["outside"]))
+    correction = _has_correction(detail, epsilon, count)
     if detail["outside"]:
         yield _outside(row, stock, epsilon * _units(count, correction, outside=True))
-    if correction and count is not None:
+    if correction:
         yield _unbiased(row, stock, count)
     if _SINGLE_PASS in row.reason:
         yield Finding(
@@ -59,7 +61,8 @@ def check_conventions(row: LedgerRow, values: Mapping[str, ir.Value]) -> Iterato
             "add an epsilon (1e-5) to the variance",
         )
     dtype = x.dtype if x is not None and x.dtype is not None else ir.DataType.FLOAT
-    yield from check_epsilon(row.where, epsilon, dtype)
+    if not (detail.get("operator") and row.kind in _IN_FLOAT32):
+        yield from check_epsilon(row.where, epsilon, dtype)
 
 
 def _outside(row: LedgerRow, stock: str, epsilon: float) -> Finding:
@@ -74,7 +77,16 @@ def _outside(row: LedgerRow, stock: str, epsilon: float) -> Finding:
     )
 
 
-def _unbiased(row: LedgerRow, stock: str, count: int) -> Finding:
+def _unbiased(row: LedgerRow, stock: str, count: int | None) -> Finding:
+    if count is None:
+        return Finding(
+            "note",
+            "unbiased-variance",
+            row.where,
+            f"its variance is divided by n - 1, that of {stock} by n; n is dynamic",
+            "nothing for deployment, it is exported exactly, though not as one operator; do not exchange it for "
+            f"{stock} with the same weights",
+        )
     return Finding(
         "note",
         "unbiased-variance",
@@ -105,11 +117,22 @@ def _units(count: int | None, correction: bool, *, outside: bool) -> float:
     return float(np.sqrt(ratio)) if outside else ratio
 
 
-def _has_correction(epsilon: float, count: int | None, *, outside: bool) -> bool:
-    """Tell the correction by the epsilon: people choose round ones, and the conversion made it e (n - 1) / n."""
-    if count is None or count < 2 or epsilon <= 0:
+def _has_correction(detail: Mapping[str, Any], epsilon: float, count: int | None) -> bool:
+    """Tell whether the variance was divided by n - 1.
+
+    The scale before any affine says so: sqrt((n - 1) / n) in place of 1. Where a trained scale stands in front of it,
+    epsilon does: people choose round ones, and the conversion made it e (n - 1) / n.
+    """
+    if detail.get("correction"):
+        return True
+    if count is None or count < 2 or not detail["centred"] or detail.get("operator"):
         return False
-    return _digits(epsilon * _units(count, True, outside=outside)) < _digits(epsilon)
+    bare = detail.get("bare")
+    if bare is not None and abs(bare - 1) < 1e-9:
+        return False
+    if bare is not None and abs(bare * np.sqrt(count / (count - 1)) - 1) < 1e-9:
+        return True
+    return epsilon > 0 and _digits(epsilon * _units(count, True, outside=bool(detail["outside"]))) < _digits(epsilon)
 
 
 def _digits(value: float) -> int:

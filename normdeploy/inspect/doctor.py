@@ -156,17 +156,20 @@ def _eager_dependence(model: nn.Module, args: Any) -> Dependence | None:
 def _unread(model: nn.Module, traced: Traced) -> Iterator[Finding]:
     """Modules of which no weight is read: heads and branches for training only."""
     read = _names_read(traced)
+    # tied weights are read under one of their names
+    named = list(model.named_parameters(remove_duplicate=False))
+    read_tensors = {id(tensor) for name, tensor in named if name in read}
     for path, module in model.named_modules():
-        names = [f"{path}.{name}" if path else name for name, _ in module.named_parameters()]
-        parent = path.rpartition(".")[0]
-        outer = [f"{parent}.{name}" if parent else name for name, _ in model.get_submodule(parent).named_parameters()]
-        unread = names and not any(name in read for name in names)
-        if unread and path and any(name in read for name in outer):
+        own = [id(tensor) for tensor in module.parameters()]
+        if not path or not own or read_tensors.intersection(own):
+            continue
+        parent = model.get_submodule(path.rpartition(".")[0])
+        if read_tensors.intersection(id(tensor) for tensor in parent.parameters()):
             yield Finding(
                 "note",
                 "training-only",
                 path,
-                f"deployed outputs do not read its {len(names)} parameters: it serves training only",
+                f"deployed outputs do not read its {len(own)} parameters: it serves training only",
                 "nothing; the export leaves it out",
             )
 

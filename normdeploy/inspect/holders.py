@@ -69,7 +69,7 @@ def _holder(path: str) -> str:
 def _outside_state_dict(model: nn.Module, used: set[str] | None) -> Iterator[Finding]:
     held: dict[str, dict[str, torch.Tensor]] = {}
     for path, tensor in plain_tensors(model).items():
-        if tensor.is_floating_point() and (used is None or path in used):
+        if tensor.is_floating_point() and (used is None or path in used) and not _is_cache(model, path, tensor):
             held.setdefault(_holder(path), {})[path.rpartition(".")[2]] = tensor
     for holder, tensors in held.items():
         # trained, or gathered in training: a reload gives other outputs. Constants come back from the constructor.
@@ -100,6 +100,25 @@ def _outside_state_dict(model: nn.Module, used: set[str] | None) -> Iterator[Fin
                 "nothing if the constructor always makes the same values; otherwise register_buffer",
                 detail={"tensors": list(tensors)},
             )
+
+
+def _is_cache(model: nn.Module, path: str, tensor: torch.Tensor) -> bool:
+    """Whether a tensor in a dict of a module holds nothing but elements of one of that module's parameters.
+
+    Attention layers keep such a table of gathered biases; it is made anew where it is missing, so nothing is lost.
+    """
+    owner, _, name = path.rpartition(".")
+    holder, _, attribute = owner.rpartition(".")
+    try:
+        module = model.get_submodule(holder)
+    except AttributeError:
+        return False
+    held = vars(module).get(attribute)
+    if not isinstance(held, dict) or name not in map(str, held) or tensor.requires_grad:
+        return False
+    if bool((tensor == tensor.reshape(-1)[:1]).all()):
+        return False  # zeros or ones are everywhere
+    return any(bool(torch.isin(tensor, own.detach()).all()) for own in module.parameters(recurse=False))
 
 
 def _learns(model: nn.Module, holder: str) -> bool:

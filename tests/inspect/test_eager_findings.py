@@ -1,6 +1,7 @@
 """The doctor on eager models: what they hold, what they compute, and silence on torch's own modules."""
 
 import conventions_by_hand as by_hand
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
@@ -259,6 +260,71 @@ def test_unbiased_layernorm_of_a_plain_class():
     model.forward = lambda x: model.norm(x)
     (row,) = inspect(model, torch.randn(3, 4)).of_kind("unbiased-variance")
     assert row.detail["count"] == 4
+
+
+def test_an_unbiased_variance_shows_without_an_epsilon():
+    """The scale before any affine says it: sqrt((n - 1) / n)."""
+
+    class Plain(nn.Module):
+        def __init__(self, correction):
+            super().__init__()
+            self.correction, self.gain = correction, nn.Parameter(torch.rand(6) + 0.5)
+
+        def forward(self, x):
+            return (x - x.mean(-1, keepdim=True)) / x.std(-1, correction=self.correction, keepdim=True) * self.gain
+
+    (row,) = inspect(Plain(1), torch.randn(3, 6)).of_kind("unbiased-variance")
+    assert row.detail["count"] == 6
+    assert not inspect(Plain(0), torch.randn(3, 6)).of_kind("unbiased-variance")
+
+
+def test_an_unbiased_variance_over_a_dynamic_axis_is_told():
+    text = """
+        <ir_version: 10, opset_import: ["" : 20]>
+        net (float[n, w] x) => (float[n, w] y)
+        <int64[1] last = {-1}, int64 one = {1}, int64 at = {1}, float e = {0.001}>
+        {
+            m = ReduceMean <keepdims = 1> (x, last)
+            d = Sub (x, m)
+            s = ReduceSumSquare <keepdims = 1> (d, last)
+            sizes = Shape (x)
+            c = Gather (sizes, at)
+            r = Sub (c, one)
+            f = Cast <to = 1> (r)
+            v = Div (s, f)
+            u = Add (v, e)
+            q = Sqrt (u)
+            y = Div (d, q)
+        }
+    """
+    (row,) = inspect(ir.from_onnx_text(text)).of_kind("unbiased-variance")
+    assert "n is dynamic" in row.what
+
+
+class Tied(nn.Module):
+    """A table under two names, read under the second; a cache of gathered biases."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Embedding(7, 4)
+        self.body = nn.Module()
+        self.body.table = self.shared
+        self.biases = nn.Parameter(torch.randn(3))
+        self.cache = {}
+
+    def forward(self, ids):
+        if "cpu" not in self.cache:
+            self.cache["cpu"] = self.biases[torch.tensor([0, 1, 1, 2])].detach()
+        return self.body.table(ids) + self.cache["cpu"]
+
+
+def test_tied_weights_and_caches_of_parameters_are_no_findings():
+    model, ids = Tied().eval(), torch.tensor([[1, 2], [3, 4]])
+    with torch.no_grad():
+        model(ids)
+    assert list(inspect(model, (ids,))) == []
+    model.cache["cpu"] = torch.tensor([5.0, 6.0, 7.0, 8.0])  # no element of the parameter
+    assert [row.kind for row in inspect(model, (ids,))] == ["outside-state-dict"]
 
 
 def test_a_model_that_cannot_be_traced_is_a_finding():

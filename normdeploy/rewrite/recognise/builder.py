@@ -15,12 +15,18 @@ class Builder:
     Args:
         stem: prefix of the names of new values.
         dtype: of data and constants.
+
+    Attributes:
+        nodes: the nodes so far, in order.
+        small: those of them that handle a few numbers only.
+        constants: the constants so far.
     """
 
     def __init__(self, stem: str, dtype: ir.DataType) -> None:
         self.stem = stem
         self.dtype = dtype
         self.nodes: list[ir.Node] = []
+        self.small: set[ir.Node] = set()
         self.constants: list[ir.Value] = []
 
     def op(
@@ -35,6 +41,13 @@ class Builder:
         node = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), outputs=values, name=name)
         self.nodes.append(node)
         return values[0]
+
+    def scalar(self, op_type: str, inputs: list[ir.Value], dtype: ir.DataType, **attributes: int) -> ir.Value:
+        """Append a node that computes a few numbers from a shape: it passes over no data."""
+        value = self.op(op_type, inputs, **attributes)
+        value.type = ir.TensorType(dtype)
+        self.small.add(self.nodes[-1])
+        return value
 
     def constant(self, role: str, values: npt.NDArray[np.float64]) -> ir.Value:
         """Make a float constant, exact until it is written."""

@@ -10,6 +10,8 @@ slices of the channels and all axes after     Reshape, InstanceNormalization, Re
 other axes                                    Transpose, LayerNormalization or RMSNormalization, Transpose
 the last axes, epsilon outside the root       LayerNormalization and its 1/s, one division
 other axes, epsilon outside the root          the same between two Transposes
+slices of the channels, epsilon outside       the same between two Reshapes
+a variance of n - 1, n dynamic                mean, difference, square, mean, division; n read from the shape
 ============================================  =====================================================================
 
 Scale and shift are always of the full normalized shape: one that broadcasts sends LayerNormalization down a path four
@@ -65,6 +67,8 @@ def emit(norm: Norm, x: ir.Value, builder: Builder, *, instance: bool = False) -
     rank = len(dims)
     if norm.blocks.split is not None:
         return _emit_grouped(norm, x, builder, dims)
+    if norm.correction:
+        return _emit_steps(norm, x, builder)
     if is_instance(norm, dims, instance):
         channels = dims[1] if isinstance(dims[1], int) else 1
         scale = np.broadcast_to(norm.scale.reshape(-1), (channels,))
@@ -121,7 +125,16 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
     groups, lead = channels // norm.blocks.width, len(others)
     split_up = builder.op("Reshape", [turned, builder.integers("groups", [0] * lead + [groups, -1])])
     inner = [dims[axis] for axis in norm.blocks.axes]
-    if lead == 1 and norm.centred:
+    if norm.outside or norm.correction:
+        unit = (1,) * (lead + 2)
+        plain = replace(norm, blocks=Blocks((lead + 1,)), scale=np.ones(unit), shift=np.zeros(unit))
+        sizes = [size for size in inner if isinstance(size, int)]
+        count = norm.blocks.width * math.prod(sizes)
+        if norm.correction or not norm.centred or len(sizes) < len(inner) or builder.dtype != ir.DataType.FLOAT:
+            normal = _emit_steps(plain, split_up, builder)
+        else:
+            normal = _emit_outside(plain, split_up, builder, [*(dims[axis] for axis in others), groups, count])
+    elif lead == 1 and norm.centred:
         inputs = [split_up, builder.constant("ones", np.ones(groups)), builder.constant("zeros", np.zeros(groups))]
         normal = builder.op("InstanceNormalization", inputs, epsilon=norm.epsilon)
     else:
@@ -164,23 +177,44 @@ def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
 
 
 def _emit_steps(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
-    """Epsilon added to the standard deviation where LayerNormalization does not return 1/s in the data's type."""
+    """Mean, difference, square, mean, root, division: epsilon added to the standard deviation where LayerNormalization
+    does not return 1/s in the data's type, or a variance of n - 1 with a dynamic n."""
     where = builder.integers("axes", list(norm.blocks.axes))
     centred = x
     if norm.centred:
         centred = builder.op("Sub", [x, builder.op("ReduceMean", [x, where], keepdims=1)])
     variance = builder.op("ReduceMean", [builder.op("Mul", [centred, centred]), where], keepdims=1)
-    root = builder.op("Sqrt", [variance])
-    spread = builder.op("Add", [root, builder.constant("epsilon", np.array(norm.epsilon))])
-    return builder.affine(norm.scale, norm.shift, builder.op("Div", [centred, spread]))
+    if norm.correction:
+        variance = builder.op("Mul", [variance, _unbiased_ratio(norm, x, builder)])
+    epsilon = builder.constant("epsilon", np.array(norm.epsilon))
+    if norm.outside:
+        divisor = builder.op("Add", [builder.op("Sqrt", [variance]), epsilon])
+    else:
+        divisor = builder.op("Sqrt", [builder.op("Add", [variance, epsilon]) if norm.epsilon else variance])
+    return builder.affine(norm.scale, norm.shift, builder.op("Div", [centred, divisor]))
+
+
+def _unbiased_ratio(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
+    """Return n / (n - 1) from the sizes of the averaged axes."""
+    sizes = builder.scalar("Shape", [x], ir.DataType.INT64)
+    averaged = builder.scalar(
+        "Gather", [sizes, builder.integers("averaged", list(norm.blocks.axes))], ir.DataType.INT64, axis=0
+    )
+    whole = builder.scalar("ReduceProd", [averaged], ir.DataType.INT64, keepdims=0)
+    count = builder.scalar("Cast", [whole], builder.dtype, to=int(builder.dtype))
+    rest = builder.scalar("Sub", [count, builder.constant("one", np.array(1.0))], builder.dtype)
+    return builder.scalar("Div", [count, rest], builder.dtype)
 
 
 def emittable(norm: Norm, x: ir.Value, opset: int) -> str:
     """Return why a normalization cannot be written as operators here; empty if it can."""
     dims = list(x.shape or ())
-    if norm.outside:
-        if norm.blocks.split is not None:
-            return "epsilon stands outside the root of a group's variance, which has no operator"
+    if norm.correction and x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return (
+            "its variance is divided by n - 1, n is dynamic and may be beyond what the data's type can count; export "
+            "with static sizes"
+        )
+    if norm.outside or norm.correction:
         if opset < 18:
             return f"its short form needs operator set 18, this graph has {opset}; export with opset_version=18"
         return ""
@@ -196,7 +230,7 @@ def is_instance(norm: Norm, dims: list[Dim], preferred: bool) -> bool:
     faster by a fifth, so it is what the author wrote, or what needs no full scale where the last axis is dynamic.
     """
     rank = len(dims)
-    if not norm.centred or norm.outside or norm.blocks.split is not None:
+    if not norm.centred or norm.outside or norm.correction or norm.blocks.split is not None:
         return False
     if rank < 3 or norm.blocks.axes != tuple(range(2, rank)) or not isinstance(dims[1], int):
         return False

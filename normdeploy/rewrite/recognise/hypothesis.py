@@ -8,12 +8,13 @@ mean and biased variance (or, without a mean, v = mean(x^2) and m = 0)::
 
 A variance with correction c is this form in other units: with r = n / (n - c), (x - m) / sqrt(r v + e) equals
 (1 / sqrt r) (x - m) / sqrt(v + e / r), and (x - m) / (sqrt(r v) + e) equals
-(1 / sqrt r) (x - m) / (sqrt(v) + e / sqrt r).
+(1 / sqrt r) (x - m) / (sqrt(v) + e / sqrt r). The correction itself is kept only where n is dynamic, so that r is no
+constant.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +66,8 @@ class Norm:
         epsilon: in the units of the biased variance (inside) or standard deviation (outside).
         scale: broadcastable to x; size 1 along every axis on which it is constant.
         shift: likewise.
+        correction: 1 where the sum of squares is divided by n - 1 and n is dynamic; epsilon and scale are then in the
+            units of that variance.
     """
 
     blocks: Blocks
@@ -73,6 +76,13 @@ class Norm:
     epsilon: float
     scale: Array
     shift: Array
+    correction: int = 0
+
+    def in_units_of(self, count: int) -> Norm:
+        """Return the same normalization of blocks of ``count`` elements with the variance divided by count - 1."""
+        ratio = count / (count - 1)
+        epsilon = self.epsilon * (np.sqrt(ratio) if self.outside else ratio)
+        return replace(self, epsilon=float(epsilon), scale=self.scale * np.sqrt(ratio), correction=1)
 
     def normalize(self, x: Array) -> tuple[Array, Array]:
         """Return the normalized values before scale and shift, and the condition number m^2 / (v + epsilon) of each."""
@@ -82,6 +92,9 @@ class Norm:
         mean = inner.mean(axis=axes, keepdims=True)
         centred = inner - mean if self.centred else inner
         variance = np.square(centred).mean(axis=axes, keepdims=True)
+        if self.correction:
+            count = self.blocks.count(shape)
+            variance = variance * (count / (count - self.correction))
         with np.errstate(divide="ignore", invalid="ignore"):
             factor = factor_of(variance, self.epsilon, outside=self.outside)
             condition = np.square(mean * factor)

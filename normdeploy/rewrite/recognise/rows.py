@@ -14,6 +14,10 @@ from normdeploy.rewrite.recognise.region import NORMS, REDUCTIONS
 from normdeploy.rewrite.recognise.search import Found, Missed
 
 _LAST_AXES = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_DYNAMIC_COUNT = (
+    "its variance is divided by n - 1 and n is dynamic, which no operator says: the fewest passes; exported with "
+    "static sizes it is one operator"
+)
 _TWO_PASS = "E[x^2] - E[x]^2 equals the two-pass form in real numbers only; the operator loses fewer digits"
 
 
@@ -41,6 +45,7 @@ def _stock_detail(node: ir.Node) -> dict[str, Any]:
         "centred": node.op_type == "LayerNormalization" or node.op_type == "InstanceNormalization",
         "outside": False,
         "epsilon": node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5,
+        "operator": True,
     }
 
 
@@ -58,6 +63,9 @@ def _detail(found: Found) -> dict[str, Any]:
         "centred": norm.centred,
         "outside": norm.outside,
         "epsilon": norm.epsilon,
+        "correction": norm.correction,
+        "bare": found.bare,
+        "operator": any(node.op_type in NORMS for node in found.region.between(found.y)),
     }
 
 
@@ -72,6 +80,8 @@ def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str) -> Ledg
     notes = [note] if note else []
     if found.norm.outside and not note:
         notes.append("epsilon is outside the root: exact short form; approximate=True allows LayerNormalization")
+    if found.norm.correction:
+        notes.append(_DYNAMIC_COUNT)
     if _has_single_pass_variance(found):
         notes.append(_TWO_PASS)
     return LedgerRow(where, kind, "fused", into, "; ".join(notes), _site(found), _detail(found))

@@ -35,11 +35,13 @@ class Found:
         region: where.
         y: the value that equals ``norm`` of ``region.x``.
         norm: what, with scale and shift of size 1 along every axis on which they are constant.
+        bare: the scale before any affine, where it is one number: 1, or sqrt((n - 1) / n) for an unbiased variance.
     """
 
     region: Region
     y: ir.Value
     norm: Norm
+    bare: float | None = None
 
     @property
     def instance(self) -> bool:
@@ -95,7 +97,7 @@ def operators_for(found: Found) -> list[ir.Node]:
     x = found.region.x
     builder = Builder("", x.dtype or ir.DataType.FLOAT)
     emit(found.norm, ir.Value(name="x", shape=x.shape), builder, instance=found.instance)
-    return builder.nodes
+    return [node for node in builder.nodes if node not in builder.small]
 
 
 def passes_over_data(nodes: list[ir.Node]) -> int:
@@ -108,15 +110,15 @@ def search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
 
     It reaches over a scale or shift only if nothing else reads the value before: two affines of one normalized value
     stay two affines of one operator.
-    Returns None where nothing behaves like a normalization or the region cannot be run at small sizes.
+    Returns None where nothing behaves like a normalization.
     """
     try:
         return _search(region, rng)
-    except GraphError:
+    except GraphError as error:
         # sizes we made up for dynamic dimensions need not fit (a Reshape by 7); such a region cannot be judged
         if all(isinstance(dim, int) for dim in region.x.shape or ()):
             raise
-        return None
+        return Missed(region, region.candidates[-1], f"it does not run at sizes made up for its dynamic ones ({error})")
 
 
 def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
@@ -139,13 +141,19 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
     hopeful = [(value, norm) for value, norm in solved if norm is not None]
     distances = _distances(probe, hopeful, rng)
     chain: list[Found] = []
+    bare: float | None = None
     for (value, norm), distance in zip(hopeful, distances, strict=True):
         collapsed = _collapse(norm, value) if distance <= 1.0 else None
         if collapsed is not None and (not chain or region.extends(chain[-1].y, value)):
-            chain.append(Found(region, value, collapsed))
+            if not chain and collapsed.scale.size == 1:
+                bare = float(collapsed.scale.reshape(-1)[0])
+            chain.append(Found(region, value, collapsed, bare))
     for found in reversed(chain):
-        if probe.static or _agrees_elsewhere(found, rng):
-            return found
+        elsewhere = found if probe.static else _elsewhere(found, probe, rng)
+        if elsewhere is not None:
+            return elsewhere
+    if chain:
+        return Missed(region, chain[-1].y, "what it computes changes with the size of a dynamic dimension")
     nearest = min(distances, default=float("inf"))
     return Missed(region, solved[-1][0], f"the nearest normalization differs by {nearest:.1e} times what is allowed")
 
@@ -195,11 +203,25 @@ def _snap(values: Array, dtype: ir.DataType | None, size: float) -> Array:
     return np.where(np.abs(values - near) <= tolerance, near, values)
 
 
-def _agrees_elsewhere(found: Found, rng: np.random.Generator) -> bool:
-    """Compare at a second set of sizes of the dynamic dimensions."""
+def _elsewhere(found: Found, first: Probe, rng: np.random.Generator) -> Found | None:
+    """Return what agrees at a second set of sizes of the dynamic dimensions too; None if nothing does.
+
+    A variance divided by n - 1 with a dynamic n agrees only in its own units.
+    """
     probe = Probe(found.region, Sizes(SECOND_SIZES))
-    if found.norm.blocks.count(probe.shape) < 2:
-        return False
+    count, second = found.norm.blocks.count(first.shape), found.norm.blocks.count(probe.shape)
+    if second < 2:
+        return None
+    if _agrees(found, probe, rng):
+        return found
+    if not found.norm.centred or count == second:
+        return None
+    unbiased = _collapse(found.norm.in_units_of(count), found.y)
+    own = None if unbiased is None else replace(found, norm=unbiased)
+    return own if own is not None and _agrees(own, probe, rng) else None
+
+
+def _agrees(found: Found, probe: Probe, rng: np.random.Generator) -> bool:
     x = next(trials(found.norm, probe.shape, rng))
     y = probe.run(x, [found.y])[0]
     return y.shape == x.shape and disagreement(y, x, found.norm) <= 1.0
