@@ -21,7 +21,10 @@ SIGNATURES = {
         "output_names": None, "dynamic_shapes": None, "opset_version": None, "fold": True, "approximate": False,
         "verify": True, "overwrite": False, "progress": None,
     },
-    "fold": {"source": REQUIRED, "path": REQUIRED, "verify": True, "overwrite": False, "progress": None},
+    "fold": {
+        "source": REQUIRED, "path": REQUIRED, "opset_version": None, "verify": True, "overwrite": False,
+        "progress": None,
+    },
     "inspect": {"model_or_path": REQUIRED, "args": None},
     "verify": {
         "model_or_onnx": REQUIRED, "path": REQUIRED, "args": None, "kwargs": None, "data": None, "seed": 0,

@@ -20,7 +20,7 @@ def export(
     output_names: Annotated[
         list[str] | None, typer.Option("--output-name", metavar="NAME", help="Name of an output. Repeat, in order.")
     ] = None,
-    opset: Annotated[int | None, typer.Option("--opset", metavar="N", help="ONNX opset.")] = None,
+    opset: Annotated[int | None, typer.Option("--opset", metavar="N", min=18, help="ONNX operator set.")] = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Write the graph as traced.")] = False,
     approximate: Annotated[
         bool,

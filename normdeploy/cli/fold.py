@@ -14,6 +14,9 @@ from normdeploy.cli import options
 def fold(
     source: Annotated[Path, typer.Argument(metavar="IN.onnx", help="The ONNX file to fold; it is left as it is.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The ONNX file to write.")],
+    opset: Annotated[
+        int | None, typer.Option("--opset", metavar="N", min=18, help="Do not exceed this ONNX operator set.")
+    ] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without proof.")] = False,
     quick: options.Quick = False,
     thorough: options.Thorough = False,
@@ -28,7 +31,7 @@ def fold(
 
     with options.verifying(shown=not as_json) as report:
         verify = False if no_verify else level
-        result = api.fold(source, output, verify=verify, overwrite=overwrite, progress=report)
+        result = api.fold(source, output, opset_version=opset, verify=verify, overwrite=overwrite, progress=report)
     if as_json:
         verdict = result.verdict.to_dict() if result.verdict else None
         options.print_json(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
@@ -38,6 +39,8 @@ from normdeploy.export.repair import drop_written_zero_bias
 from normdeploy.export.shapes import Spec, batch_shapes, user_shapes, widened
 from normdeploy.export.stuck import stuck_in_training
 from normdeploy.nn.reach import Snapshot
+
+_OLDEST_OPSET = 18
 
 
 @dataclass
@@ -184,7 +187,7 @@ def trace(
         output_names: names of the graph's outputs, in order; by default the keys or field names of the returned
             mapping or dataclass, "output" for a single tensor, "output_0", "output_1", ... for a sequence.
         dynamic_shapes: as in ``torch.onnx.export``; replaces the default. ``{}`` makes every dimension static.
-        opset_version: the ONNX operator set; by default torch's own default.
+        opset_version: the ONNX operator set, 18 or newer; by default torch's own default.
 
     Returns:
         A ``Traced``.
@@ -196,6 +199,7 @@ def trace(
         TraceError: the model cannot be traced; the message names the module.
     """
     model = _eager(model)
+    _check_opset(opset_version)
     started = time.perf_counter()
     device = _device(model)
     positional, named = split_arguments(model, args, kwargs)
@@ -258,6 +262,15 @@ def _eager(model: Any) -> nn.Module:
     if isinstance(inner, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         inner = inner.module
     return inner if isinstance(inner, nn.Module) else model
+
+
+def _check_opset(version: int | None) -> None:
+    newest = defs.onnx_opset_version()
+    if version is not None and not _OLDEST_OPSET <= version <= newest:
+        raise InputError(
+            f"opset_version is {version}; expected {_OLDEST_OPSET} (the oldest torch's exporter writes) to {newest} "
+            "(the newest the installed onnx knows): choose one of these, or leave it out"
+        )
 
 
 def _device(model: nn.Module) -> torch.device | None:

@@ -14,6 +14,9 @@ from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import FLOATS, evaluate_region
 from normdeploy.rewrite.ledger import Ledger
 
+RMS_OPSET = 23
+"""The operator set that has RMSNormalization."""
+
 TOLERANCE = 1e-10
 """Largest relative difference (float64) between a region before and after its rewrite."""
 
@@ -27,6 +30,7 @@ class RewriteContext:
     Args:
         ledger: rows of what was found and done.
         approximate: allow rewrites that are not exact (each says so in the ledger).
+        highest_opset: the operator set that the result may not exceed; None for as high as its operators need.
         check: evaluate each region before and after its rewrite in float64.
         rng: draws the check's inputs; seeded, so that a failure repeats.
     """
@@ -34,6 +38,7 @@ class RewriteContext:
     ledger: Ledger = field(default_factory=Ledger)
     approximate: bool = False
     check: bool = True
+    highest_opset: int | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def random_feed(self, value: ir.Value, sizes: dict[str, int] | None = None) -> Tensor:

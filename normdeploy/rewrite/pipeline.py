@@ -15,7 +15,7 @@ from normdeploy.rewrite.affine import MoveAffine, NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.ledger import Ledger
-from normdeploy.rewrite.lower import Clean, LowerAffine, RemoveRoundTrips
+from normdeploy.rewrite.lower import Clean, LowerAffine, LowerNorms, RemoveRoundTrips
 from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.likes import resolve_casts
@@ -85,18 +85,23 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         MergeBranches(context),
         MoveAffine(context),
         LowerAffine(context),
+        LowerNorms(),
         RemoveRoundTrips(),
         Clean(),
     )
 
 
-def rewrite(model: ir.Model, *, approximate: bool = False, check: bool = True) -> RewriteResult:
+def rewrite(
+    model: ir.Model, *, approximate: bool = False, check: bool = True, highest_opset: int | None = None
+) -> RewriteResult:
     """Recognise every normalization, fold and merge what can be, and account for each.
 
     Args:
         model: any valid model; it is left as it is.
         approximate: allow rewrites that are not exact; each says so in the ledger.
         check: evaluate each rewrite before and after in float64 on random inputs.
+        highest_opset: the operator set that the result may not exceed, if the model does not already (and at least 18,
+            which the rules need); None for as high as its operators need.
 
     Returns:
         the rewritten model, the canonical one and the ledger.
@@ -105,7 +110,7 @@ def rewrite(model: ir.Model, *, approximate: bool = False, check: bool = True) -
         RewriteError: a rewrite changed the function (a bug of ours); nothing is returned.
     """
     with _collection_paused():
-        return _rewrite(model, RewriteContext(approximate=approximate, check=check))
+        return _rewrite(model, RewriteContext(approximate=approximate, check=check, highest_opset=highest_opset))
 
 
 def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:

@@ -108,7 +108,8 @@ def verify(
             side = GraphReference(path, Path(workspace))
             stored = {str(v.name): v.dtype.numpy() for v in subject.model.graph.inputs if v.dtype is not None}
             example = {name: array.astype(stored.get(name, array.dtype)) for name, array in example.items()}
-        derived = _rewritten(side, approximate, rewritten, notes) if allowed is None else None
+        opset = subject.model.opset_imports.get("")  # what the file was limited to, if it was
+        derived = _rewritten(side, opset, approximate, rewritten, notes) if allowed is None else None
         noisy = None if side.graph is None else NoisyGraph(side.graph)
         specs = input_specs(side.graph if side.graph is not None else subject.model, example)
         context = Context(
@@ -196,12 +197,12 @@ def _structural_failure(text: str) -> Verdict:
 
 
 def _rewritten(
-    side: Reference, approximate: bool, rewritten: RewriteResult | None, notes: list[str]
+    side: Reference, opset: int | None, approximate: bool, rewritten: RewriteResult | None, notes: list[str]
 ) -> RewriteResult | None:
     if rewritten is not None or side.graph is None:
         return rewritten
     try:
-        return rewrite(side.graph, approximate=approximate)
+        return rewrite(side.graph, approximate=approximate, highest_opset=opset)
     except NormdeployError as error:
         notes.append(f"weights recomputed from the reference: its graph cannot be rewritten here ({error})")
         return None

@@ -313,3 +313,9 @@ def test_nothing_is_printed_and_streams_are_untouched(capfd):
     assert captured.out == ""
     assert captured.err == ""
     assert (sys.stdout, sys.stderr) == streams
+
+
+@pytest.mark.parametrize("version", [17, 99])
+def test_an_operator_set_that_cannot_be_written_is_an_error(version):
+    with pytest.raises(InputError, match=f"opset_version is {version}; expected 18"):
+        trace(nn.Linear(3, 3), torch.randn(2, 3), opset_version=version)

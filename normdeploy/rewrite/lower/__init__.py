@@ -2,6 +2,7 @@
 
 from normdeploy.rewrite.lower.affine import LowerAffine
 from normdeploy.rewrite.lower.clean import Clean
+from normdeploy.rewrite.lower.norms import LowerNorms
 from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
 
-__all__ = ["Clean", "LowerAffine", "RemoveRoundTrips"]
+__all__ = ["Clean", "LowerAffine", "LowerNorms", "RemoveRoundTrips"]

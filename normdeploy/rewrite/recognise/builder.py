@@ -73,3 +73,15 @@ class Builder:
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(shape), const_value=tensor)
         self.constants.append(value)
         return value
+
+
+def free_stem(model: ir.Model, name: str) -> str:
+    """Return a prefix that no name of the model begins with: a body's names must not hide those around it."""
+    taken: list[str] = []
+    for graph in model.graphs():
+        taken += [*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(n.name) for n in graph)]
+        taken += [str(output.name) for node in graph for output in node.outputs]
+    stem, count = f"{name}_norm", 1
+    while any(other.startswith(stem) for other in taken):
+        stem, count = f"{name}_norm{count}", count + 1
+    return stem

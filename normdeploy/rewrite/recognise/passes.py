@@ -10,12 +10,12 @@ import onnx_ir.passes.common as common_passes
 import torch
 
 from normdeploy.graph import FLOATS, WHERE, module_path
-from normdeploy.rewrite.context import TOLERANCE, RewriteContext
+from normdeploy.rewrite.context import RMS_OPSET, TOLERANCE, RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.opset import raise_opset
 from normdeploy.rewrite.recognise.batch import REASON, in_training_mode, over_the_batch
 from normdeploy.rewrite.recognise.bodies import infer_bodies
-from normdeploy.rewrite.recognise.builder import Builder
+from normdeploy.rewrite.recognise.builder import Builder, free_stem
 from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.likes import resolve_casts
@@ -25,9 +25,6 @@ from normdeploy.rewrite.recognise.rows import fused_row, kept_row, missed_row, s
 from normdeploy.rewrite.recognise.search import Found, best_of, operators_for, passes_over_data
 
 RULE = "recognise norms"
-RMS_OPSET = 23
-"""The operator set that has RMSNormalization."""
-
 RMS_IR_VERSION = 11
 """The format version that came with it."""
 
@@ -115,11 +112,16 @@ class RecogniseNorms(ir.passes.InPlacePass):
         if over_the_batch(norm, found.region.x, model.graph):
             return REASON
         reason = emittable(norm, found.region.x, model.graph.opset_imports.get("", 0))
-        if not reason and needs_rms(norm):
+        if not reason and needs_rms(norm) and not self._below_rms(model):
             # before anything is emitted: raising replaces nodes of old forms, and the region's are of none of these
             raise_opset(model, RMS_OPSET)
             model.ir_version = max(model.ir_version, RMS_IR_VERSION)
         return reason
+
+    def _below_rms(self, model: ir.Model) -> bool:
+        """Tell whether the result may not have RMSNormalization: ``LowerNorms`` then spells it."""
+        highest = self.context.highest_opset
+        return highest is not None and max(highest, model.opset_imports.get("", 0)) < RMS_OPSET
 
     def _replace(self, model: ir.Model, seed: ir.Node, found: Found, outcome: _Outcome) -> LedgerRow:
         region, y = found.region, found.y
@@ -129,6 +131,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         inside = region.between(y)
         where = module_path(seed)
         norm, note = self._admit_approximation(found)
+        spelled = self.context.highest_opset if needs_rms(norm) and self._below_rms(model) else None
         # constants that a side node still computes are worth writing down, even around the same operators
         computed = [node for node in region.side if node.outputs[0].dtype in FLOATS]
         planned = operators_for(found)
@@ -137,10 +140,10 @@ class RecogniseNorms(ir.passes.InPlacePass):
             for node in inside:
                 if node.op_type in NORMS:
                     node.metadata_props[WHERE] = where
-            return fused_row(where, found, inside, note)
-        builder = Builder(_free_stem(model, y.name or "norm"), region.x.dtype or ir.DataType.FLOAT)
+            return fused_row(where, found, inside, note, spelled=spelled)
+        builder = Builder(free_stem(model, y.name or "norm"), region.x.dtype or ir.DataType.FLOAT)
         result = emit(norm, region.x, builder, instance=found.instance)
-        row = fused_row(where, found, builder.nodes, note)
+        row = fused_row(where, found, builder.nodes, note, spelled=spelled)
         for constant in builder.constants:
             graph.register_initializer(constant)
         graph.insert_before(_producer(y), builder.nodes)
@@ -184,18 +187,6 @@ class RecogniseNorms(ir.passes.InPlacePass):
 
 def _same_operators(left: list[ir.Node], right: list[ir.Node]) -> bool:
     return Counter(node.op_type for node in left) == Counter(node.op_type for node in right)
-
-
-def _free_stem(model: ir.Model, name: str) -> str:
-    """Return a prefix that no name of the model begins with: a body's names must not hide those around it."""
-    taken: list[str] = []
-    for graph in model.graphs():
-        taken += [*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(n.name) for n in graph)]
-        taken += [str(output.name) for node in graph for output in node.outputs]
-    stem, count = f"{name}_norm", 1
-    while any(other.startswith(stem) for other in taken):
-        stem, count = f"{name}_norm{count}", count + 1
-    return stem
 
 
 def _producer(value: ir.Value) -> ir.Node:

@@ -18,6 +18,9 @@ _DYNAMIC_COUNT = (
     "its variance is divided by n - 1 and n is dynamic, which no operator says: the fewest passes; exported with "
     "static sizes it is one operator"
 )
+_SPELLED = (
+    "RMSNormalization needs operator set 23, the result may have {} at most: the six operators that onnxruntime fuses"
+)
 _TWO_PASS = "E[x^2] - E[x]^2 equals the two-pass form in real numbers only; the operator loses fewer digits"
 
 
@@ -73,11 +76,22 @@ def _kind(found: Found) -> str:
     return kind_of(found.norm, list(found.region.x.shape or ()), instance=found.instance)
 
 
-def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str) -> LedgerRow:
-    """Return the row of a norm written as one operator, or as the shortest form there is."""
+def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str, *, spelled: int | None = None) -> LedgerRow:
+    """Return the row of a norm written as one operator, or as the shortest form there is.
+
+    Args:
+        where: module path.
+        found: what was recognised.
+        nodes: the operators that stand for it.
+        note: what an approximation costs; empty where the form is exact.
+        spelled: the operator set that does not have RMSNormalization, where that is why it is spelled out.
+    """
     kind = _kind(found)
     into = next((node.op_type for node in nodes if node.op_type in NORMS), "its shortest form")
     notes = [note] if note else []
+    if spelled is not None:
+        into = "its shortest form"
+        notes.append(_SPELLED.format(spelled))
     if found.norm.outside and not note:
         notes.append("epsilon is outside the root: exact short form; approximate=True allows LayerNormalization")
     if found.norm.correction:
