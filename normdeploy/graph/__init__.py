@@ -1,6 +1,6 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
-from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node, evaluate_region
+from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node
 from normdeploy.graph.exact import (
     AFFINE_DOMAIN,
     FLOATS,
@@ -13,6 +13,7 @@ from normdeploy.graph.exact import (
     tensor64,
 )
 from normdeploy.graph.files import check_proto, input_names, load_graph, save_graph, strip_traces, weight_bytes
+from normdeploy.graph.region import evaluate_alike, evaluate_region
 from normdeploy.graph.scopes import WHERE, module_path
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "check_proto",
     "constant64",
     "constant_tensor",
+    "evaluate_alike",
     "evaluate_node",
     "evaluate_region",
     "input_names",

@@ -7,7 +7,7 @@ can be compared without its rounding. onnxruntime's CPU convolution has no float
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,16 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError, InputError
-from normdeploy.graph.exact import FLOATS, Parts, constant_tensor, tensor64
+from normdeploy.graph.exact import FLOATS, tensor64
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.elementwise import torch_dtype
-from normdeploy.graph.operators.pieces import WEIGHT, large_weight, product_in_pieces
 from normdeploy.graph.reference import reference_session, run_reference
 
 Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
 """Sees each node's results; what it returns (unless None) replaces them."""
 
 _DEFAULT_OPSET = 20
-_OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError)
+OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError)
 """What torch and our implementations raise on operands that do not fit."""
 
 
@@ -44,19 +43,22 @@ def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def _constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
+def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
+    """Return a constant, floats as ``dtype``; it may share the constant's memory."""
     value = tensor64(tensor)
     # operators never write to their operands, so a weight need not be copied; torch warns of read-only memory
     shared = torch.from_numpy(value if value.flags.writeable and value.dtype.isnative else np.array(value))
     return shared.to(dtype) if tensor.dtype in FLOATS else shared
 
 
-def _opset(node: ir.Node, imports: Mapping[str, int]) -> int:
+def opset_of(node: ir.Node, imports: Mapping[str, int]) -> int:
+    """Return the operator set version that gives a node its meaning."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     return node.version or imports.get(domain, _DEFAULT_OPSET if domain == "" else 1)
 
 
-def _imports_of(node: ir.Node) -> Mapping[str, int]:
+def imports_of(node: ir.Node) -> Mapping[str, int]:
+    """Return the versions that a node's own graph imports."""
     graph = node.graph
     if isinstance(graph, ir.Graph):
         return graph.opset_imports
@@ -81,12 +83,12 @@ def evaluate_node(
     Raises:
         GraphError: the operator is unknown, random, or failed on these inputs.
     """
-    opset = _opset(node, opset_imports if opset_imports is not None else _imports_of(node))
+    opset = opset_of(node, opset_imports if opset_imports is not None else imports_of(node))
     if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
         tensor = ir.convenience.get_const_tensor(node.outputs[0])
         if tensor is None:
             raise GraphError(f"Constant {node.name} holds no tensor value; expected a dense one")
-        return [_constant(tensor, dtype)]
+        return [as_constant(tensor, dtype)]
     implementation = OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
     if implementation is not None:
         try:
@@ -94,8 +96,8 @@ def evaluate_node(
             return [result] if isinstance(result, Tensor) else list(result)
         except NotImplementedError:
             pass  # a corner our table leaves to the reference implementation
-        except _OPERATOR_ERRORS as error:
-            raise _failed(node, inputs, error) from error
+        except OPERATOR_ERRORS as error:
+            raise failed(node, inputs, error) from error
     session = reference_session(node, opset, dtype)
     try:
         return [promote(item, dtype) for item in run_reference(session, node, inputs)]
@@ -105,26 +107,10 @@ def evaluate_node(
         raise GraphError(f"operator {node.op_type} ({node.name}) failed: {error}") from error
 
 
-def _failed(node: ir.Node, inputs: Sequence[Tensor | None], error: Exception) -> GraphError:
+def failed(node: ir.Node, inputs: Sequence[Tensor | None], error: Exception) -> GraphError:
+    """Return the error of an operator that could not be evaluated."""
     shapes = [None if item is None else tuple(item.shape) for item in inputs]
     return GraphError(f"operator {node.op_type} ({node.name}) failed on inputs of shapes {shapes}: {error}")
-
-
-def _in_pieces(
-    node: ir.Node, inputs: Sequence[Tensor | None], parts: Parts, opset_imports: Mapping[str, int] | None
-) -> Tensor:
-    """Evaluate a product in float64 whose large weight ``inputs`` leaves out."""
-    opset = _opset(node, opset_imports if opset_imports is not None else _imports_of(node))
-    weight = constant_tensor(node.inputs[WEIGHT])
-    if weight is None or inputs[0] is None:
-        raise GraphError(f"operator {node.op_type} ({node.name}) lacks an operand; expected a valid graph")
-    addend = inputs[2] if len(inputs) > 2 else None
-    try:
-        return product_in_pieces(
-            Call(node, opset, torch.float64), inputs[0], parts, tuple(weight.shape.numpy()), addend
-        )
-    except _OPERATOR_ERRORS as error:
-        raise _failed(node, inputs, error) from error
 
 
 class Evaluator:
@@ -210,7 +196,7 @@ class Evaluator:
                 return known[name]
             initializer = graph.initializers.get(name)
             if initializer is not None and initializer.const_value is not None:
-                return _constant(initializer.const_value, self.dtype)
+                return as_constant(initializer.const_value, self.dtype)
             return outer(name) if outer is not None else None
 
         for node in nodes:
@@ -273,49 +259,6 @@ class Evaluator:
         return [*carried, *(torch.stack(items) if items else torch.empty(0, dtype=self.dtype) for items in scanned)]
 
 
-def evaluate_region(
-    nodes: Iterable[ir.Node],
-    feeds: Mapping[ir.Value, Tensor],
-    outputs: Sequence[ir.Value],
-    *,
-    dtype: torch.dtype = torch.float64,
-    opset_imports: Mapping[str, int] | None = None,
-) -> list[Tensor]:
-    """Evaluate some nodes, given in topological order, from values to values.
-
-    Args:
-        nodes: the region; other nodes are not run. Constants are found by themselves.
-        feeds: value per region input.
-        outputs: what to return.
-        dtype: stands for every float.
-        opset_imports: versions by domain; each node's own graph's by default.
-    """
-    known: dict[ir.Value, Tensor] = {value: promote(tensor, dtype) for value, tensor in feeds.items()}
-
-    def look_up(value: ir.Value) -> Tensor:
-        if value not in known:
-            tensor = constant_tensor(value)
-            if tensor is None:
-                raise GraphError(f"value {value.name!r} is not fed, not constant and not computed in the region")
-            return _constant(tensor, dtype)
-        return known[value]
-
-    for node in nodes:
-        parts = large_weight(node) if dtype == torch.float64 else None
-        if parts is not None and node.inputs[WEIGHT] in known:
-            parts = None
-        inputs = [
-            None if value is None or value.name == "" or (parts is not None and index == WEIGHT) else look_up(value)
-            for index, value in enumerate(node.inputs)
-        ]
-        if parts is None:
-            results = evaluate_node(node, inputs, dtype=dtype, opset_imports=opset_imports)
-        else:
-            results = [_in_pieces(node, inputs, parts, opset_imports)]
-        known |= {value: item for value, item in zip(node.outputs, results, strict=False) if value not in feeds}
-    return [look_up(value) for value in outputs]
-
-
 def _read_names(node: ir.Node) -> list[str]:
     """Return what a node reads, its subgraphs' outer values included."""
     names = [value.name for value in node.inputs if value is not None and value.name]
@@ -348,4 +291,4 @@ def _required(value: Tensor | None, name: str) -> Tensor:
     return value
 
 
-__all__ = ["Evaluator", "Hook", "evaluate_node", "evaluate_region", "promote", "torch_dtype"]
+__all__ = ["Evaluator", "Hook", "evaluate_node", "promote", "torch_dtype"]

@@ -8,9 +8,10 @@ reads it, and the rounding, go through it one piece at a time.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ Reader = Callable[[int, int], npt.NDArray[np.float64]]
 """(start, stop) -> that piece of a constant, unrounded, as an array of its own."""
 
 
+Step = tuple[np.ufunc, npt.NDArray[np.float64]]
+"""An elementwise operation with an array that broadcasts against the value."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """A constant's float64 value, cut along one axis.
@@ -38,10 +43,14 @@ class Parts:
         axis: where it is cut: the outermost in memory, so that a piece is read in one go.
         open: loads what the value is made of, in its stored dtype, and returns how to read ``value[start:stop]`` along
             the axis; nothing stays loaded once that is dropped.
+        origin: what the value was made of by ``steps``; values of one origin can be read together.
+        steps: what was done to the origin, piece by piece: ufuncs with their second operand.
     """
 
     axis: int
     open: Callable[[], Reader]
+    origin: object = field(default_factory=object)
+    steps: tuple[Step, ...] = ()
 
     def cuts(self, shape: tuple[int, ...], step: int = 1) -> Iterator[tuple[int, int]]:
         """Return where to cut a value of ``shape`` into pieces of about :data:`BLOCK` elements.
@@ -81,18 +90,48 @@ class Parts:
 
         return Parts(list(perm).index(self.axis), load)
 
+    def steps_from(self, other: Parts) -> tuple[Step, ...] | None:
+        """Return what makes this value of ``other``; None where it is not made of it."""
+        known = len(other.steps)
+        if self.origin is not other.origin or self.axis != other.axis or len(self.steps) < known:
+            return None
+        same = all(mine[1] is theirs[1] for mine, theirs in zip(self.steps, other.steps, strict=False))
+        return self.steps[known:] if same else None
+
+    def step(self, piece: npt.NDArray[np.float64], step: Step, start: int, stop: int) -> npt.NDArray[np.float64]:
+        """Apply one step to a piece, in place."""
+        ufunc, operand = step
+        cut = operand if operand.shape[self.axis] == 1 else operand[self.place(start, stop)]
+        return np.asarray(ufunc(piece, cut, out=piece))
+
     def _then(self, ufunc: np.ufunc, operand: npt.NDArray[np.float64]) -> Parts:
         def load() -> Reader:
             read = self.open()
+            return lambda start, stop: self.step(read(start, stop), (ufunc, operand), start, stop)
 
-            def at(start: int, stop: int) -> npt.NDArray[np.float64]:
-                piece = read(start, stop)  # an array of its own, so that it may be written to
-                cut = operand if operand.shape[self.axis] == 1 else operand[self.place(start, stop)]
-                return np.asarray(ufunc(piece, cut, out=piece))
+        return Parts(self.axis, load, self.origin, (*self.steps, (ufunc, operand)))
 
-            return at
 
-        return Parts(self.axis, load)
+def read_together(
+    versions: Sequence[Parts], shape: tuple[int, ...], step: int = 1
+) -> Iterator[tuple[int, int, int, npt.NDArray[np.float64]]]:
+    """Read several versions of one constant at once, each made of the one before it (:meth:`Parts.steps_from`).
+
+    Yields:
+        (start, stop, which version, piece); a piece is overwritten by the next version's.
+    """
+    first = versions[0]
+    tails = [later.steps_from(earlier) for earlier, later in itertools.pairwise(versions)]
+    read = first.open()
+    for start, stop in first.cuts(shape, step):
+        piece = read(start, stop)
+        yield start, stop, 0, piece
+        for index, tail in enumerate(tails, start=1):
+            if tail is None:
+                raise ValueError("a constant is not made of the one before it; expected versions in order")
+            for item in tail:
+                piece = first.step(piece, item, start, stop)
+            yield start, stop, index, piece
 
 
 class ExactTensor(ir.LazyTensor):
@@ -171,7 +210,7 @@ def parts64(tensor: ir.TensorProtocol) -> Parts | None:
         array = tensor.numpy()
         return lambda start, stop: array[(*before, slice(start, stop))].astype(np.float64)
 
-    return Parts(axis, load)
+    return Parts(axis, load, origin=tensor)
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:

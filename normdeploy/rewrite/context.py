@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError, RewriteError
-from normdeploy.graph import FLOATS, evaluate_region
+from normdeploy.graph import FLOATS, evaluate_alike, evaluate_region
 from normdeploy.rewrite.ledger import Ledger
 
 RMS_OPSET = 23
@@ -102,6 +102,7 @@ class RewriteContext:
             for value in inputs
         }
         with torch.no_grad():
+            drawn |= evaluate_alike(before, after, drawn)
             old = evaluate_region(before, drawn, [pair[0] for pair in outputs])
             new = evaluate_region(after, drawn, [pair[1] for pair in outputs])
         for (value, _), expected, got in zip(outputs, old, new, strict=True):

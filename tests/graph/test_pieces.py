@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from normdeploy.graph import ExactTensor, evaluate_region, exact, parts64, tensor64
+from normdeploy.graph import ExactTensor, evaluate_alike, evaluate_region, exact, parts64, tensor64
 from normdeploy.graph.operators import pieces
 
 SEED = st.integers(0, 2**32 - 1)
@@ -155,3 +155,58 @@ def test_what_has_no_pieces():
     assert parts64(ir.tensor(np.zeros((0, 3), np.float32))) is None
     assert parts64(ir.tensor(np.arange(6))) is None
     assert parts64(ExactTensor(lambda: np.zeros(3), ir.DataType.FLOAT, (3,))) is None
+
+
+@given(SEED, st.sampled_from(["MatMul", "Gemm", "Conv"]), st.sampled_from([1, 2]), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_two_versions_of_one_weight_are_read_together(seed, op_type, groups, shifted):
+    rng = np.random.default_rng(seed)
+    conv = op_type == "Conv"
+    weight = rng.normal(size=(6, 4 // groups, 3) if conv else (8, 6)).astype(np.float32)
+    base, factor, addend = ir.tensor(weight), rng.normal(size=weight.shape), rng.normal(size=(1,) * weight.ndim)
+    first = parts64(base).scaled(factor)
+    second = first.shifted(addend) if shifted else first.scaled(addend)
+    values = [weight * factor, weight * factor + addend if shifted else weight * factor * addend]
+    tensors = [
+        ExactTensor(lambda array=array: array, ir.DataType.FLOAT, weight.shape, parts=parts)
+        for array, parts in zip(values, (first, second), strict=True)
+    ]
+    source = ir.Value(name="x")
+    attributes = {"group": groups, "pads": [1, 0]} if conv else {}
+    biases = [rng.normal(size=6), rng.normal(size=6)]
+    nodes = []
+    for tensor, bias in zip(tensors, biases, strict=True):
+        operands = [source, constant("w", tensor), *([] if op_type == "MatMul" else [constant("b", ir.tensor(bias))])]
+        nodes.append(ir.node(op_type, operands, attributes, version=20))
+    assert pieces.alike(*nodes)
+    assert not pieces.alike(*reversed(nodes))
+    feeds = {source: torch.from_numpy(rng.normal(size=(2, 4, 7) if conv else (3, 8)))}
+    found = evaluate_alike(nodes[:1], nodes[1:], feeds)
+    assert set(found) == {node.outputs[0] for node in nodes}
+    for node, array, bias in zip(nodes, values, biases, strict=True):
+        if conv:
+            expected = functional.conv1d(
+                functional.pad(feeds[source], (1, 0)), torch.from_numpy(array), torch.from_numpy(bias), groups=groups
+            ).numpy()
+        else:
+            expected = feeds[source].numpy() @ array + (0 if op_type == "MatMul" else bias)
+        np.testing.assert_allclose(found[node.outputs[0]].numpy(), expected, rtol=1e-12, atol=1e-12)
+        # a node whose result is fed is not run again
+        assert evaluate_region([node], {**feeds, **found}, node.outputs)[0] is found[node.outputs[0]]
+
+
+def test_other_products_are_not_read_together():
+    weight = np.ones((8, 6), np.float32)
+    source, other = ir.Value(name="x"), ir.Value(name="z")
+    tensor = ir.tensor(weight)
+    double = ExactTensor(
+        lambda: 2.0 * weight, ir.DataType.FLOAT, (8, 6), parts=parts64(tensor).scaled(np.full((1, 1), 2))
+    )
+    mine, theirs = constant("w", tensor), constant("w", double)
+    old = ir.node("MatMul", [source, mine], version=20)
+    assert pieces.alike(old, ir.node("MatMul", [source, theirs], version=20))
+    assert not pieces.alike(old, ir.node("MatMul", [other, theirs], version=20))
+    assert not pieces.alike(old, ir.node("Gemm", [source, theirs], version=20))
+    assert not pieces.alike(old, ir.node("MatMul", [source, constant("w", ir.tensor(weight))], version=20))
+    gemm = ir.node("Gemm", [source, mine], version=20)
+    assert not pieces.alike(gemm, ir.node("Gemm", [source, theirs], {"transA": 1}, version=20))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph.exact import BLOCK, Parts, constant_tensor, parts64
+from normdeploy.graph.exact import BLOCK, Parts, constant_tensor, parts64, read_together
 from normdeploy.graph.operators.call import Call
 from normdeploy.graph.operators.linear import padded, with_addend
 from normdeploy.graph.operators.windows import spatial
@@ -41,38 +42,63 @@ def large_weight(node: ir.Node) -> Parts | None:
     return parts if node.op_type == "Conv" or len(tensor.shape) == 2 else None
 
 
-def product_in_pieces(call: Call, x: Tensor, parts: Parts, shape: Sequence[int], addend: Tensor | None) -> Tensor:
-    """Evaluate a Conv, Gemm or MatMul.
+def alike(first: ir.Node, second: ir.Node) -> bool:
+    """Tell whether two products have one input, and weights of which the second's is made of the first's."""
+    if first.op_type != second.op_type or first.inputs[0] is not second.inputs[0]:
+        return False
+    weights = large_weight(first), large_weight(second)
+    if weights[0] is None or weights[1] is None or weights[1].steps_from(weights[0]) is None:
+        return False
+    return all(_attribute(first, name) == _attribute(second, name) for name in _SAME)
+
+
+_SAME = ("pads", "auto_pad", "strides", "dilations", "group", "transA", "transB")
+
+
+def _attribute(node: ir.Node, name: str) -> Any:
+    return node.attributes[name].value if name in node.attributes else None
+
+
+def products_in_pieces(calls: Sequence[Call], x: Tensor, addends: Sequence[Tensor | None]) -> list[Tensor]:
+    """Evaluate a Conv, Gemm or MatMul, or several that are :func:`alike`, reading their weights once.
 
     Args:
-        call: the node.
-        x: its first input, float64.
-        parts: its weight, from :func:`large_weight`.
-        shape: the weight's.
-        addend: its third input.
+        calls: the nodes, which all have a :func:`large_weight`.
+        x: their first input, float64.
+        addends: their third inputs.
     """
-    if call.node.op_type == "Conv":
-        return _conv(call, x, parts, tuple(shape), addend)
-    transposed = call.node.op_type == "Gemm" and bool(call.attr("transB", 0))
-    if call.node.op_type == "Gemm" and call.attr("transA", 0):
-        x = x.T
-    product = _matmul(x, parts, tuple(shape), transposed=transposed)
-    return product if call.node.op_type == "MatMul" else with_addend(call, product, addend)
+    head = calls[0]
+    tensor = constant_tensor(head.node.inputs[WEIGHT])
+    weights = [parts for parts in (large_weight(call.node) for call in calls) if parts is not None]
+    if tensor is None or len(weights) != len(calls):
+        raise ValueError("the weight is small or no constant; expected products with a large weight")
+    shape = tuple(tensor.shape.numpy())
+    if head.node.op_type == "Conv":
+        return _conv(head, x, weights, shape, addends)
+    gemm = head.node.op_type == "Gemm"
+    transposed = gemm and bool(head.attr("transB", 0))
+    products = _matmul(x.T if gemm and head.attr("transA", 0) else x, weights, shape, transposed=transposed)
+    if not gemm:
+        return products
+    return [with_addend(call, product, c) for call, product, c in zip(calls, products, addends, strict=True)]
 
 
-def _conv(call: Call, x: Tensor, parts: Parts, shape: tuple[int, ...], bias: Tensor | None) -> Tensor:
+def _conv(
+    call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], biases: Sequence[Tensor | None]
+) -> list[Tensor]:
     groups, kernel = call.attr("group", 1), shape[2:]
     columns, spatial_out = _columns(call, padded(call, x, kernel).numpy(), kernel, groups)
     rows = shape[0] // groups
-    result = np.empty((x.shape[0], shape[0], columns.shape[-1]))
-    for start, stop, piece in parts.pieces(shape, step=1 if groups == 1 else rows):
+    results = [np.empty((x.shape[0], shape[0], columns.shape[-1])) for _ in weights]
+    for start, stop, which, piece in read_together(weights, shape, step=1 if groups == 1 else rows):
         first = start // rows
         count = 1 if groups == 1 else stop // rows - first
         matrix = piece.reshape(count, (stop - start) // count, -1)
         product = matrix @ columns[:, first : first + count]
-        result[:, start:stop] = product.reshape(x.shape[0], stop - start, -1)
-    y = torch.from_numpy(result.reshape(x.shape[0], shape[0], *spatial_out))
-    return y if bias is None else y + bias.reshape(-1, *(1,) * len(kernel))
+        results[which][:, start:stop] = product.reshape(x.shape[0], stop - start, -1)
+    values = [torch.from_numpy(result.reshape(x.shape[0], shape[0], *spatial_out)) for result in results]
+    ones = (1,) * len(kernel)
+    return [y if b is None else y + b.reshape(-1, *ones) for y, b in zip(values, biases, strict=True)]
 
 
 def _columns(call: Call, x: Array, kernel: tuple[int, ...], groups: int) -> tuple[Array, tuple[int, ...]]:
@@ -89,13 +115,13 @@ def _columns(call: Call, x: Array, kernel: tuple[int, ...], groups: int) -> tupl
     return seen.transpose(order).reshape(x.shape[0], groups, -1, math.prod(spatial_out)), spatial_out
 
 
-def _matmul(x: Tensor, parts: Parts, shape: tuple[int, ...], *, transposed: bool) -> Tensor:
+def _matmul(x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], *, transposed: bool) -> list[Tensor]:
     rows = x.numpy().reshape(-1, x.shape[-1])
-    result = np.zeros((len(rows), shape[0] if transposed else shape[1]))
-    for start, stop, piece in parts.pieces(shape):
-        matrix = piece.T if transposed else piece
-        if (parts.axis == 0) == transposed:
+    results = [np.zeros((len(rows), shape[0] if transposed else shape[1])) for _ in weights]
+    for start, stop, which, piece in read_together(weights, shape):
+        matrix, result = piece.T if transposed else piece, results[which]
+        if (weights[0].axis == 0) == transposed:
             result[:, start:stop] = rows @ matrix
         else:
             result += rows[:, start:stop] @ matrix
-    return torch.from_numpy(result.reshape(*x.shape[:-1], -1))
+    return [torch.from_numpy(result.reshape(*x.shape[:-1], -1)) for result in results]

@@ -108,7 +108,7 @@ def _ints(node: ir.Node, name: str) -> Sequence[int]:
 
 def _reach(nodes: Sequence[ir.Node]) -> int:
     """Return a spatial size into which every window of the region fits, and no border hides another."""
-    reach, stride = 1 if any(any(_ints(node, "pads")) for node in nodes) else 2, 1
+    reach, stride = 1 if any(min(_ints(node, "pads"), default=0) > 0 for node in nodes) else 2, 1
     for node in nodes:
         kernel: Sequence[int] = _ints(node, "kernel_shape")
         if not kernel and node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) > 1:
