@@ -2,44 +2,56 @@
 
     handwritten   a network with hand-written norms against the same network with stock ones, both exported   <= 1.02
     merged        multi-branch networks against their form merged by hand, both exported                      <= 1.02
-    plain         ours against torch.onnx.export + onnxruntime, every recipe in export/                        <= 1
-    tuned         the plan tuned within 1 % relative error against OpenVINO's default and eager torch    <= 1, <= 1/4
+    plain         ours against torch.onnx.export + onnxruntime: every recipe in export/, batch 1 and 32, and with
+                  transformers installed the networks of the zoo                                               <= 1
+    tuned         the plan tuned within 1 % relative error, all cores, against OpenVINO's default and eager torch, both
+                  with all cores                                                                          <= 1, <= 1/4
 
-"holds": every repeat keeps the promise; "noise": some do, so this run cannot tell; "BROKEN": none does. Node counts of
-the two graphs say what no noise can touch.
+"same": after onnxruntime's optimizations the two files are one graph (benchmarks/graphs.py), so that a ratio other than
+1 is the noise of this run; "holds": all repeats keep the promise; "noise": some do, so this run cannot tell; "BROKEN":
+none does. The lines appear as they are measured, at the end a table in Markdown.
 
-    python benchmarks/targets.py [plain handwritten merged tuned] [--seconds 20] [--threads 1] [--out FILE.json]
+    python benchmarks/targets.py [plain handwritten merged tuned] [--seconds 3] [--threads 1] [--out FILE.json]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import networks
 import numpy as np
-import onnx
 import torch
+from graphs import fingerprint, operators
 from torch import nn
 
 import normdeploy as nd
 from normdeploy.build import load_trained, recipe_example
 from normdeploy.recipe import load_recipe
-from normdeploy.runtime import Settings, measure_latency, this_machine
+from normdeploy.runtime import Settings, measure_latency, this_machine, tune
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.latency import Latency
+from normdeploy.runtime.machine import usable_cores
 from normdeploy.runtime.peers import ModuleContestant, plain_export
 from normdeploy.runtime.samples import make_samples
 from normdeploy.runtime.settings import OPENVINO_RUNTIME
 from normdeploy.train.from_recipe import recipe_data
 
 Call = Callable[[], object]
-EXPORT = Path(__file__).parent.parent / "export"
+Feeds = dict[str, np.ndarray]
+ROOT = Path(__file__).parent.parent
+EXPORT = ROOT / "export"
+REPEATS = 6
+TUNING_SECONDS = 12.0
 
 
 @dataclass(frozen=True)
@@ -56,23 +68,34 @@ class Row:
     limit: float
     repeats: tuple[tuple[Latency, Latency], ...]
     nodes: tuple[int, int] | None = None
+    same: bool = False
 
     @property
     def ratios(self) -> list[float]:
         return [ours.ratio(other).value for ours, other in self.repeats]
 
     @property
+    def ratio(self) -> float:
+        return float(np.median(self.ratios))
+
+    @property
     def verdict(self) -> str:
+        if self.same:
+            return "same"
         if max(self.ratios) <= self.limit:
             return "holds"
         return "noise" if min(self.ratios) <= self.limit else "BROKEN"
+
+    @property
+    def interval(self) -> str:
+        return f"{min(self.ratios):.2f}-{max(self.ratios):.2f}"
 
     def to_dict(self) -> dict[str, object]:
         return {
             "target": self.target,
             "what": self.what,
             "limit": self.limit,
-            "ratio": {"value": float(np.median(self.ratios)), "low": min(self.ratios), "high": max(self.ratios)},
+            "ratio": {"value": self.ratio, "low": min(self.ratios), "high": max(self.ratios)},
             "verdict": self.verdict,
             "nodes": self.nodes,
             "median_s": float(np.median([ours.median for ours, _ in self.repeats])),
@@ -80,19 +103,36 @@ class Row:
             "rounds": [len(ours.samples) for ours, _ in self.repeats],
         }
 
+    def line(self) -> str:
+        nodes = "" if self.nodes is None else f"nodes {self.nodes[0]} / {self.nodes[1]}"
+        return (
+            f"{self.target:<12} {self.what:<88} {self.ratio:6.3f} {self.interval:<10} <= {self.limit:<5}"
+            f" {self.verdict:<7} {nodes}"
+        )
 
-def compare(makers: Mapping[str, Callable[[], Call]], seconds: float, repeats: int = 5) -> list[dict[str, Latency]]:
+
+def compare(
+    makers: Mapping[str, Callable[[], Call]], seconds: float, *, block: int = 1, pause: float = 0.0
+) -> list[dict[str, Latency]]:
     """Time what the makers make, anew in each repeat and made in alternating order."""
     found = []
-    for repeat in range(repeats):
+    for repeat in range(REPEATS):
         names = list(makers) if repeat % 2 == 0 else list(makers)[::-1]
         calls = {name: makers[name]() for name in names}
-        found.append(measure_latency(calls, seconds=seconds / repeats, seed=repeat))
+        found.append(measure_latency(calls, seconds=seconds / REPEATS, block=block, pause=pause, seed=repeat))
     return found
 
 
-def pairs(found: list[dict[str, Latency]], ours: str, other: str) -> tuple[tuple[Latency, Latency], ...]:
-    return tuple((repeat[ours], repeat[other]) for repeat in found)
+def row(
+    target: str, what: str, limit: float, found: list[dict[str, Latency]], ours: str, other: str, **more: Any
+) -> Row:
+    return Row(target, what, limit, tuple((repeat[ours], repeat[other]) for repeat in found), **more)
+
+
+def graphs(ours: Path, other: Path) -> dict[str, Any]:
+    """Return the counts of operators that run, and whether the graphs are the same."""
+    counts = sum(operators(ours).values()), sum(operators(other).values())
+    return {"nodes": counts, "same": fingerprint(ours) == fingerprint(other)}
 
 
 def export(module: nn.Module, sample: torch.Tensor, path: Path) -> Path:
@@ -100,11 +140,7 @@ def export(module: nn.Module, sample: torch.Tensor, path: Path) -> Path:
     return path
 
 
-def node_counts(ours: Path, other: Path) -> tuple[int, int]:
-    return tuple(len(onnx.load(path, load_external_data=False).graph.node) for path in (ours, other))
-
-
-def runner(path: Path, feeds: dict[str, np.ndarray], threads: int, provider: str = "CPUExecutionProvider") -> Call:
+def runner(path: Path, feeds: Feeds, threads: int, provider: str = "CPUExecutionProvider") -> Call:
     backend = open_backend(path, Settings(provider=provider, threads=threads))
     named = dict(zip([spec.name for spec in backend.inputs], feeds.values(), strict=True))
     return lambda: backend.run(named)
@@ -116,7 +152,7 @@ def planned(path: Path, plan: nd.Plan, data: np.ndarray) -> Call:
     return lambda: predictor(data)
 
 
-def eager(module: nn.Module, feeds: dict[str, np.ndarray], threads: int) -> Call:
+def eager(module: nn.Module, feeds: Feeds, threads: int) -> Call:
     torch.set_num_threads(threads)
     return ModuleContestant("eager", module, compiled=False).prepare(feeds, threads)
 
@@ -140,11 +176,11 @@ def handwritten(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
             path = export(module, sample, folder / f"{network.__name__}.{norm.__name__}.onnx")
             paths[norm] = path
             calls[norm.__name__] = partial(runner, path, {"x": sample.numpy()}, threads)
-        found = compare(calls, seconds)
+        found = compare(calls, 4 * seconds)
         for norm in others:
             what = f"{network.__name__} with {norm.__name__} / with {stock.__name__}"
-            nodes = node_counts(paths[norm], paths[stock])
-            yield Row("handwritten", what, 1.02, pairs(found, norm.__name__, stock.__name__), nodes)
+            more = graphs(paths[norm], paths[stock])
+            yield row("handwritten", what, 1.02, found, norm.__name__, stock.__name__, **more)
 
 
 def merged(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
@@ -160,101 +196,133 @@ def merged(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
         hand = export(by_hand, sample, folder / f"{label}.hand.onnx")
         feeds = {"x": sample.numpy()}
         makers = {"ours": partial(runner, ours, feeds, threads), "hand": partial(runner, hand, feeds, threads)}
-        found = compare(makers, seconds)
-        what = f"{label}-type, unmerged / merged by hand"
-        yield Row("merged", what, 1.02, pairs(found, "ours", "hand"), node_counts(ours, hand))
+        found = compare(makers, 2 * seconds)
+        yield row(
+            "merged", f"{label}-type, unmerged / merged by hand", 1.02, found, "ours", "hand", **graphs(ours, hand)
+        )
 
 
-def plain(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
+def subjects() -> Iterator[tuple[str, nn.Module, dict[str, Any], Feeds]]:
+    """Yield name, module, the arguments of its export and feeds; no feeds where any batch goes."""
     for file in sorted(EXPORT.glob("*.toml")):
         recipe = load_recipe(file)
         module = load_trained(recipe)
         example = recipe_example(recipe, module)
-        ours = folder / f"{recipe.name}.onnx"
-        nd.export(
-            module,
-            example.args,
-            ours,
-            kwargs=example.kwargs,
-            input_names=example.input_names,
-            dynamic_shapes=example.dynamic_shapes,
-            verify=False,
-        )
+        names = ("args", "kwargs", "input_names", "dynamic_shapes")
+        yield recipe.name, module, {name: getattr(example, name) for name in names}, {}
+    try:
+        import transformers  # noqa: F401
+    except ModuleNotFoundError:
+        print("plain        the zoo is left out: transformers is not installed", flush=True)
+        return
+    sys.path.insert(0, str(ROOT / "tests"))  # the networks are those of the tests
+    from zoo_networks import ZOO, shake
+
+    for name, (make, inputs) in ZOO.items():
+        torch.manual_seed(0)
+        feeds = {key: value.numpy() for key, value in inputs.items()}
+        yield f"zoo: {name}", shake(make()), {"args": (), "kwargs": inputs}, feeds
+
+
+def plain(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
+    for name, module, arguments, given in subjects():
+        home = folder / name.replace(": ", ".").replace(" ", "_")
+        home.mkdir()
+        ours = home / "ours.onnx"
+        nd.export(module, arguments.pop("args"), ours, verify=False, **arguments)
         specs = open_backend(ours, Settings()).inputs
         sizes = {str(size): 32 for spec in specs for size in spec.shape[1:] if isinstance(size, str)}
-        other = folder / recipe.name
-        other.mkdir()
-        reference = plain_export(module, make_samples(specs, 2, sizes=sizes), specs, other)
-        for batch in (1, 32):
-            feeds = make_samples(specs, batch, sizes=sizes)
+        reference = plain_export(module, given or make_samples(specs, 2, sizes=sizes), specs, home)
+        more = graphs(ours, reference)
+        for batch in (0,) if given else (1, 32):
+            feeds = given or make_samples(specs, batch, sizes=sizes)
             makers = {
                 "ours": partial(runner, ours, feeds, threads),
                 "plain": partial(runner, reference, feeds, threads),
             }
-            found = compare(makers, seconds / 2)
-            nodes = node_counts(ours, reference)
-            yield Row("plain", f"{recipe.name}, batch {batch}", 1.0, pairs(found, "ours", "plain"), nodes)
+            what = name if given else f"{name}, batch {batch}"
+            yield row("plain", what, 1.0, compare(makers, seconds), "ours", "plain", **more)
 
 
-def tuned(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
-    torch.manual_seed(0)
-    residual = networks.settle(networks.ResidualNet())
-    rows = np.random.default_rng(0).standard_normal((400, 3, 64, 64)).astype(np.float32)
-    subjects: list[tuple[str, nn.Module, np.ndarray]] = [("ResidualNet", residual, rows)]
+def tuned(folder: Path, seconds: float, threads: int) -> Iterator[Row]:  # noqa: ARG001 - a plan has its own threads
+    draw = np.random.default_rng(0)
+    bound: list[tuple[str, nn.Module, np.ndarray]] = []
+    for network, shape in ((networks.ResidualNet, (3, 64, 64)), (networks.MixerNet, (48, 192))):
+        torch.manual_seed(0)
+        rows = draw.standard_normal((400, *shape)).astype(np.float32)
+        bound.append((network.__name__, networks.settle(network()), rows))
     for name in ("digits_cnn", "resnet", "repvgg", "mobilenet"):
         recipe = load_recipe(EXPORT / f"{name}.toml")
-        subjects.append((name, load_trained(recipe), recipe_data(recipe).train.inputs[:600].numpy()))
-    for name, module, data in subjects:
+        bound.append((name, load_trained(recipe), recipe_data(recipe).train.inputs[:600].numpy()))
+    for name, module, data in bound:
         path = export(module, torch.from_numpy(data[:2]), folder / f"tuned.{name}.onnx")
-        plan = nd.tune(path, data=data, budget="rel=1%")
-        feeds = {"x": data[:8]}
+        plan = tune(path, data=data, budget="rel=1%", seconds=TUNING_SECONDS)
+        loss = plan.chosen.loss or {}
+        what = f"{name}: {plan.chosen.name}" + (f", error {loss['rel']:.1e}" if "rel" in loss else "")
         calls: dict[str, Callable[[], Call]] = {
             "tuned": partial(planned, path, plan, data[:8]),
-            "eager": partial(eager, module, feeds, threads),
+            "eager": partial(eager, module, {"x": data[:8]}, usable_cores()),
         }
         specs = open_backend(path, Settings()).inputs
         try:
-            folder_of = folder / f"{name}.plain"
-            folder_of.mkdir()
-            reference = plain_export(module, {specs[0].name: data[:2]}, specs, folder_of)
-            calls["OpenVINO"] = partial(runner, reference, feeds, 0, OPENVINO_RUNTIME)
+            home = folder / f"{name}.plain"
+            home.mkdir()
+            reference = plain_export(module, {specs[0].name: data[:2]}, specs, home)
+            calls["OpenVINO"] = partial(runner, reference, {"x": data[:8]}, 0, OPENVINO_RUNTIME)
             calls["OpenVINO"]()
         except nd.NormdeployError as error:
             calls.pop("OpenVINO", None)
-            print(f"OpenVINO left out: {error}")
-        found = compare(calls, seconds)
-        what = f"{name}, {plan.chosen.name}"
+            print(f"tuned        OpenVINO left out: {error}", flush=True)
+        # blocks and pauses: the threads that one contender leaves spinning are asleep when the next begins
+        found = compare(calls, 3 * seconds, block=5, pause=0.01)
         if "OpenVINO" in calls:
-            yield Row("tuned", f"{what} / OpenVINO's default", 1.0, pairs(found, "tuned", "OpenVINO"))
-        yield Row("tuned", f"{what} / eager torch", 0.25, pairs(found, "tuned", "eager"))
+            yield row("tuned", f"{what} / OpenVINO's default", 1.0, found, "tuned", "OpenVINO")
+        yield row("tuned", f"{what} / eager torch", 0.25, found, "tuned", "eager")
 
 
 TARGETS = {"handwritten": handwritten, "merged": merged, "plain": plain, "tuned": tuned}
 
 
+def table(rows: list[Row]) -> str:
+    """Return the result in Markdown; the many comparisons with plain export in one line for each verdict."""
+    lines = ["| promise | subject | ratio (range) | operators | |", "|---|---|---|---|---|"]
+    for one in rows:
+        if one.target != "plain":
+            nodes = "" if one.nodes is None else f"{one.nodes[0]} / {one.nodes[1]}"
+            promise = f"{one.target}, <= {one.limit:g}"
+            lines.append(f"| {promise} | {one.what} | {one.ratio:.2f} ({one.interval}) | {nodes} | {one.verdict} |")
+    for verdict in ("same", "holds", "noise", "BROKEN"):
+        group = sorted((one for one in rows if one.target == "plain" and one.verdict == verdict), key=lambda r: r.ratio)
+        if group:
+            span = f"{group[0].ratio:.2f} to {group[-1].ratio:.2f}"
+            names = ", ".join(f"{one.what} {one.ratio:.3f} ({one.interval})" for one in group)
+            shown = f"{len(group)} comparisons" if verdict in ("same", "holds") else names
+            lines.append(f"| plain, <= 1 | {shown} | {span} | | {verdict} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], default=[], help="which; all by default")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time per comparison")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time per comparison (tuned and hand-written: more)")
     parser.add_argument("--threads", type=int, default=1, help="threads inside one operator, ours and theirs")
     parser.add_argument("--out", type=Path, help="also write JSON")
     options = parser.parse_args()
-    report = []
+    warnings.simplefilter("ignore")  # what the exporter and transformers say of themselves
+    started = time.monotonic()
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.targets or TARGETS:
-            for row in TARGETS[name](Path(folder), options.seconds, options.threads):
-                fields = row.to_dict()
-                report.append(fields)
-                nodes = "" if row.nodes is None else f"nodes {row.nodes[0]} / {row.nodes[1]}"
-                middle = float(np.median(row.ratios))
-                interval = f"[{min(row.ratios):.3f}, {max(row.ratios):.3f}]"
-                print(
-                    f"{name:<12} {row.what:<68} {middle:6.3f} {interval:<16} <= {row.limit:<5}"
-                    f" {row.verdict:<7} {nodes}",
-                    flush=True,
-                )
+            for one in TARGETS[name](Path(folder), options.seconds, options.threads):
+                rows.append(one)
+                print(one.line(), flush=True)
+    print(f"\n{table(rows)}\n\n{(time.monotonic() - started) / 60:.1f} minutes")
     if options.out is not None:
-        fields = {"machine": this_machine().to_dict(), "threads": options.threads, "rows": report}
+        fields = {
+            "machine": this_machine().to_dict(),
+            "threads": options.threads,
+            "rows": [one.to_dict() for one in rows],
+        }
         options.out.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
 
 

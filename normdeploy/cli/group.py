@@ -6,7 +6,9 @@ Exit codes: 0 pass, 1 verification failed, 2 usage, 3 weak or not exercised, 4 t
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -40,7 +42,8 @@ class CommandGroup(TyperGroup):
         if self.debug:
             return super().invoke(ctx)
         try:
-            return super().invoke(ctx)
+            with own_warnings_in_words():
+                return super().invoke(ctx)
         except (_UsageErrors, typer.Exit, typer.Abort):
             raise
         except NormdeployError as error:
@@ -57,10 +60,27 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(UNUSABLE) from None
 
 
-def complain(message: str) -> None:
-    """Print an error message to standard error."""
+@contextmanager
+def own_warnings_in_words() -> Iterator[None]:
+    """Print this package's warnings as one message each, without the line of code that raised them."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **extra: Any) -> None:
+        if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            complain(str(message), "warning: ", "bold yellow")
+        else:
+            usual(message, category, *rest, **extra)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
+
+
+def complain(message: str, label: str = "error: ", style: str = "bold red") -> None:
+    """Print a message to standard error."""
     from rich.console import Console
     from rich.text import Text
 
-    text = Text("error: ", style="bold red").append(message, style="not bold default")
-    Console(stderr=True).print(text, soft_wrap=True)
+    Console(stderr=True).print(Text(label, style=style).append(message, style="not bold default"), soft_wrap=True)

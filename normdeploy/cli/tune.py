@@ -62,4 +62,8 @@ def tune(
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
         else:
             plan = runtime.tune(model, data=data, progress=tell, **given)
-    typer.echo(plan.to_json() if as_json else f"{plan.summary()}\nwrote {plan.path}")
+    if as_json:
+        typer.echo(plan.to_json())
+        return
+    variant = "" if plan.chosen.file == plan.model else f", which runs {plan.chosen.file}"
+    typer.echo(f"{plan.summary()}\nwrote {plan.path}{variant}")

@@ -130,15 +130,20 @@ class Plan:
         return json.dumps(fields, indent=indent) + "\n"
 
     def summary(self) -> str:
-        """Return a few lines for the console: the winner, its gain and loss, then why each other one lost."""
+        """Return a table for the console: the winner and its gain, then what each other one took and lost, and why not.
+
+        Times are medians per call; the second number is the time as a multiple of the untuned model's.
+        """
         best = self.chosen
-        gain = f"{1 / best.ratio['value']:.2f}x the untuned speed" if best.ratio else "not timed"
-        lines = [f"{self.model}: {best.name}: {gain}, budget {self.budget}"]
+        gain = f"{1 / best.ratio['value']:.2f} times the untuned speed" if best.ratio else "not timed"
+        lines = [f"{self.model}, budget {self.budget}: {best.name}, {gain}"]
         for trial in self.trials:
-            time = "" if trial.latency is None else f" {trial.latency['median_s'] * 1e3:.3g} ms"
-            loss = "" if not trial.loss else " " + ", ".join(f"{key} {value:.3g}" for key, value in trial.loss.items())
-            reason = f": {trial.reason}" if trial.reason else ""
-            lines.append(f"  {trial.status:<8} {trial.name}{time}{loss}{reason}")
+            time = "" if trial.latency is None else f"{trial.latency['median_s'] * 1e3:.3g} ms"
+            ratio = "" if trial.ratio is None else f"{trial.ratio['value']:.2f}x"
+            loss = ", ".join(f"{key} {value:.2g}" for key, value in (trial.loss or {}).items() if " " not in key)
+            reason = "" if trial.reason in ("", "slower") else f": {trial.reason}"
+            status = "slower" if trial.status == "accepted" else trial.status
+            lines.append(f"  {status:<8} {time:>9} {ratio:>7}  {loss:<14} {trial.name}{reason.replace('slower: ', '')}")
         return "\n".join(lines)
 
     @property

@@ -87,7 +87,8 @@ class Settings:
 
     def describe(self) -> str:
         """Return the settings in a few words for one line of a table."""
-        parts = [self.provider.removesuffix("ExecutionProvider"), f"{self.threads or 'auto'} threads"]
+        threads = "1 thread" if self.threads == 1 else f"{self.threads or 'auto'} threads"
+        parts = [self.provider.removesuffix("ExecutionProvider"), threads]
         if self.spinning != "run":
             parts.append(f"spinning {self.spinning}")
         if self.parallel:

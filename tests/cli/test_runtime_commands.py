@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +91,14 @@ def test_predict_on_images(home: Path) -> None:
         app, ["predict", str(home / "net.onnx"), str(home / "pictures"), "-o", str(home / "p.npz"), "--image-size", "8"]
     )
     assert wrong.exit_code == 2
+
+
+def test_a_plan_from_elsewhere_is_one_line_of_warning(home: Path) -> None:
+    net, plan = home / "net.onnx", home / "net.plan.json"
+    _run("tune", net, "--seconds", "0.2", "--size", "h=5", "--size", "w=7")
+    plan.write_text(plan.read_text().replace('"processor": "', '"processor": "another '))
+    command = [sys.executable, "-m", "normdeploy", "run", net, "--input", home / "x.npy", "--plan", plan]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (line,) = [line for line in done.stderr.splitlines() if line]
+    assert line.startswith("warning: the plan for net.onnx is not used: ")
+    assert line.endswith("normdeploy tune net.onnx --again")
