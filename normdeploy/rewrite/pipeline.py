@@ -15,7 +15,7 @@ from normdeploy.rewrite.affine import MoveAffine, NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.ledger import Ledger
-from normdeploy.rewrite.lower import Clean, LowerAffine, LowerNorms, RemoveRoundTrips
+from normdeploy.rewrite.lower import Clean, GuardPads, LowerAffine, LowerNorms, RemoveRoundTrips
 from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.likes import resolve_casts
@@ -87,6 +87,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerAffine(context),
         LowerNorms(),
         RemoveRoundTrips(),
+        GuardPads(),
         Clean(),
     )
 

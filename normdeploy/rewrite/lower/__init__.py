@@ -2,7 +2,8 @@
 
 from normdeploy.rewrite.lower.affine import LowerAffine
 from normdeploy.rewrite.lower.clean import Clean
+from normdeploy.rewrite.lower.guard_pads import GuardPads
 from normdeploy.rewrite.lower.norms import LowerNorms
 from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
 
-__all__ = ["Clean", "LowerAffine", "LowerNorms", "RemoveRoundTrips"]
+__all__ = ["Clean", "GuardPads", "LowerAffine", "LowerNorms", "RemoveRoundTrips"]
