@@ -129,8 +129,8 @@ def check_companions(context: Context) -> None:
             moved = _moved(a[0].astype(np.float64), b[0].astype(np.float64))
             if own > limit:
                 notes.append(
-                    f"the reference itself mixes the samples of a batch in {case.names[i]!r} (by {own:.3g}), and so does "
-                    "the file: a deployed result depends on its batch; normdeploy inspect says where"
+                    f"the reference itself mixes the samples of a batch in {case.names[i]!r} (by {own:.3g}), and so "
+                    "does the file: a deployed result depends on its batch; normdeploy inspect says where"
                 )
             elif not moved <= limit:
                 problems.append(

@@ -84,6 +84,10 @@ class Context:
         """The file's own graph for noise runs, made when a precision has to be named."""
         return NoisyGraph(self.subject.model)
 
+    def graph_of(self, evaluator: Evaluator) -> ir.Model | None:
+        """Return the graph that an evaluator of :func:`normdeploy.verify.tape.site_groups` evaluates."""
+        return self.reference.graph if evaluator is self.evaluator else self.canonical
+
     def answer(self, name: str, status: CheckStatus, detail: str, **measured: Any) -> None:
         """Record one check's answer."""
         self.checks.append(Check(name, status, detail, measured))

@@ -168,7 +168,7 @@ def _sides(
     graph_model: ir.Model | None = None
     if traced is None:
         try:
-            traced = trace(reference, args, kwargs=kwargs, input_names=signature.names, dynamic_shapes=dynamic_shapes)
+            traced = _trace_like(reference, args, kwargs, signature, dynamic_shapes, subject)
         except TraceError as error:
             notes.append(f"the reference cannot be traced ({error}): no noise model and no mutants")
     if traced is not None:
@@ -178,6 +178,28 @@ def _sides(
             )
         graph_model = traced.model
     return EagerReference(reference, signature, graph_model), signature.feeds, notes
+
+
+def _trace_like(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, signature: Signature, shapes: Any, subject: Subject
+) -> Traced:
+    """Trace the reference with the dynamic dimensions that the file declares, unless others are given."""
+    known: dict[str, Any] = {"kwargs": kwargs, "input_names": signature.names}
+    inferred = None if shapes is not None else signature.dynamic_shapes(_declared(subject.model))
+    if inferred is None:
+        return trace(model, args, **known, dynamic_shapes=shapes)
+    try:
+        return trace(model, args, **known, dynamic_shapes=inferred)
+    except TraceError:  # the file may be more dynamic than the module can be traced
+        return trace(model, args, **known)
+
+
+def _declared(model: ir.Model) -> dict[str, dict[int, str]]:
+    """Return the named dynamic axes of each input."""
+    return {
+        str(v.name): {i: str(d.value) for i, d in enumerate(v.shape or ()) if not isinstance(d, int) and d.value}
+        for v in model.graph.inputs
+    }
 
 
 def _names_for(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, subject: Subject) -> list[str]:

@@ -18,10 +18,10 @@ from normdeploy.verify.cases import Case
 from normdeploy.verify.mutants import Mutant, Site
 
 
-def harmless(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[Case]) -> str:
-    """Return the proof as a sentence; "" where there is none."""
+def harmless(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[Case]) -> tuple[str, bool]:
+    """Return the proof as a sentence ("" where there is none), and whether it holds for every input or those seen."""
     if not cases:
-        return ""
+        return "", False
     roundoff = cases[0].roundoff
     affine = site.kind in ("BatchNormalization", "affine map") and mutant.name.startswith(
         ("epsilon", "variance", "shift", "scale", "stale", "a neighbouring")
@@ -29,8 +29,8 @@ def harmless(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[C
     if affine:
         proof = _affine_proof(evaluator, site, mutant, cases[0], roundoff)
         if proof:
-            return proof
-    return _observed(evaluator, site, mutant, cases, roundoff)
+            return proof, True
+    return _observed(evaluator, site, mutant, cases, roundoff), False
 
 
 def _inputs(evaluator: Evaluator, site: Site, case: Case) -> list[Tensor | None]:

@@ -11,8 +11,9 @@ import torch
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
 from normdeploy.verify.criteria import rms
-from normdeploy.verify.sensitivity import Tape, site_groups
+from normdeploy.verify.mutants import Mutant, Site
 from normdeploy.verify.structure import is_float
+from normdeploy.verify.tape import Tape, site_groups
 from normdeploy.verify.values import Array
 
 _CLOSE = 0.1
@@ -25,31 +26,54 @@ def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> dict[st
     Args:
         case: where the failure shows. outputs: the wrong outputs.
     """
-    if context.canonical is None or context.evaluator is None or len(outputs) != len(case.truth):
+    if context.canonical is None or context.evaluator is None:
         return {}
-    plain = _distance(case.truth, outputs)
-    if plain is None or plain == 0:
-        return {}
-    best = (_CLOSE, "", "", "")
+    best: tuple[float, Site, Mutant] | None = None
     for evaluator, sites in site_groups(context):
-        if not sites:
-            continue
-        tape = Tape(evaluator, case, sites)
-        for site in sites:
-            for mutant in site.mutants:
-                with torch.no_grad():
-                    wrong = mutant.apply(tape.inputs(site))
-                distance = _distance(tape.behind(site, wrong), outputs)
-                if distance is not None and distance / plain < best[0]:
-                    best = (distance / plain, site.where, site.kind, mutant.words or mutant.name)
-    if not best[1]:
+        if sites:
+            found = _closest(case, Tape(evaluator, case, sites), sites, outputs)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+    if best is None:
         return {}
+    unexplained, site, mutant = best
     return {
-        "likely": f"output matches {best[3]} at {best[1]!r}",
-        "likely_where": best[1],
-        "likely_kind": best[2],
-        "unexplained": best[0],
+        "likely": _in_words(site, mutant),
+        "likely_where": site.where,
+        "likely_kind": site.kind,
+        "unexplained": unexplained,
     }
+
+
+def closest_mutant(case: Case, tape: Tape, sites: Sequence[Site], outputs: Sequence[Array]) -> str:
+    """Return in words the mutant of some sites that explains an output; "" if none explains nine tenths of the error.
+
+    Args:
+        case: where the failure shows. tape: a clean run on it. sites: whose mutants. outputs: the wrong outputs.
+    """
+    best = _closest(case, tape, sites, outputs)
+    return _in_words(best[1], best[2]) if best is not None else ""
+
+
+def _in_words(site: Site, mutant: Mutant) -> str:
+    return f"output matches {mutant.words or mutant.name} at {site.where!r}"
+
+
+def _closest(
+    case: Case, tape: Tape, sites: Sequence[Site], outputs: Sequence[Array]
+) -> tuple[float, Site, Mutant] | None:
+    plain = _distance(case.truth, outputs) if len(outputs) == len(case.truth) else None
+    if not plain:
+        return None
+    best: tuple[float, Site, Mutant] | None = None
+    for site in sites:
+        for mutant in site.mutants:
+            with torch.no_grad():
+                wrong = mutant.apply(tape.inputs(site))
+            distance = _distance(tape.behind(site, wrong), outputs)
+            if distance is not None and distance / plain < (_CLOSE if best is None else best[0]):
+                best = (distance / plain, site, mutant)
+    return best
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float | None:

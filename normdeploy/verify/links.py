@@ -66,7 +66,7 @@ def check_links(context: Context) -> None:
             case.resolution = [_relative(a, b) for _, (a, b) in pairs]
             if ratio > recomputed_worst:
                 recomputed_worst, where = ratio, case.family.name
-    tight = traced_worst <= 1
+    tight = context.facts["traced"] = traced_worst <= 1
     context.answer(
         "traced",
         "pass" if tight else "note",

@@ -45,6 +45,7 @@ class Site:
         where: module path. node: its operator. inputs: names of the values it reads ("" where absent).
         output: name of the value that a mutant replaces (for a border mutant, the convolution's). mutants: to try.
         right: computes the right output, where that is not the node itself.
+        epsilon: its epsilon; 0 where it has none.
     """
 
     where: str
@@ -53,6 +54,7 @@ class Site:
     output: str
     mutants: list[Mutant] = field(default_factory=list)
     right: Apply | None = None
+    epsilon: float = 0.0
 
     @property
     def kind(self) -> str:
@@ -76,7 +78,9 @@ def sites_of(model: ir.Model) -> list[Site]:
         if mutants:
             names = tuple(str(v.name) if v is not None and v.name else "" for v in node.inputs)
             where = module_path(node)
-            sites.append(Site(where, node, names, str(node.outputs[0].name), mutants))
+            epsilon = node.attributes.get_float("epsilon", 1e-5)
+            output = str(node.outputs[0].name)
+            sites.append(Site(where, node, names, output, mutants, epsilon=epsilon if epsilon >= _NO_EPSILON else 0.0))
             sites += border_sites(node, where, names)
     return sites
 

@@ -88,7 +88,7 @@ def epsilon_sites(traced: ir.Model, known: Mapping[str, Sequence[float]]) -> lis
                 Mutant("epsilon 0", _plus(0.0), epsilon_words(0.0, e)),
             ]
             output = str(node.outputs[0].name)
-            sites.append(Site(module_path(node), node, (str(other.name),), output, mutants, right=_plus(e)))
+            sites.append(Site(module_path(node), node, (str(other.name),), output, mutants, right=_plus(e), epsilon=e))
             break
     return sites
 

@@ -17,10 +17,14 @@ from torch import Tensor
 from normdeploy.graph import Evaluator
 from normdeploy.verify.families import Family, make_families
 from normdeploy.verify.mutants import Mutant, Site
+from normdeploy.verify.tape import Tape, difference_ratio
 from normdeploy.verify.values import Arrays, to_numpy
 
 if TYPE_CHECKING:
     from normdeploy.verify.context import Context
+
+SHARE = 0.8
+"""Share of the level's time after which the search stops: feeding the site itself (probes.py) comes after it."""
 
 _SCALES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 10.0)
 
@@ -40,7 +44,7 @@ def search(context: Context, evaluator: Evaluator, site: Site, mutant: Mutant) -
     for scale in _SCALES:
         feeds = {k: (v * scale).astype(v.dtype) if k in floats else v for k, v in base.items()}
         best = _better(context, evaluator, site, mutant, Family(name, feeds), best)
-        if (best is not None and best[1] >= 2 * context.cases[0].constants.kill) or not context.in_time():
+        if (best is not None and best[1] >= 2 * context.cases[0].constants.kill) or not context.in_time(SHARE):
             return best
     start = best[0].feeds if best is not None else base
     moved = _ascend(context, evaluator, site, mutant, start, floats)
@@ -57,8 +61,6 @@ def _better(
     family: Family,
     best: tuple[Family, float] | None,
 ) -> tuple[Family, float] | None:
-    from normdeploy.verify.sensitivity import Tape, difference_ratio  # the two call each other
-
     case = context.case(family, runs=4)
     tape = Tape(evaluator, case, [site])
     with torch.no_grad():
@@ -80,7 +82,7 @@ def _ascend(
     best_value = -math.inf
     best_inputs: dict[str, Tensor] | None = None
     for _ in range(context.level.search_steps):
-        if not context.in_time():
+        if not context.in_time(SHARE):
             break
         with torch.enable_grad():
             found = evaluator.run(inputs, fetch=fetch)

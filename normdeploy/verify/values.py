@@ -69,3 +69,18 @@ class Signature:
             to_torch(feeds[name]).to(old.device) for name, old in zip(self.names, self._arguments.tensors, strict=True)
         ]
         return self._arguments.build(tensors)
+
+    def dynamic_shapes(self, declared: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]] | None:
+        """Return declared dynamic axes by parameter, as torch.onnx.export takes them.
+
+        None where the axes are the default (a batch in front), a name is no identifier, or arguments are nested.
+
+        Args:
+            declared: axis to name, by graph input.
+        """
+        paths = self._arguments.paths
+        found = {str(path[0]): dict(declared.get(name, {})) for path, name in zip(paths, self.names, strict=True)}
+        plain = all(len(path) == 1 for path in paths)
+        words = all(word.isidentifier() for axes in found.values() for word in axes.values())
+        default = all(set(axes) <= {0} for axes in found.values())
+        return found if plain and words and not default else None

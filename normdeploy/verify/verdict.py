@@ -11,7 +11,7 @@ Status = Literal["pass", "weak", "not-exercised", "fail", "error"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 CheckStatus = Literal["pass", "fail", "not-exercised", "weak", "error", "note"]
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """Version of the JSON layout published in ``docs/verdict.schema.json``; raised when a field changes meaning."""
 
 
@@ -42,7 +42,8 @@ class MutantReport:
         ratio: largest (difference / bound) over the families; 2 kills.
         family: the input family of that ratio.
         note: why it survived, or how it was proven harmless.
-        by: the check that kills it: "rounding", or "float64" where only the float64 chain is sharp enough.
+        by: what kills it: "rounding"; "float64" where only the float64 chain is sharp enough; "site" where no input of
+            the model reaches the site as it needs, and the site was fed directly.
         harmless: it cannot be told from rounding on any input (proven), so its survival says nothing against the site.
     """
 
