@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from normdeploy.errors import InputError, MissingDependencyError, OutputExistsError, UsageError
 from normdeploy.runtime import ImageOptions, load, predict
 from normdeploy.runtime.backend import TensorSpec
+from normdeploy.runtime.bulk import run
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.csv_table import CsvSource
 from normdeploy.runtime.bulk.journal import Journal, PartReport, part_path
@@ -30,6 +31,13 @@ TWO = """net (float[batch, 2] a, int64[batch] i) => (float[batch, 2] s, int64[ba
     s = Add(a, c)
     k = Neg(i)
 }"""
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(request, monkeypatch):
+    """Keep parts at some batches, so that a few hundred rows are many parts."""
+    if "part_size" not in request.node.name:
+        monkeypatch.setattr(run, "_PART_INPUT", 0)
 
 
 def _rows(count: int, seed: int = 0) -> np.ndarray:
@@ -416,6 +424,7 @@ def test_journal_counts_only_whole_parts(tmp_path):
 
 
 def _endless(model: str, data: str, out: str) -> None:
+    run._PART_INPUT = 0  # as in the process that asks
     predict(model, data, out, batch_size=2, progress=lambda *_: time.sleep(0.003))
 
 
@@ -472,19 +481,25 @@ def test_memory_does_not_grow_with_the_data(write_model, tmp_path):
                 stream, {"descr": "<f4", "fortran_order": False, "shape": (rows, 1000)}
             )
             stream.truncate(stream.tell() + rows * 4000)
-        run = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", _MEASURE, str(model), str(data), str(tmp_path / f"{rows}.out.npy")],
             capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
-        peaks.append(int(run.stdout))
+        peaks.append(int(done.stdout))
         assert np.load(tmp_path / f"{rows}.out.npy").shape == (rows,)
     assert peaks[1] < peaks[0] + 20e6
 
 
 def test_part_size_follows_the_results():
-    assert part_rows([TensorSpec("y", "float32", ("n", 10))], 64) == 64 * 16
-    assert part_rows([TensorSpec("y", "float32", ("n", 1000, 1000))], 64) == 64
-    assert part_rows([TensorSpec("y", "float32", ("n", "t"))], 64) == 64 * 4
+    image, open_ended = [TensorSpec("x", "float32", ("n", 3, 224, 224))], [TensorSpec("x", "float32", ("n", "t"))]
+    assert part_rows(image, [TensorSpec("y", "float32", ("n", 10))], 64) == 64 * 16
+    assert part_rows(open_ended, [TensorSpec("y", "float32", ("n", 10))], 64) == 64 * 16
+    assert part_rows(image, [TensorSpec("y", "float32", ("n", 1000, 1000))], 64) == 64
+    assert part_rows(image, open_ended, 64) == 64 * 4
+    # small rows are quick: parts of a few dozen of them would spend their time on forcing files to disk
+    digits = [TensorSpec("x", "float32", ("n", 1, 8, 8))]
+    assert part_rows(digits, [TensorSpec("y", "float32", ("n", 10))], 8) == 8 * 512
+    assert part_rows(digits, [TensorSpec("y", "float32", ("n", 10))], 1000) == 1000 * 16
 
 
 def test_truncated_data_is_an_error(linear, tmp_path):

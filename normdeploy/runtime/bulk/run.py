@@ -26,6 +26,7 @@ from normdeploy.runtime.predictor import load
 
 ENGINES = ("local", "ray")
 _PART_BYTES = 32 * 2**20
+_PART_INPUT = 2 * 2**20
 _PART_BATCHES = 16
 _PART_BATCHES_UNKNOWN = 4
 
@@ -61,7 +62,8 @@ class BulkResult:
         if self.resumed:
             lines.append(f"{self.resumed} rows were already done by the interrupted run")
         if self.bad_file is not None:
-            lines.append(f"{self.bad} bad rows, see {self.bad_file}; the first: {self.first_reason}")
+            rows = "1 bad row" if self.bad == 1 else f"{self.bad} bad rows"
+            lines.append(f"{rows}, see {self.bad_file}; the first: {self.first_reason}")
         return "\n".join(lines)
 
 
@@ -95,13 +97,26 @@ def open_source(
     raise InputError(f"{path} ends in {path.suffix!r}; expected .npy, .npz, .csv, .parquet or a folder of images")
 
 
-def part_rows(outputs: Sequence[TensorSpec], batch_size: int) -> int:
-    """Return how many rows a part has: some batches, with results that stay well inside memory."""
-    known = [spec.shape[1:] for spec in outputs if all(isinstance(size, int) for size in spec.shape[1:])]
-    if len(known) < len(outputs):
-        return batch_size * _PART_BATCHES_UNKNOWN
-    row_bytes = sum(8 * prod(size for size in shape if isinstance(size, int)) for shape in known)
-    return batch_size * max(1, min(_PART_BATCHES, _PART_BYTES // max(row_bytes * batch_size, 1)))
+def part_rows(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batch_size: int) -> int:
+    """Return how many rows a part has: a whole number of batches.
+
+    A part is what a kill costs, and each one is forced to disk. So it has some batches, and more where rows are small
+    and therefore quick; its results stay well inside memory.
+    """
+    rows_in, rows_out = _row_bytes(inputs), _row_bytes(outputs)
+    batches = _PART_BATCHES
+    if rows_in:
+        batches = max(batches, _PART_INPUT // (rows_in * batch_size))
+    if not rows_out:
+        return batch_size * min(batches, _PART_BATCHES_UNKNOWN)
+    return batch_size * max(1, min(batches, _PART_BYTES // (rows_out * batch_size)))
+
+
+def _row_bytes(specs: Sequence[TensorSpec]) -> int:
+    """Return the bytes of one row at 8 per number; 0 where a dimension besides the first is open."""
+    if any(not isinstance(size, int) for spec in specs for size in spec.shape[1:]):
+        return 0
+    return sum(8 * prod(size for size in spec.shape[1:] if isinstance(size, int)) for spec in specs)
 
 
 def predict(
@@ -155,7 +170,7 @@ def predict(
     check_format(target, predictor.outputs)
     source = open_source(data, predictor.inputs, columns=columns, images=images)
     size = predictor.fixed_batch or batch_size
-    rows_per_part = part_rows(predictor.outputs, size)
+    rows_per_part = part_rows(predictor.inputs, predictor.outputs, size)
     header = {
         "model": predictor.digest,
         "settings": predictor.settings.to_dict(),
