@@ -175,7 +175,7 @@ def _contents_kept(model: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for tensor, copy in copies.values():
-                if tensor.shape != copy.shape:
+                if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
                     tensor.data = copy
                 elif not torch.equal(tensor.detach(), copy):
                     tensor.data.copy_(copy)  # in place: others may share its memory

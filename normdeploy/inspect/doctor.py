@@ -20,6 +20,7 @@ from normdeploy.inspect.findings import Finding, Findings
 from normdeploy.inspect.graph_checks import check_graph
 from normdeploy.inspect.holders import check_holders, module_norms, untracked
 from normdeploy.inspect.statistics import check_statistics
+from normdeploy.inspect.training import training_conventions
 
 # eager float32 runs of one sample in two batches: beyond this it is not rounding
 _MIXED_EAGER = 1e-3
@@ -100,6 +101,7 @@ def _with_arguments(model: nn.Module, args: Any) -> Iterator[Finding]:
     yield from (finding for finding in untracked(model) if (finding.kind, finding.where) not in told)
     yield from _unread(model, traced)
     yield from _gradient_selected(model, args)
+    yield from training_conventions(model, args)
 
 
 def _names_read(traced: Traced) -> set[str]:

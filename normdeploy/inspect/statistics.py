@@ -40,6 +40,7 @@ def check_statistics(site: StoredNorm) -> Iterator[Finding]:
     yield from impossible
     yield from _never_updated(site)
     yield from check_epsilon(site.where, site.epsilon, site.dtype)
+    yield from _outside_root(site)
     yield from _dead_channels(site)
     if not impossible:
         yield from _constant_channels(site)
@@ -127,6 +128,24 @@ def check_epsilon(where: str, epsilon: float, dtype: ir.DataType) -> Iterator[Fi
             "keep normalizations in float32 when converting to float16",
             detail={"epsilon": epsilon},
         )
+
+
+def _outside_root(site: StoredNorm) -> Iterator[Finding]:
+    if not site.outside or site.epsilon <= 0:
+        return
+    variance = site.variance.reshape(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.abs(1.0 / np.sqrt(variance + site.epsilon) / site.factor - 1)
+    largest = float(np.nan_to_num(apart, nan=0.0, posinf=0.0).max(initial=0.0))
+    yield Finding(
+        "note",
+        "outside-root",
+        site.where,
+        f"it adds epsilon {site.epsilon:.3g} to the standard deviation, torch.nn.BatchNorm adds it to the variance: "
+        f"with these statistics outputs would differ by up to {largest:.1g} of their size",
+        "nothing for deployment, it is folded exactly; do not exchange it for torch.nn.BatchNorm with the same weights",
+        detail={"epsilon": site.epsilon, "largest": largest},
+    )
 
 
 def _dead_channels(site: StoredNorm) -> Iterator[Finding]:

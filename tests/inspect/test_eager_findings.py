@@ -203,6 +203,7 @@ def test_nothing_else_is_said_of_it(by_hand_findings):
         "gradient-selected-mode",
         "training-only",
         "redundant-bias",
+        "training-variance",
     }
 
 
