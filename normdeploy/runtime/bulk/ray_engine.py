@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -64,7 +65,12 @@ def run_on_ray(job: Job, parts: Sequence[Part], workers: int | None) -> Iterator
         job = dataclasses.replace(job, predictor=predictor)
     started = not ray.is_initialized()
     if started:
+        # it calls the plain fact that an actor's arguments lie in the object store an error; real ones are raised
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         ray.init(num_cpus=count, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    chatter = logging.getLogger("ray.data")  # a plan and a time for each run, and that bars are off
+    level = chatter.level
+    chatter.setLevel(logging.ERROR)
     try:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
@@ -81,5 +87,6 @@ def run_on_ray(job: Job, parts: Sequence[Part], workers: int | None) -> Iterator
         for row in reports.iter_rows():
             yield PartReport(**{name: int(value) for name, value in row.items()})
     finally:
+        chatter.setLevel(level)
         if started:
             ray.shutdown()
