@@ -34,6 +34,13 @@ _PRODUCT = 0.5 * 2 / math.pi
 """The same for products, over the product of the norms: a filter that cancels on a constant image errs alike
 everywhere, and nothing averages."""
 
+_EQUAL = 2.0**-18
+"""Neighbours that differ by less, relative to the row, are equal for float32."""
+
+_LANES = 32
+"""Adding one number again and again rounds the same way each time, so the error of a (largely) constant row's mean
+grows with the number of additions, not with its root: k additions in 8 lanes, a quarter of u each."""
+
 _MEANS = frozenset({"ReduceMean", "ReduceSum", "GlobalAveragePool", "AveragePool", "CumSum", "Resize", "Upsample"})
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 _CENTRED = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
@@ -145,7 +152,10 @@ def row_shift(node: ir.Node, inputs: Values, length: int) -> tuple[Tensor, Tenso
     else:
         rows, shape = x.reshape(*x.shape[:2], -1), (*x.shape[:2], *([1] * (x.dim() - 2)))
     mean = rows.mean(-1)
-    size = torch.maximum(mean.abs() * max(1.0, math.sqrt(length) / 4), SHARE * rows.abs().mean(-1))
+    typical = rows.abs().mean(-1)
+    repeated = (rows.diff(dim=-1).abs() <= _EQUAL * typical.unsqueeze(-1)).to(rows.dtype).mean(-1)
+    size = torch.maximum(mean.abs() * max(1.0, math.sqrt(length) / 4), SHARE * typical)
+    size = torch.maximum(size, typical * repeated * (length / _LANES))
     size = size / torch.sqrt(rows.var(-1, correction=0) + node.attributes.get_float("epsilon", 1e-5))
     if groups:
         size, mean = (v.repeat_interleave(x.shape[1] // groups, 1) for v in (size, mean))

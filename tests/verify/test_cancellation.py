@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from normdeploy.graph import Evaluator
 from normdeploy.verify import verify
-from normdeploy.verify.cancellation import condensed, terms
+from normdeploy.verify.cancellation import condensed, row_shift, terms
 from normdeploy.verify.noise import NoisyGraph
 
 U, FLOOR = 2.0**-24, 2.0**-126
@@ -143,3 +144,23 @@ def test_upsampling_before_a_global_pool_does_not_fail(tmp_path: Path):
     for seed in range(3):
         verdict = verify(path, path, seed=seed)
         assert verdict.check("rounding").status == "pass", verdict.summary()
+
+
+def test_the_mean_of_repeated_numbers_errs_more_than_that_of_scattered_ones():
+    """One number added again and again rounds the same way each time: here by float32, one lane after the other."""
+    node = ir.node("LayerNormalization", [ir.val("x"), ir.val("g")], attributes={"axis": -1})
+    scale = torch.ones(4096, dtype=torch.float64)
+    constant, scattered = torch.full((1, 4096), 0.7), 0.7 + 0.1 * torch.randn(1, 4096)
+    moved = [row_shift(node, [x.double(), scale], 4096) for x in (constant, scattered)]
+    assert moved[0] is not None
+    assert moved[1] is not None
+    # per unit of 1/sqrt(v + e): what one u of the mean is worth
+    spreads = [math.sqrt(float(x.double().var(correction=0)) + 1e-5) for x in (constant, scattered)]
+    growth = [float(m[0].max()) * s / 0.7 for m, s in zip(moved, spreads, strict=True)]
+    assert growth[0] > 5 * growth[1]
+    lanes = constant.reshape(-1, 8)
+    total = torch.zeros(8)
+    for row in lanes:
+        total = total + row
+    error = abs(float(total.double().sum()) / 4096 - float(constant[0, 0].double())) / (0.7 * 2.0**-24)
+    assert error < 4 * growth[0]
