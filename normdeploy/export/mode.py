@@ -1,8 +1,9 @@
 """Evaluation mode, made certain and given back.
 
 ``model.eval()`` reaches registered modules only. Hand-written normalizations also keep their mode in a ``training``
-attribute of a plain object, in modules kept in plain lists, or read it from ``torch.is_grad_enabled()``. All of these
-are switched here; what cannot be switched is an error that names it.
+attribute of a plain object, under another name (``is_training``, ``mode = "train"``, see :mod:`.flags`), in modules
+kept in plain lists, or read it from ``torch.is_grad_enabled()``. All of these are switched here; what cannot be switched
+is an error that names it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
+from normdeploy.export.flags import is_flag, training_flags
 from normdeploy.nn.reach import Reached, Snapshot, is_foreign, plain_tensors, walk
 
 # frozen parameters up to here are taken for statistics; larger ones are frozen weights, which nothing updates
@@ -68,12 +69,6 @@ class ModeReport:
         return notes
 
 
-def _is_flag(value: object) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1 and value.dtype in (torch.bool, torch.uint8, torch.int64, torch.int32)
-    return isinstance(value, (bool, np.bool_, int))
-
-
 def _overrides_mode(module: nn.Module) -> bool:
     return type(module).train is not nn.Module.train or type(module).eval is not nn.Module.eval
 
@@ -98,7 +93,7 @@ def _switch_plain(found: Reached) -> str | None:
     """Switch one plain object; return how, or None where there was nothing to switch."""
     value = found.value
     flag = getattr(value, "training", None)
-    if not _is_flag(flag):
+    if not is_flag(flag):
         if flag is None and callable(getattr(value, "eval", None)) and callable(getattr(value, "train", None)):
             # the nn.Module protocol without nn.Module: whatever it keeps its mode in, it says how to switch it
             try:
@@ -132,6 +127,16 @@ def _switch(model: nn.Module, report: ModeReport) -> None:
         how = _switch_plain(found) if _plain(found) else None
         if how is not None:
             report.switched.append(Switched(found.path, how))
+        if isinstance(found.value, nn.Module) or _plain(found):
+            report.switched += [Switched(found.path, how) for how in _switch_flags(found.value)]
+
+
+def _switch_flags(value: Any) -> Iterator[str]:
+    """Switch the flags and words of other names than ``training``; yield how each was."""
+    for flag in list(training_flags(value)):
+        with suppress(AttributeError, TypeError):  # a read-only property: _still_training reports it
+            setattr(value, flag.name, flag.evaluation)
+            yield f"{type(value).__name__} with {flag.name} = {flag.value!r}, now {flag.evaluation!r}"
 
 
 def _plain(found: Reached) -> bool:
@@ -145,8 +150,10 @@ def _still_training(model: nn.Module) -> dict[str, str]:
         value: Any = found.value
         if isinstance(value, nn.Module) or _plain(found):
             flag = getattr(value, "training", None)
-            if _is_flag(flag) and bool(flag):
+            if is_flag(flag) and bool(flag):
                 left[found.path] = type(value).__name__
+            for other in training_flags(value):
+                left[found.path] = f"{type(value).__name__}, {other.name} = {other.value!r}"
     return left
 
 

@@ -1,5 +1,8 @@
 """What computes as in training although the model is in evaluation mode.
 
+A layer whose running statistics move when it is run in evaluation mode keeps its mode where nothing could switch it: an
+attribute of a name of its own, a global, an argument's default.
+
 ``F.batch_norm(x, mean, var, training=True)`` and ``F.dropout(x, 0.1)`` (whose ``training`` is true by default) follow
 no flag of any module. torch's exporter writes such a batch normalization as if it used its running statistics: the
 graph would silently be another function than the model.
@@ -7,10 +10,15 @@ graph would silently be another function than the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+
+from normdeploy.errors import ModeError
+from normdeploy.nn.sites import statistics_sites
 
 BATCH_NORM = "batch normalization with training=True"
 DROPOUT = "dropout with training=True"
@@ -58,6 +66,39 @@ def stuck_in_training(program: torch.export.ExportedProgram) -> list[Stuck]:
         if row not in found:
             found.append(row)
     return found
+
+
+@contextmanager
+def statistics_at_rest(model: nn.Module) -> Iterator[None]:
+    """Require that a run of the model, which is in evaluation mode, leaves all running statistics as they are.
+
+    Raises:
+        ModeError: naming what updated its own. torch's functional forms are told apart: the trace names their place.
+    """
+    sites = [site for site in statistics_sites(model) if site.correction is None]
+    before = [(site.mean.clone(), site.variance.clone()) for site in sites]
+    yield
+    moved = [
+        site
+        for site, (mean, variance) in zip(sites, before, strict=True)
+        if not (_same(mean, site.mean) and _same(variance, site.variance))
+    ]
+    if moved:
+        named = ", ".join(f"{site.path or 'the model'} ({type(site.owner).__name__})" for site in moved)
+        raise ModeError(
+            f"run in evaluation mode, it updated its running statistics ({moved[0].mean_name}, "
+            f"{moved[0].variance_name}): {named}; expected every normalization to follow eval(): select its mode by a "
+            "plain attribute `training`, or set it to evaluation before exporting",
+            tuple(site.path for site in moved),
+        )
+
+
+def _same(before: torch.Tensor, now: torch.Tensor) -> bool:
+    if before.numel() != now.numel():
+        return False
+    return bool(
+        ((before.reshape(-1) == now.reshape(-1)) | (before.reshape(-1).isnan() & now.reshape(-1).isnan())).all()
+    )
 
 
 def _kind(node: torch.fx.Node, target: torch._ops.OpOverload) -> str | None:

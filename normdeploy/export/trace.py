@@ -37,7 +37,7 @@ from normdeploy.export.noise import quiet
 from normdeploy.export.registered import module_tensors, plain_tensors_registered
 from normdeploy.export.repair import drop_written_zero_bias
 from normdeploy.export.shapes import Spec, batch_shapes, user_shapes, widened
-from normdeploy.export.stuck import stuck_in_training
+from normdeploy.export.stuck import statistics_at_rest, stuck_in_training
 from normdeploy.nn.reach import Snapshot
 
 _OLDEST_OPSET = 18
@@ -211,7 +211,8 @@ def trace(
         parameters = list(inspect.signature(model.forward).parameters)
         tensors = arguments.tensors
         held, snapshot = module_tensors(model), Snapshot(model)
-        outputs = _run_once(model, arguments, tensors)
+        with statistics_at_rest(model):
+            outputs = _run_once(model, arguments, tensors)
         kept = [plain for plain in held if plain.unchanged()]
         snapshot.restore()  # what that run assigned is no constant of the graph
         if outputs.dropped:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normdeploy.export.flags import training_flags
 from normdeploy.inspect.findings import Finding
 from normdeploy.inspect.site import Array, StoredNorm
 from normdeploy.nn.reach import Reached, is_foreign, plain_tensors, walk
@@ -163,15 +164,22 @@ def _outside_eval(model: nn.Module) -> Iterator[Finding]:
         elif not isinstance(value, torch.Tensor) and not is_foreign(value):
             flag: Any = getattr(value, "training", None)
             if isinstance(flag, (bool, np.bool_)):
-                yield Finding(
-                    "warning",
-                    "outside-eval",
-                    found.path,
-                    f"this plain {type(value).__name__} has a `training` attribute (now {bool(flag)}) that the model's "
-                    "eval() does not reach: run eagerly it may use batch statistics; normdeploy switches it for the "
-                    "export",
-                    "make it an nn.Module, or set its attribute wherever eval() is called",
-                )
+                yield _unreached(found.path, value, "training", bool(flag))
+        if isinstance(value, nn.Module) or not (isinstance(value, torch.Tensor) or is_foreign(value)):
+            for other in training_flags(value):
+                yield _unreached(found.path, value, other.name, other.value)
+
+
+def _unreached(path: str, value: object, name: str, held: object) -> Finding:
+    what = type(value).__name__ if isinstance(value, nn.Module) else f"plain {type(value).__name__}"
+    return Finding(
+        "warning",
+        "outside-eval",
+        path,
+        f"this {what} has a `{name}` attribute (now {held!r}) that the model's eval() does not reach: run eagerly it may "
+        "use batch statistics; normdeploy switches it for the export",
+        "make it an nn.Module whose mode is `self.training`, or set its attribute wherever eval() is called",
+    )
 
 
 def _is_root(found: Reached, everything: list[Reached]) -> bool:

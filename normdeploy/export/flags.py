@@ -1,0 +1,99 @@
+"""How hand-written layers say that they are in training: flags and words, in attributes of the usual names.
+
+``training`` is torch's own. Layers that are no nn.Module, or whose author did not know of it, keep
+``is_training = True`` or ``mode = "train"``, which ``eval()`` does not reach.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+_TRAINING = ("is_training", "is_train", "in_training", "train_mode", "training_mode", "training_phase")
+_EVALUATION = ("is_eval", "eval_mode", "evaluating", "is_inference", "inference_mode", "inference")
+_WORDS = ("mode", "phase", "stage", "run_mode", "train_or_eval", "train_or_test")
+_TRAINING_WORDS = frozenset({"train", "training", "fit"})
+# in the order in which they are looked for in the author's code; the first is used where none stands there
+_EVALUATION_WORDS = (
+    "eval",
+    "evaluation",
+    "test",
+    "testing",
+    "inference",
+    "infer",
+    "predict",
+    "valid",
+    "validation",
+    "val",
+)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One attribute that says that its object is in training.
+
+    Args:
+        name: the attribute.
+        value: what it holds.
+        evaluation: what it holds in evaluation.
+    """
+
+    name: str
+    value: object
+    evaluation: object
+
+
+def is_flag(value: object) -> bool:
+    """Tell whether a value is a truth value, as a Python or NumPy bool, an int or a tensor of one element."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and value.dtype in (torch.bool, torch.uint8, torch.int64, torch.int32)
+    return isinstance(value, (bool, np.bool_, int))
+
+
+def training_flags(value: Any) -> Iterator[Flag]:
+    """Yield the attributes by which an object says that it is in training, ``training`` itself left out.
+
+    Args:
+        value: a module, or a plain object of the user's.
+    """
+    for names, when in ((_TRAINING, True), (_EVALUATION, False)):
+        for name in names:
+            held = getattr(value, name, None)
+            if isinstance(held, (bool, np.bool_)) and bool(held) is when:
+                yield Flag(name, held, not when)
+    for name in _WORDS:
+        held = getattr(value, name, None)
+        if isinstance(held, str) and held.lower() in _TRAINING_WORDS:
+            yield Flag(name, held, _word(type(value), held))
+
+
+def _word(kind: type, held: str) -> str:
+    """Return the word for evaluation that the class itself knows, in the case of the one it holds."""
+    known = {word for cls in kind.__mro__ for item in vars(cls).values() for word in _strings(item)}
+    chosen = next((word for word in _EVALUATION_WORDS if word in {item.lower() for item in known}), "eval")
+    spelled = [item for item in known if item.lower() == chosen]
+    if spelled:
+        return min(spelled)
+    return chosen.upper() if held.isupper() else chosen
+
+
+def _strings(item: object) -> Iterator[str]:
+    code = getattr(item, "__code__", None)
+    if isinstance(item, property):
+        for part in (item.fget, item.fset):
+            yield from _strings(part)
+    elif isinstance(code, types.CodeType):
+        stack: list[object] = [code]
+        while stack:
+            constant = stack.pop()
+            if isinstance(constant, types.CodeType):
+                stack.extend(constant.co_consts)
+            elif isinstance(constant, (tuple, frozenset)):
+                stack.extend(constant)
+            elif isinstance(constant, str):
+                yield constant
