@@ -2,8 +2,8 @@
 
 ``model.eval()`` reaches registered modules only. Hand-written normalizations also keep their mode in a ``training``
 attribute of a plain object, under another name (``is_training``, ``mode = "train"``, see :mod:`.flags`), in modules
-kept in plain lists, or read it from ``torch.is_grad_enabled()``. All of these are switched here; what cannot be switched
-is an error that names it.
+kept in plain lists, or read it from ``torch.is_grad_enabled()``. All of these are switched here; what cannot be
+switched is an error that names it.
 """
 
 from __future__ import annotations

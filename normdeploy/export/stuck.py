@@ -96,9 +96,8 @@ def statistics_at_rest(model: nn.Module) -> Iterator[None]:
 def _same(before: torch.Tensor, now: torch.Tensor) -> bool:
     if before.numel() != now.numel():
         return False
-    return bool(
-        ((before.reshape(-1) == now.reshape(-1)) | (before.reshape(-1).isnan() & now.reshape(-1).isnan())).all()
-    )
+    left, right = before.reshape(-1), now.reshape(-1)
+    return bool(((left == right) | (left.isnan() & right.isnan())).all())
 
 
 def _kind(node: torch.fx.Node, target: torch._ops.OpOverload) -> str | None:

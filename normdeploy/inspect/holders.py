@@ -176,8 +176,8 @@ def _unreached(path: str, value: object, name: str, held: object) -> Finding:
         "warning",
         "outside-eval",
         path,
-        f"this {what} has a `{name}` attribute (now {held!r}) that the model's eval() does not reach: run eagerly it may "
-        "use batch statistics; normdeploy switches it for the export",
+        f"this {what} has a `{name}` attribute (now {held!r}) that the model's eval() does not reach: run eagerly it "
+        "may use batch statistics; normdeploy switches it for the export",
         "make it an nn.Module whose mode is `self.training`, or set its attribute wherever eval() is called",
     )
 
