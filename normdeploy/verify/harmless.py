@@ -13,35 +13,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normdeploy.graph import Evaluator
-from normdeploy.verify.cases import Case
 from normdeploy.verify.mutants import Mutant, Site
+from normdeploy.verify.tape import Tape
 
 
-def harmless(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[Case]) -> tuple[str, bool]:
-    """Return the proof as a sentence ("" where there is none), and whether it holds for every input or those seen."""
-    if not cases:
+def harmless(tapes: Sequence[Tape], site: Site, mutant: Mutant) -> tuple[str, bool]:
+    """Return the proof as a sentence ("" where there is none), and whether it holds for every input or those seen.
+
+    Args:
+        tapes: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
+    """
+    if not tapes:
         return "", False
-    roundoff = cases[0].roundoff
+    roundoff = tapes[0].case.roundoff
     affine = site.kind in ("BatchNormalization", "affine map") and mutant.name.startswith(
         ("epsilon", "variance", "shift", "scale", "stale", "a neighbouring")
     )
     if affine:
-        proof = _affine_proof(evaluator, site, mutant, cases[0], roundoff)
+        proof = _affine_proof(tapes[0].inputs(site), site, mutant, roundoff)
         if proof:
             return proof, True
-    return _observed(evaluator, site, mutant, cases, roundoff), False
+    return _observed([tape.inputs(site) for tape in tapes], site, mutant, roundoff), False
 
 
-def _inputs(evaluator: Evaluator, site: Site, case: Case) -> list[Tensor | None]:
-    names = [name for name in site.inputs if name]
-    with torch.no_grad():
-        found = evaluator.run(dict(case.family.feeds), fetch=list(dict.fromkeys(names)))
-    return [found[name] if name else None for name in site.inputs]
-
-
-def _affine_proof(evaluator: Evaluator, site: Site, mutant: Mutant, case: Case, roundoff: float) -> str:
-    values = _inputs(evaluator, site, case)
+def _affine_proof(values: Sequence[Tensor | None], site: Site, mutant: Mutant, roundoff: float) -> str:
     x = values[0]
     assert x is not None
     zero, one = torch.zeros_like(x), torch.ones_like(x)
@@ -62,10 +57,9 @@ def _affine_proof(evaluator: Evaluator, site: Site, mutant: Mutant, case: Case, 
     return ""
 
 
-def _observed(evaluator: Evaluator, site: Site, mutant: Mutant, cases: Sequence[Case], roundoff: float) -> str:
+def _observed(seen: Sequence[Sequence[Tensor | None]], site: Site, mutant: Mutant, roundoff: float) -> str:
     worst = 0.0
-    for case in cases:
-        values = _inputs(evaluator, site, case)
+    for values in seen:
         with torch.no_grad():
             right, wrong = site.clean(values), mutant.apply(values)
         if right.shape != wrong.shape:

@@ -49,19 +49,21 @@ def check_sensitivity(context: Context) -> None:
         return
     if context.heavy:
         _by_derivative(context, groups, targets)
+        _prove(context, groups, _alive(targets))
     for number, case in enumerate(list(context.cases)):
         eager = number < _EAGER_FAMILIES and not context.heavy
-        alive = [t for t in targets if t.killed != "rounding"] if eager else _alive(targets)
+        alive = [t for t in targets if t.killed != "rounding"] if eager else _unproven(targets)
         if not alive:
             break
         if number and not context.in_time(0.8):
-            context.not_checked.append(f"{len(_alive(targets))} surviving mutants on further input families (time)")
+            context.not_checked.append(f"{len(alive)} surviving mutants on further input families (time)")
             break
         _try_family(context, case, groups, alive)
         context.tell("sensitivity", (number + 1) / len(context.cases))
-    for target in _alive(targets):
+    _prove(context, groups, _unproven(targets))
+    for target in _unproven(targets):
         _second_chance(context, target)
-    probe_sites(context, [target for target in _alive(targets) if target.report is None])
+    probe_sites(context, _alive(targets))
     for evaluator, sites in groups:
         for site in sites:
             mine = [t for t in targets if t.site is site and t.evaluator is evaluator]
@@ -74,7 +76,7 @@ _EAGER_FAMILIES = 3
 
 
 def _alive(targets: Sequence[Target]) -> list[Target]:
-    return [target for target in targets if not target.killed]
+    return [target for target in targets if not target.killed and target.report is None]
 
 
 def _by_derivative(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]) -> None:
@@ -132,16 +134,27 @@ def _report(target: Target) -> MutantReport:
     return MutantReport(target.mutant.name, True, ratio, target.family, target.note, by=target.killed)
 
 
+def _prove(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], alive: Sequence[Target]) -> None:
+    """Find the survivors that are harmless, for every input or (to be tried at the site yet) for those seen."""
+    for evaluator, sites in groups:
+        mine = [t for t in alive if t.evaluator is evaluator]
+        wanted = [s for s in sites if any(t.site is s for t in mine)]
+        tapes = [Tape(evaluator, case, wanted) for case in context.cases] if mine else []
+        for target in mine:
+            proof, always = harmless(tapes, target.site, target.mutant)
+            target.harmless = proof
+            if always:
+                known = target.mutant.name, False, target.ratio, target.family
+                target.report = MutantReport(*known, proof, harmless=True)
+
+
+def _unproven(targets: Sequence[Target]) -> list[Target]:
+    return [target for target in _alive(targets) if not target.harmless]
+
+
 def _second_chance(context: Context, target: Target) -> None:
-    """Prove a survivor harmless, or look for an input that kills it; such an input is checked like any family."""
+    """Look for an input that kills a survivor; such an input is checked like any family."""
     name, ratio, family = target.mutant.name, target.ratio, target.family
-    proof, always = harmless(target.evaluator, target.site, target.mutant, context.cases)
-    if always:
-        target.report = MutantReport(name, False, ratio, family, proof, harmless=True)
-        return
-    if proof:
-        target.harmless = proof  # unless rows fed at the site itself show it
-        return
     target.note = "no input family moves the outputs beyond rounding"
     if context.level.search_steps and context.in_time(SHARE):
         found = search(context, target.evaluator, target.site, target.mutant)

@@ -14,9 +14,6 @@ from normdeploy.verify.pytest import assert_equivalent
 RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))
 # normalizations that algebra cannot remove: pre-activation, with the operator that stands in the way
 KEPT = {"preact_resnet": {"Relu"}}
-# Behind an embedding no character makes a row whose spread is near epsilon, so an epsilon ten times smaller moves no
-# output beyond rounding: the verdict says so instead of passing. Sites where that is so:
-UNEXERCISED = {"char_transformer": "epsilon"}
 
 
 def _export(recipe, model, path):
@@ -45,16 +42,7 @@ def test_the_export_is_equivalent_and_accounts_for_every_norm(path, tmp_path):
     assert bool(result.ledger.kept) == bool(behind)
     left = {node.op_type for node in result.program.graph}
     assert ("BatchNormalization" in left) == bool(behind)
-    about = UNEXERCISED.get(path.stem)
-    verdict = assert_equivalent(
-        model,
-        tmp_path / "net.onnx",
-        args=example.args,
-        kwargs=example.kwargs,
-        level="quick",
-        allow={"not-exercised"} if about else (),
-    )
-    assert all(about is not None and about in reason for reason in verdict.reasons), verdict.reasons
+    assert_equivalent(model, tmp_path / "net.onnx", args=example.args, kwargs=example.kwargs, level="quick")
 
 
 @pytest.mark.slow
@@ -64,8 +52,7 @@ def test_the_export_is_equivalent_at_every_level(path, level, tmp_path):
     recipe = load_recipe(path)
     model = load_trained(recipe)
     _, example = _export(recipe, model, tmp_path / "net.onnx")
-    allow = {"not-exercised"} if path.stem in UNEXERCISED else ()
-    assert_equivalent(model, tmp_path / "net.onnx", args=example.args, kwargs=example.kwargs, level=level, allow=allow)
+    assert_equivalent(model, tmp_path / "net.onnx", args=example.args, kwargs=example.kwargs, level=level)
 
 
 def test_the_suite_fails_for_another_models_file(tmp_path):
