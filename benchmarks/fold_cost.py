@@ -1,14 +1,16 @@
 """What rewriting costs, in three numbers, and what it does to rounding, in a fourth.
 
-1. time: rewriting against torch.onnx.export on the same model (wanted: below 10 %), both as CPU time of this process;
+1. time: rewriting against torch.onnx.export on the same model (wanted: below 10 %), both as CPU time of this process,
+   garbage collected before each; the median of several repetitions of each;
 2. growth: chains of convolution, BatchNormalization, ReLU and a residual sum up to 10,000 nodes (wanted: linear);
 3. memory: peak resident memory of rewriting beyond the loaded model over the bytes of the weights (wanted: at most
-   1.3), each measured in a process of its own, reading the model from a file; the largest weight is held in float64 a
-   few times while its fold is checked, so a model that is one big layer pays more;
+   1.3), each measured in a process of its own, reading the model from a file;
 4. numerics: RMS distance of the folded float32 graph to the float64 truth over that of the eager float32 model (wanted:
-   at most 1), on the same kernels (torch), over the reference models of this repository.
+   at most 1), over the reference models of this repository, or with --zoo over published architectures configured
+   small, with random weights, scales and statistics. Beside it the same for the graph as traced, evaluated like the
+   folded one: what eager's fused kernels round differently shows in both, what folding does only in the first.
 
-    python benchmarks/fold_cost.py [time growth memory numerics] [--nodes 10000]
+    python benchmarks/fold_cost.py [time growth memory numerics] [--nodes 10000] [--repeat 3] [--zoo] [--seeds 5]
 """
 
 from __future__ import annotations
@@ -16,20 +18,24 @@ from __future__ import annotations
 import argparse
 import copy
 import ctypes
+import functools
 import gc
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from normdeploy.build import load_trained, recipe_example
 from normdeploy.export.mode import evaluation_mode
@@ -43,6 +49,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def conv_bn(ins: int, outs: int, k: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(ins, outs, k, stride, k // 2, groups=groups, bias=False), nn.BatchNorm2d(outs))
+
+
+class Basic(nn.Module):
+    def __init__(self, ins: int, outs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.body = nn.Sequential(conv_bn(ins, outs, 3, stride), nn.ReLU(), conv_bn(outs, outs))
+        self.shortcut = conv_bn(ins, outs, 1, stride) if ins != outs or stride > 1 else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet18() -> tuple[nn.Module, torch.Tensor]:
+    layers: list[nn.Module] = [conv_bn(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    ins = 64
+    for outs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Basic(ins, outs, stride), Basic(outs, outs)]
+        ins = outs
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ins, 1000))
+    return nn.Sequential(*layers, *head), torch.randn(1, 3, 224, 224)
 
 
 class Bottleneck(nn.Module):
@@ -114,6 +140,7 @@ def transformer() -> tuple[nn.Module, torch.Tensor]:
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "resnet18": resnet18,
     "resnet50": resnet50,
     "repvgg-a0": repvgg,
     "vit-b with layer scale": transformer,
@@ -131,22 +158,25 @@ def randomized(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-def measure_time() -> None:
+def _spent(work: Callable[[], object]) -> float:
+    gc.collect()  # what came before is not this one's to clean up
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def measure_time(repeat: int) -> None:
     print(f"{'model':24} {'nodes':>6} {'export s':>9} {'rewrite s':>10} {'ratio':>7}")
     warm = nn.Sequential(conv_bn(3, 8), nn.ReLU()).eval()
     rewrite(trace(warm, (torch.randn(2, 3, 8, 8),)).model)  # imports and caches are nobody's cost
     for name, make in MODELS.items():
         module, x = make()
         module = randomized(module)
-        start = time.process_time()
+        exports = [_spent(functools.partial(trace, module, (x,))) for _ in range(repeat)]
         traced = trace(module, (x,))
-        middle = time.process_time()
-        rewrite(traced.model)
-        end = time.process_time()
-        nodes = len(traced.model.graph)
-        print(
-            f"{name:24} {nodes:6} {middle - start:9.2f} {end - middle:10.2f} {(end - middle) / (middle - start):7.1%}"
-        )
+        rewrites = [_spent(functools.partial(rewrite, traced.model)) for _ in range(repeat)]
+        export, spent = statistics.median(exports), statistics.median(rewrites)
+        print(f"{name:24} {len(traced.model.graph):6} {export:9.2f} {spent:10.2f} {spent / export:7.1%}")
 
 
 def chain(nodes: int) -> ir.Model:
@@ -229,39 +259,82 @@ def _rms(values: list[np.ndarray]) -> float:
     return float(np.sqrt(np.mean(np.concatenate([value.reshape(-1) for value in values]) ** 2)))
 
 
-def measure_numerics() -> None:
-    print(f"{'reference model':24} {'eager RMS':>11} {'folded RMS':>11} {'ratio':>6}")
+def _drawn(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return another input of the same kind: N(0, 1), or numbers from the same range."""
+    if array.dtype.kind == "f":
+        return rng.standard_normal(array.shape).astype(array.dtype)
+    return rng.integers(array.min(), array.max() + 1, array.shape).astype(array.dtype)
+
+
+def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int) -> tuple[float, float, float]:
+    """Return the RMS error of the eager model, of the graph as traced and of the folded one, in float32."""
+    traced = trace(model, args, kwargs=kwargs)
+    folded = rewrite(traced.model).model
+    truth = Evaluator(traced.model)
+    graphs = [Evaluator(graph, dtype=torch.float32) for graph in (traced.model, folded)]
+    narrow, rng = copy.deepcopy(model), np.random.default_rng(seed)
+    errors: tuple[list[np.ndarray], ...] = ([], [], [])
+    for _ in range(16):
+        feeds = {name: _drawn(array, rng) for name, array in traced.feeds.items()}
+        exact = truth.run(feeds)
+        given = [torch.from_numpy(feeds[name]) for name in traced.input_names]
+        with torch.no_grad(), evaluation_mode(narrow):
+            eager = narrow(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
+        outputs = [leaf for leaf in pytree.tree_leaves(eager) if isinstance(leaf, torch.Tensor)]
+        found = [dict(zip(traced.output_names, outputs, strict=True)), *(graph.run(feeds) for graph in graphs)]
+        for name in traced.output_names:
+            if exact[name].is_floating_point():
+                for distances, got in zip(errors, found, strict=True):
+                    distances.append((got[name].double() - exact[name]).numpy())
+    return _rms(errors[0]), _rms(errors[1]), _rms(errors[2])
+
+
+Numerics = Iterator[tuple[str, Callable[[int], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]]]
+
+
+def _reference_models() -> Numerics:
     for path in sorted((ROOT / "export").glob("*.toml")):
         recipe = load_recipe(path)
         model = load_trained(recipe)
         example = recipe_example(recipe, model)
-        traced = trace(model, example.args, kwargs=example.kwargs)
-        folded = rewrite(traced.model).model
-        truth = Evaluator(traced.model)
-        rng = np.random.default_rng(0)
-        errors: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-        single, narrow = Evaluator(folded, dtype=torch.float32), copy.deepcopy(model)
-        for _ in range(16):
-            feeds = {
-                name: rng.standard_normal(array.shape).astype(array.dtype) if array.dtype.kind == "f" else array
-                for name, array in traced.feeds.items()
-            }
-            exact = truth.run(feeds)
-            with torch.no_grad(), evaluation_mode(narrow):
-                eager = narrow(*(torch.from_numpy(feeds[name]) for name in traced.input_names))
-            got = single.run(feeds)
-            outputs = eager if isinstance(eager, tuple) else (eager,)
-            for name, output in zip(traced.output_names, outputs, strict=True):
-                errors[0].append((output.double() - exact[name]).numpy())
-                errors[1].append((got[name].double() - exact[name]).numpy())
-        before, after = _rms(errors[0]), _rms(errors[1])
-        print(f"{path.stem:24} {before:11.3g} {after:11.3g} {after / before:6.2f}")
+        yield path.stem, lambda _seed, m=model, e=example: (m, tuple(e.args), dict(e.kwargs or {}))
+
+
+def _zoo() -> Numerics:
+    sys.path.insert(0, str(ROOT / "tests"))  # the networks are those of the tests
+    from zoo_networks import ZOO, shake
+
+    def made(seed: int, make: Callable[[], nn.Module], inputs: dict[str, Any]) -> Any:
+        torch.manual_seed(seed)
+        return shake(make()), (), inputs
+
+    for name, (make, inputs) in ZOO.items():
+        yield name, lambda seed, make=make, inputs=inputs: made(seed, make, inputs)
+
+
+def measure_numerics(seeds: int, *, zoo: bool) -> None:
+    print(
+        f"{'model':20} {'eager RMS':>10} {'folded RMS':>11} {'folded/eager':>13} {'(range)':>14} {'folded/traced':>14}"
+    )
+    for name, make in _zoo() if zoo else _reference_models():
+        rows = [_errors(*make(seed), seed) for seed in range(seeds)]
+        eager, folded = (statistics.median(row[index] for row in rows) for index in (0, 2))
+        ratios = sorted(row[2] / row[0] for row in rows)
+        beside = statistics.median(row[2] / row[1] for row in rows)
+        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        print(
+            f"{name:20} {eager:10.3g} {folded:11.3g} {statistics.median(ratios):13.2f} {spread:>14} {beside:14.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["time", "growth", "memory", "numerics"])
     parser.add_argument("--nodes", type=int, default=10_000, help="length of the longest chain")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions of a timing")
+    parser.add_argument("--zoo", action="store_true", help="numerics of published architectures (extra: zoo)")
+    parser.add_argument("--seeds", type=int, default=5, help="draws of inputs (and weights of the zoo) for numerics")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -269,10 +342,10 @@ def main() -> None:
         _memory_of(chosen.memory_of)
         return
     measures = {
-        "time": measure_time,
+        "time": lambda: measure_time(chosen.repeat),
         "growth": lambda: measure_growth(chosen.nodes),
         "memory": measure_memory,
-        "numerics": measure_numerics,
+        "numerics": lambda: measure_numerics(chosen.seeds, zoo=chosen.zoo),
     }
     for what in chosen.what:
         print(f"\n{what}")

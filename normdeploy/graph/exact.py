@@ -165,6 +165,10 @@ class ExactTensor(ir.LazyTensor):
         self._kept: npt.NDArray[np.float64] | None = None
         self.parts = parts
 
+    def __repr__(self) -> str:
+        # what a lazy tensor shows is the function that computes it, which is a method of this tensor
+        return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
+
     def numpy64(self) -> npt.NDArray[np.float64]:
         """Return the unrounded float64 value."""
         if self._kept is not None:

@@ -14,6 +14,7 @@ from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.rewrite.affine import MoveAffine, NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.dropout import RemoveDropout
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import Clean, GuardPads, LowerAffine, LowerNorms, RemoveRoundTrips
 from normdeploy.rewrite.opset import RaiseOpset
@@ -68,6 +69,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         RaiseOpset(),
         ResolveCasts(),
         EvaluateConstants(),
+        RemoveDropout(),
         ResolveSequences(),
         UntileStatistics(),
         RecogniseNorms(context),

@@ -48,3 +48,8 @@ def test_an_initializer_that_is_a_graph_input_is_no_constant():
     assert constant64(nodes["y"].inputs[1]).tolist() == [5, 6]
     assert constant64(nodes["y"].inputs[0]) is None
     assert constant64(None) is None
+
+
+def test_it_can_be_shown():
+    tensor = ExactTensor(lambda: np.zeros(3), ir.DataType.FLOAT, (3,), "w")
+    assert repr(tensor) == "ExactTensor<FLOAT,[3]>(name='w')"

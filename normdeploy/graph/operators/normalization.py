@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
 
@@ -59,8 +60,12 @@ def _layer_normalization(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor, Te
     x, scale, shift = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
     axis = call.attr("axis", -1) % x.dim()
     axes = list(range(axis, x.dim()))
+    epsilon, normalized = call.attr("epsilon", 1e-5), x.shape[axis:]
     mean = x.mean(axes, keepdim=True)
-    inverse = torch.rsqrt(x.var(axes, correction=0, keepdim=True) + call.attr("epsilon", 1e-5))
+    inverse = torch.rsqrt(x.var(axes, correction=0, keepdim=True) + epsilon)
+    if scale.shape == normalized and (shift is None or shift.shape == normalized):
+        # torch's own kernel, so that float32 rounds as an eager model does
+        return functional.layer_norm(x, normalized, scale, shift, epsilon), mean, inverse
     y = (x - mean) * inverse * scale
     return (y if shift is None else y + shift), mean, inverse
 

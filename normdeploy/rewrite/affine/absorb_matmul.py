@@ -5,12 +5,13 @@ along a batch axis into an operand that has that axis. A constant operand absorb
 A shift becomes an Add behind the product, in the place of the map.
 
 In front, on A (s varies along the summed axis k): B'[k, :] = s[k] B[k, :], and t B is added to the result, into the
-bias Add that follows or as a new one. A scale constant along k passes on to the result. On B likewise.
+bias Add that follows or as a new one. A scale constant along k passes on to the result; if B is constant the shift
+passes on too, as t B: (s A + t) B = s (A B) + t B. On B likewise.
 
 Refused:
 - an operand of rank 1 (its axis vanishes from the result), unknown ranks;
 - the scale varies along both rows and columns of Y, or in front along k and another axis;
-- in front, the other operand is computed at run time and the scale varies along k, or the shift is not zero;
+- in front, the other operand is computed at run time and the shift is not zero, or the scale varies along k;
 - float16 overflow.
 """
 
@@ -36,7 +37,7 @@ from normdeploy.rewrite.affine.constant import (
     scaled,
     shape_of,
 )
-from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.map import AffineMap, Array, varying
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe, readers
 
@@ -136,14 +137,18 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     if shapes[0] is None or shapes[1] is None or mapping.rank < 2 or len(shapes[0]) < 2 or value is other:
         return Refusal(f"an operand of {describe(node)} is a vector, of unknown rank, or used twice", node)
     summed = mapping.rank - 1 if index == 0 else mapping.rank - 2
-    if is_constant(other) and mapping.axes <= {summed}:
+    if is_constant(other) and mapping.scale_axes <= {summed}:
         return _in_front(node, index, mapping, search)
-    if not mapping.no_shift:
-        return Refusal(f"{describe(node)} multiplies it with a value computed at run time; its shift is not zero", node)
     if summed in mapping.scale_axes:
-        return Refusal(f"it varies along the axis that {describe(node)} sums over", node)
-    scale = widen(mapping.scale, len(shapes[1]))
-    plan = search.through(result, AffineMap(scale, np.zeros((1,) * scale.ndim)))
+        return Refusal(f"its scale varies along the axis that {describe(node)} sums over and along another", node)
+    scale, shift = widen(mapping.scale, len(shapes[1])), np.zeros((1,) * len(shapes[1]))
+    if not mapping.no_shift:
+        if not is_constant(other):
+            return Refusal(
+                f"{describe(node)} multiplies it with a value computed at run time; its shift is not zero", node
+            )
+        shift = _shift_through(mapping.shift, array_of(other), summed, index)
+    plan = search.through(result, AffineMap.of(scale, shift, len(shapes[1])))
     if isinstance(plan, Refusal):
         return plan
 
@@ -152,7 +157,16 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
         inputs[index] = raw
         plan.build(region, region.replace(node, inputs).outputs[0])
 
-    return ForwardPlan(build, (node, *plan.old), plan.into, plan.cost)
+    grown = shift.size * cost.itemsize(result) if len(varying(shift)) > 1 else 0.0
+    return ForwardPlan(build, (node, *plan.old), plan.into, plan.cost + grown)
+
+
+def _shift_through(shift: Array, matrix: Array, summed: int, index: int) -> Array:
+    """Return t B (or A t), where t does not have to be written out along the summed axis."""
+    size = matrix.shape[-2] if index == 0 else matrix.shape[-1]
+    wide = [size if axis == summed else length for axis, length in enumerate(shift.shape)]
+    full = np.broadcast_to(shift, wide)
+    return np.asarray(full @ matrix if index == 0 else matrix @ full)
 
 
 def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
@@ -163,18 +177,25 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
     def vector(array: Array) -> Array:
         return np.array(np.broadcast_to(array.reshape(-1), (size,)))
 
-    scale, shift = vector(mapping.scale), vector(mapping.shift)
+    scale = vector(mapping.scale)
     factor = scale[:, None] if index == 0 else scale[None, :]
     factor = factor.reshape((1,) * (len(shape_of(weight)) - 2) + factor.shape)
     if not fits(dtype_of(weight), lambda: array_of(weight) * factor):
         return Refusal(f"the weights of {describe(node)} would overflow {dtype_of(weight).name.lower()}", node)
     added: Array | None = None
+    grown = 0.0
     bias: _Bias | None = None
     if not mapping.no_shift:
-        # of a stack of matrices, the same sum for each
-        along_k = shift[:, None] if index == 0 else shift[None, :]
-        along_k = along_k.reshape((1,) * (len(shape_of(weight)) - 2) + along_k.shape)
-        added = contracted(weight, along_k, [len(shape_of(weight)) + matrix_axis])
+        summed = mapping.rank - 1 if index == 0 else mapping.rank - 2
+        if mapping.shift_axes <= {summed}:
+            # of a stack of matrices, the same sum for each
+            shift = vector(mapping.shift)
+            along_k = shift[:, None] if index == 0 else shift[None, :]
+            along_k = along_k.reshape((1,) * (len(shape_of(weight)) - 2) + along_k.shape)
+            added = contracted(weight, along_k, [len(shape_of(weight)) + matrix_axis])
+        else:
+            added = _shift_through(mapping.shift, array_of(weight), summed, index)
+            grown = added.size * cost.itemsize(result)
         bias = bias_behind(result, search.graph)
         if bias is not None and bias.node in search.visited:
             bias = None
@@ -201,7 +222,7 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
             sums = region.replace(bias.node, [product.outputs[0], constant])
             region.same(bias.node.outputs[0], sums.outputs[0])
 
-    extra = 0.0 if mapping.no_scale else copy_cost(weight, node)
+    extra = grown + (0.0 if mapping.no_scale else copy_cost(weight, node))
     if total is not None:
         extra += cost.bias_bytes(result) if bias is None else copy_cost(bias.constant, bias.node)
     old_nodes = (node,) if bias is None else (node, bias.node)

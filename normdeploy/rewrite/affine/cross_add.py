@@ -1,11 +1,12 @@
 """Add, Sub, Sum pass a map on to all their operands: s * (a + b) + t = (s a + t) + s b.
 
 Behind: the scale goes into every operand, the shift into one, and only if every one takes it; a constant operand takes
-anything (this is how the bias Add of a Linear absorbs). In front: (x + t) + b = (x + b) + t, for a map without scale.
+anything (this is how the bias Add of a Linear absorbs). In front: (x + t) + b = (x + b) + t, for a map without scale;
+with a constant c for b, any map: (s x + t) + c = s x + (t + c), and the sum is gone.
 
 Refused:
 - an operand does not take its part, or is broadcast along an axis where s varies;
-- in front, s is not 1: the other operand would have to be divided by s.
+- in front, s is not 1 and the other operand is computed: it would have to be divided by s.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.axes import dims_of, restrict, widen
-from normdeploy.rewrite.affine.constant import is_constant, required
+from normdeploy.rewrite.affine.constant import array_of, is_constant, required
 from normdeploy.rewrite.affine.cross import pass_on
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
@@ -72,9 +73,32 @@ def _joined(node: ir.Node, plans: list[BackwardPlan]) -> BackwardPlan:
     )
 
 
+def _with_constant(node: ir.Node, index: int, mapping: AffineMap) -> AffineMap | None:
+    """Return the map of ``node``'s result, which adds to or subtracts from it one constant that keeps its shape."""
+    if len(node.inputs) != 2 or not is_constant(required(node, 1 - index)):
+        return None
+    own, whole = dims_of(required(node, index)), dims_of(node.outputs[0])
+    other = array_of(required(node, 1 - index))
+    if own is None or own != whole or other.ndim > mapping.rank:
+        return None
+    if any(size not in (1, dim) for size, dim in zip(other.shape[::-1], own[::-1], strict=False)):
+        return None
+    subtracts = node.op_type == "Sub"
+    then = AffineMap.of(
+        -1.0 if subtracts and index == 1 else 1.0, -other if subtracts and index == 0 else other, mapping.rank
+    )
+    return mapping.then(then)
+
+
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Pass a shift in front of the sum on to its result."""
     if not mapping.no_scale:
+        joined = _with_constant(node, index, mapping)
+        if joined is not None:
+            plan = search.through(node.outputs[0], joined)
+            return (
+                plan if isinstance(plan, Refusal) else ForwardPlan(plan.build, (node, *plan.old), plan.into, plan.cost)
+            )
         return Refusal(f"{describe(node)} adds another branch to it, which its scale does not apply to", node)
     result = node.outputs[0]
     dims = dims_of(result)

@@ -277,3 +277,43 @@ def test_in_front_of_a_norm_refusals(graph, fold):
         g.output(g.op("LayerNormalization", x, rng.normal(size=8), rng.normal(size=8), axis=-1))
         result = fold(g).agree(g.feeds(rng, N=2), 1e-6)
         assert words in result.reasons
+
+
+@given(SEED, st.booleans(), st.booleans(), st.sampled_from(["row", "one number", "both"]))
+def test_a_map_of_the_rows_crosses_a_product_by_a_constant(graph, fold, seed, left, with_bias, kind):
+    """s and t vary along an axis that is not summed over: (s x + t) W = s (x W) + t W, taken by what follows."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    dims = ["N", 5, 4]  # W over the last axis, or (left) over the one before it
+    rows = (4,) if left else (5, 1)
+    shift = rng.normal(size=(5, 4) if kind == "both" else rows)
+    scale = rng.normal(size=rows) if kind == "row" else rng.normal(size=rows) * 0 + 1.5
+    x = (
+        g.op("Mul", g.op("Sub", g.input("x", dims), shift), scale)
+        if kind == "both"
+        else g.op("Add", g.op("Mul", g.input("x", dims), scale), shift)
+    )
+    y = g.op("MatMul", rng.normal(size=(6, 5)), x) if left else g.op("MatMul", x, rng.normal(size=(4, 3)))
+    if with_bias:
+        y = g.op("Add", y, rng.normal(size=(6, 1) if left else (3,)))
+    # a product over the other axis takes all of it
+    y = g.op("MatMul", y, rng.normal(size=(4, 2))) if left else g.op("MatMul", rng.normal(size=(2, 5)), y)
+    g.output(y)
+    result = fold(g).folded().agree(g.feeds(rng, N=3))
+    assert "Mul" not in result.ops
+
+
+def test_a_shift_in_front_of_a_product_of_two_computed_values_is_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Add", g.input("x", ["N", 4, 4]), rng.normal(size=(4, 1)))
+    g.output(g.op("MatMul", x, g.input("z", ["N", 4, 4])))
+    fold(g).kept("multiplies it with a value computed at run time; its shift is not zero").agree(g.feeds(rng, N=2))
+
+
+def test_a_scale_along_the_summed_axis_and_another_is_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Div", g.op("Sub", g.input("x", ["N", 5, 4]), rng.normal(size=(5, 4))), rng.uniform(1, 2, (5, 4)))
+    g.output(g.op("MatMul", x, rng.normal(size=(4, 3)), name="product"))
+    fold(g).kept("its scale varies along the axis that MatMul 'product' sums over").agree(g.feeds(rng, N=2))

@@ -194,14 +194,18 @@ class ResMLPNet(nn.Module):
         return self.head(self.norm(self.blocks(x)).mean(1))
 
 
-def test_resmlp_keeps_one_scale_per_linear_over_tokens(fold):
-    # a scale of the channels cannot go into a matrix over tokens, and the residual stream in front is read twice:
-    # of norm1 and gamma_1 one pass must stay
-    folded = fold(ResMLPNet(), torch.randn(2, 6, 8), kept={"blocks.0.norm1", "blocks.1.norm1"})
-    actions = folded.actions()
-    assert actions["blocks.0"] == "folded"
-    assert actions["blocks.0.norm2"] == "folded"
-    assert actions["norm"] == "folded"
+def test_resmlp_keeps_one_map_per_linear_over_tokens(fold):
+    # a scale of the channels cannot go into a matrix over tokens, and the residual stream on both sides is read twice:
+    # norm1, the bias of the linear and gamma_1 become one map, and that must stay
+    folded = fold(ResMLPNet(), torch.randn(2, 6, 8), kept={"blocks.0", "blocks.1"})
+    rows = [(row.where, row.action) for row in folded.ledger]
+    for block in ("blocks.0", "blocks.1"):
+        assert (f"{block}.norm1", "folded") in rows
+        assert (f"{block}.norm2", "folded") in rows
+        assert sorted(action for where, action in rows if where == block) == ["folded", "kept"]
+    assert ("norm", "folded") in rows
+    assert all("adds another branch to it" in row.reason for row in folded.ledger.kept)
+    assert len(folded.passes) == 4  # per block one scale and one shift; the linear over tokens has lost its bias
 
 
 class ChannelNorm(nn.Module):

@@ -1,0 +1,73 @@
+"""Dropout in evaluation hands its input on: it leaves the graph.
+
+Removed where its training flag is absent or the constant false. A mask that is read stays (it is all true), made by the
+node; a result that is a graph output keeps its name. Dropout in training mode, or with a computed flag, stays as it is.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph import constant64
+from normdeploy.rewrite.affine.node import free_name
+
+
+class RemoveDropout(ir.passes.InPlacePass):
+    """Let what reads an inactive Dropout read its input."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visit every graph."""
+        modified = False
+        for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+            if node.op_type == "Dropout" and node.domain in ("", "ai.onnx") and _is_inactive(node):
+                modified |= _remove(node)
+        return ir.passes.PassResult(model, modified)
+
+
+def _is_inactive(node: ir.Node) -> bool:
+    flag = node.inputs[2] if len(node.inputs) > 2 else None
+    if flag is None or not flag.name:
+        return True
+    value = constant64(flag)
+    return value is not None and not value.any()
+
+
+def _remove(node: ir.Node) -> bool:
+    source, result, graph = node.inputs[0], node.outputs[0], node.graph
+    if source is None or graph is None:
+        return False
+    if result.is_graph_output():
+        # the output's name must be made by a node of this graph, under no second name
+        producer = source.producer()
+        if producer is None or producer.graph is not graph or source.is_graph_output():
+            return _as_identity(node, graph)
+        source.shape, source.type = result.shape or source.shape, result.type or source.type
+    result.replace_all_uses_with(source, replace_graph_outputs=True)
+    gone = not any(output.uses() or output.is_graph_output() for output in node.outputs)
+    if gone:
+        graph.remove(node, safe=True)
+    if source.is_graph_output():  # it took the result's place, and takes its name
+        name = str(result.name)
+        result.name = None if gone else free_name(graph, f"{name}_unread")
+        source.name = name
+    return True
+
+
+def _as_identity(node: ir.Node, graph: ir.Graph) -> bool:
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        return False
+    result = node.outputs[0]
+    same = ir.Node(
+        "",
+        "Identity",
+        [node.inputs[0]],
+        outputs=[ir.Value(shape=result.shape, type=result.type)],
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    graph.insert_after(node, same)
+    result.replace_all_uses_with(same.outputs[0], replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    name, result.name = result.name, None
+    same.outputs[0].name = name
+    return True

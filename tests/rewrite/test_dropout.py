@@ -1,0 +1,72 @@
+"""Dropout in evaluation leaves the graph; in training it stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from normdeploy.graph import Evaluator
+from normdeploy.rewrite import rewrite
+
+HEAD = '<ir_version: 8, opset_import: ["" : {opset}]> g (float[n,4] x) => (float[n,4] y{more}) {constants} {{ {body} }}'
+
+
+def rewritten(body: str, *, opset: int = 18, more: str = "", constants: str = "") -> ir.Model:
+    model = ir.from_onnx_text(HEAD.format(opset=opset, more=more, constants=constants, body=body))
+    result = rewrite(model).model
+    onnx.checker.check_model(ir.to_proto(result), full_check=True)
+    assert [value.name for value in result.graph.outputs] == [value.name for value in model.graph.outputs]
+    feeds = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    expected, got = (Evaluator(graph).run(feeds) for graph in (model, result))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name].numpy(), value.numpy())
+    return result
+
+
+def operators(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "left"),
+    [
+        ("d = Dropout (x) y = Relu (d)", {}, ["Relu"]),
+        ("d = Dropout <ratio = 0.3> (x) y = Relu (d)", {"opset": 11}, ["Relu"]),
+        ("d, m = Dropout <ratio = 0.3> (x) y = Relu (d)", {"opset": 7}, ["Relu"]),
+        ("d = Dropout (x, r, t) y = Relu (d)", {"constants": "<float r = {0.5}, bool t = {0}>"}, ["Relu"]),
+        ("d = Dropout (x, r) e = Dropout (d) y = Relu (e)", {"constants": "<float r = {0.5}>"}, ["Relu"]),
+        ("d = Relu (x) y = Dropout (d)", {}, ["Relu"]),
+        ("d = Relu (x) z = Dropout (d) y = Sigmoid (d)", {"more": ", float[n,4] z"}, ["Relu", "Sigmoid"]),
+        ("y = Dropout (x)", {}, ["Identity"]),
+        ("z = Relu (x) y = Dropout (z)", {"more": ", float[n,4] z"}, ["Relu", "Identity"]),
+    ],
+)
+def test_an_inactive_one_leaves(body, options, left):
+    assert operators(rewritten(body, **options)) == left
+
+
+def test_a_mask_and_a_result_that_are_outputs():
+    model = rewritten("d = Relu (x) y, m = Dropout (d)", more=", bool[n,4] m")
+    assert sorted(operators(model)) == ["Dropout", "Relu"]
+    assert model.graph.outputs[0].producer().op_type == "Relu"
+
+
+def test_a_mask_that_is_read_is_still_made():
+    model = rewritten("d, m = Dropout (x) y = Relu (d)", more=", bool[n,4] m")
+    assert sorted(operators(model)) == ["Dropout", "Relu"]
+    relu = next(node for node in model.graph if node.op_type == "Relu")
+    assert relu.inputs[0].name == "x"
+
+
+@pytest.mark.parametrize("flag", ["<float r = {0.5}, bool t = {1}>", None])
+def test_one_in_training_stays(flag):
+    if flag is None:
+        text = '<ir_version: 8, opset_import: ["" : 18]> g (float[n,4] x, bool t) => (float[n,4] y) {{ {body} }}'
+        model = ir.from_onnx_text(text.format(body="d = Dropout (x, , t) y = Relu (d)"))
+    else:
+        model = ir.from_onnx_text(
+            HEAD.format(opset=18, more="", constants=flag, body="d = Dropout (x, r, t) y = Relu (d)")
+        )
+    assert operators(rewrite(model).model) == ["Dropout", "Relu"]
