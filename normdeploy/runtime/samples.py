@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,33 @@ def tile_samples(specs: Sequence[TensorSpec], inputs: Mapping[str, Array], batch
             array = np.ascontiguousarray(array[np.arange(batch) % len(array)])
         tiled[spec.name] = array
     return tiled
+
+
+def fixed_batch(specs: Sequence[TensorSpec]) -> int:
+    """Return the number of rows that the graph insists on, 0 where it takes any."""
+    first = specs[0].shape
+    return first[0] if first and isinstance(first[0], int) else 0
+
+
+def check_rows(specs: Sequence[TensorSpec], data: Any) -> dict[str, Array]:
+    """Return the user's rows by input name, checked; any number of rows, whatever batch the graph insists on.
+
+    Args:
+        specs: the model's inputs.
+        data: an array for a model of one input, or a dict of arrays by name; rows along the first axis.
+
+    Raises:
+        InputError: rows that do not fit, or fewer than the graph takes in a call.
+    """
+    named = data if isinstance(data, Mapping) else {specs[0].name: data}
+    fixed = fixed_batch(specs)
+    if not fixed:
+        return {name: np.asarray(array) for name, array in check_feeds(tuple(specs), named).items()}
+    free = tuple(TensorSpec(spec.name, spec.dtype, ("rows", *spec.shape[1:])) for spec in specs)
+    rows = {name: np.asarray(array) for name, array in check_feeds(free, named).items()}
+    if (count := len(rows[specs[0].name])) < fixed:
+        raise InputError(f"the data has {count} rows; expected at least {fixed}, which the graph takes in every call")
+    return rows
 
 
 def read_arrays(path: Path) -> Array | dict[str, Array]:

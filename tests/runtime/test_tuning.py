@@ -338,3 +338,22 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
         assert trial.latency["median_s"] >= 0.05
         assert trial.loss["rounding"] <= 1
     assert max(backend.calls for backend in made) < 40
+
+
+@pytest.mark.parametrize("budget", ["exact", "rel=20%"])
+def test_a_graph_that_fixes_its_batch_is_tuned_on_any_number_of_rows(convnet, budget):
+    model = onnx.load(convnet)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 3
+    onnx.save(model, convnet)
+    x = _images(200)
+    plan = tune(convnet, data=x, budget=budget, seconds=0.5, batch_size=8)
+    assert "timed at batch 3" in plan.data
+    if budget != "exact":
+        assert "72 of your 200 rows, calibrated on 126 others" in plan.data  # whole batches of both
+    truth = _truth(convnet, x[:3])
+    found = load(convnet, plan=plan).batched(x[:10])
+    assert found.shape == (10, 5)
+    np.testing.assert_allclose(found[:3], truth, atol=0.3 * np.abs(truth).max())
+    with pytest.raises(InputError, match="has 2 rows; expected at least 3, which the graph takes in every call"):
+        tune(convnet, data=x[:2], budget=budget, seconds=0.5)

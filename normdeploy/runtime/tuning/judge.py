@@ -71,6 +71,7 @@ class Judge:
         reference: whose float64 evaluation is the truth: a module, an ONNX file or graph, or None for ``path`` itself.
         sizes: sizes of dynamic dimensions other than the batch, by word, for made-up inputs.
         seed: of made-up inputs and noise.
+        fixed: rows in every call, where the graph insists on a number; 0 where any number goes.
 
     Raises:
         UsageError: a lossy budget without data.
@@ -86,8 +87,10 @@ class Judge:
         reference: Any = None,
         sizes: Mapping[str, int] | None = None,
         seed: int = 0,
+        fixed: int = 0,
     ) -> None:
         self.budget = budget
+        self._fixed = fixed
         graph = load_graph(path)
         names = [str(value.name) for value in graph.graph.outputs]
         with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +121,8 @@ class Judge:
         specs = input_specs(graph, example_from_file(graph, seed=seed, sizes=sizes))
         batch = batch_name(specs)
         small = resized(specs, {batch: _CASE_ROWS}) if batch else specs
-        families = [] if data is None else user_families(dict(data), specs, rows=_CASE_ROWS)
+        own = None if data is None else {name: array[: self._fixed or _CASE_ROWS] for name, array in data.items()}
+        families = [] if own is None else user_families(own, specs, rows=_CASE_ROWS)
         families += list(make_families(small, seed=seed))[:_FAMILIES]
         started = time.perf_counter()
         cases: list[Case] = []
@@ -138,17 +142,21 @@ class Judge:
     def _prepare(self, side: Reference, data: Mapping[str, Array]) -> None:
         total = min(len(array) for array in data.values())
         order = np.random.default_rng(0).permutation(total)
-        apart = total >= _SEPARATE_FROM
+        apart = total >= max(_SEPARATE_FROM, 2 * self._fixed)
+        chunk = self._fixed or _CHUNK
         count = min(_CALIBRATION_ROWS, total)
+        count = max(count - count % self._fixed, self._fixed) if self._fixed else count
         calibration, rest = order[:count], order[count:] if apart else order
-        self.calibration = [_take(data, calibration[at : at + _CHUNK]) for at in range(0, len(calibration), _CHUNK)]
+        if self._fixed:
+            rest = rest[: len(rest) - len(rest) % self._fixed]
+        self.calibration = [_take(data, calibration[at : at + chunk]) for at in range(0, len(calibration), chunk)]
         started = time.perf_counter()
         truth: list[list[Array]] = []
         rows = 0
-        for at in range(0, min(len(rest), _MOST_ROWS), _CHUNK):
+        for at in range(0, min(len(rest), _MOST_ROWS), chunk):
             if truth and time.perf_counter() - started > _TRUTH_SECONDS:
                 break
-            feeds = _take(data, rest[at : at + _CHUNK])
+            feeds = _take(data, rest[at : at + chunk])
             self.evaluation.append(feeds)
             truth.append(side.truth(feeds))
             rows += len(next(iter(feeds.values())))

@@ -21,8 +21,6 @@ from normdeploy.runtime.tuning.budget import relative_error
 from normdeploy.runtime.tuning.int8 import Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Outcome
 
-_ROWS = 32
-
 
 @dataclass(frozen=True)
 class Attempt:
@@ -55,14 +53,13 @@ def rank_by_loss(
         model: the float32 model.
         quantizer: of that model.
         recipe: which operators, and how.
-        rows: calibration rows; the first 32 are used.
+        rows: one batch of calibration rows.
         workspace: for the variants; one file at a time.
         seconds: when they are over, the operators not yet measured keep the order of the graph, behind the others.
             The outermost operators, which lose most as a rule, are measured first.
     """
-    feeds = {name: array[:_ROWS] for name, array in rows.items()}
     settings = Settings(threads=1)
-    truth = [np.asarray(value, np.float64) for value in open_backend(model, settings).run(feeds)]
+    truth = [np.asarray(value, np.float64) for value in open_backend(model, settings).run(rows)]
     names = quantizer.operators(recipe)
     losses: dict[str, float] = {}
     started = time.perf_counter()
@@ -71,7 +68,7 @@ def rank_by_loss(
             break
         target = workspace / "alone.onnx"
         quantizer.write(target, recipe, only=[name])
-        loss = relative_error(open_backend(target, settings).run(feeds), truth)
+        loss = relative_error(open_backend(target, settings).run(rows), truth)
         losses[name] = float("inf") if np.isnan(loss) else loss
     return sorted(names, key=lambda name: -losses.get(name, -1.0))
 

@@ -17,55 +17,33 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from normdeploy.errors import UsageError
 from normdeploy.runtime.backend import Array, Backend, open_backend
 from normdeploy.runtime.latency import Latency, measure_latency
 from normdeploy.runtime.machine import this_machine, usable_cores
-from normdeploy.runtime.plan import Plan, Status, Trial, model_digest, plan_path
-from normdeploy.runtime.predictor import check_feeds
+from normdeploy.runtime.plan import Plan, Trial, model_digest, plan_path
 from normdeploy.runtime.providers import default_settings, find_providers, float32_options
-from normdeploy.runtime.samples import make_samples, read_arrays, tile_samples
+from normdeploy.runtime.samples import check_rows, fixed_batch, make_samples, read_arrays, tile_samples
 from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_RUNTIME, TENSORRT, Settings
 from normdeploy.runtime.tuning import candidates
 from normdeploy.runtime.tuning.budget import Budget, parse_budget
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate, named
+from normdeploy.runtime.tuning.entries import HOPELESS, Entry
+from normdeploy.runtime.tuning.final import BLOCK, PAUSE, compare_finalists
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Judge, Outcome
 from normdeploy.runtime.tuning.lower import write_float16
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
 from normdeploy.verify.optimizers import guilty_optimizers
 
-_FINALISTS = 3
 _SHARES = {"levels": 0.25, "threading": 0.15, "providers": 0.15, "precisions": 0.15, "mixed": 0.1, "final": 0.2}
-_HOPELESS = 5.0  # times the untuned model's time: not timed in every round
 _GLANCE = 3
 _RANKING_SECONDS = 60.0
 _WORTH = 0.95  # of the best accepted time: what int8 must be able to reach for a search which operators to keep
-_BLOCK, _PAUSE = 5, 0.02  # lets threads that spin between calls show their gain without disturbing the others
-
-
-@dataclass(eq=False)
-class _Entry:
-    candidate: Candidate
-    outcome: Outcome | None = None
-    failure: str = ""
-    latency: Latency | None = None
-    ratio: dict[str, float] | None = None
-    hopeless: bool = False
-
-    @property
-    def accepted(self) -> bool:
-        return self.outcome is not None and self.outcome.accepted and self.ratio is not None
-
-    @property
-    def too_lossy(self) -> bool:
-        return self.outcome is not None and not self.outcome.accepted and self.ratio is not None
 
 
 def tune(
@@ -157,35 +135,32 @@ class _Search:
         self.model, self.budget, self.seconds, self.seed = model, budget, seconds, seed
         self.deadline, self.tell, self.workspace = deadline, tell, workspace
         self.base = Candidate(UNTUNED, "float32", model, default_settings())
-        backend = open_backend(model, self.base.settings)
-        specs = backend.inputs
-        rows: dict[str, Array] | None = None
-        if data is not None:
-            named = data if isinstance(data, Mapping) else {specs[0].name: data}
-            rows = check_feeds(specs, named)
-        if rows is not None:
-            self.feeds = tile_samples(specs, rows, batch_size)
-        else:
+        specs = open_backend(model, self.base.settings).inputs
+        rows = None if data is None else check_rows(specs, data)
+        fixed = fixed_batch(specs)
+        if rows is None:
             self.feeds = make_samples(specs, batch_size, sizes=sizes, seed=seed)
+        else:
+            some = {name: array[: fixed or batch_size] for name, array in rows.items()}
+            self.feeds = tile_samples(specs, some, batch_size)
         first = next(iter(self.feeds.values()))
         self.batch = first.shape[0] if first.ndim else 1
-        self.data = None if rows is None else {name: np.asarray(array) for name, array in rows.items()}
         tell("computing the float64 truth")
-        self.judge = Judge(model, budget, self.data, reference=reference, sizes=sizes, seed=seed)
-        self.entries: list[_Entry] = []
+        self.judge = Judge(model, budget, rows, reference=reference, sizes=sizes, seed=seed, fixed=fixed)
+        self.entries: list[Entry] = []
         self.skipped: list[Trial] = []
         self.variants: dict[Path, tuple[Int8Recipe, Quantizer]] = {}
         self._conversions: dict[Path, float] = {}
 
     # rounds -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> _Entry:
+    def run(self) -> Entry:
         """Return the winner."""
         cores = usable_cores()
         self._round("levels", [self.base, *self._float32(candidates.levels(self.base.settings, cores))])
         self._repair_untuned()
         best = self._best().settings
-        self._round("threading", self._float32(candidates.threading(best, cores)), block=_BLOCK, pause=_PAUSE)
+        self._round("threading", self._float32(candidates.threading(best, cores)), block=BLOCK, pause=PAUSE)
         best = self._best().settings
         self._round("providers", self._float32(candidates.other_providers(best, cores, find_providers())))
         self._round("precisions", list(self._precisions(self._best().settings)))
@@ -258,7 +233,7 @@ class _Search:
         """Where int8 would be the fastest but loses too much, keep the operators in float32 that lose most."""
         accepted = self._accepted()
         promising = [entry for entry in self.entries if entry.candidate.file in self.variants and entry.too_lossy]
-        promising.sort(key=lambda entry: entry.ratio["value"] if entry.ratio else float("inf"))
+        promising.sort(key=lambda entry: entry.relative)
         if not promising or not accepted or not promising[0].ratio or not accepted[0].ratio:
             return
         fastest = promising[0]
@@ -325,13 +300,13 @@ class _Search:
         fresh = [candidate for candidate in wanted if (candidate.file, candidate.settings) not in known]
         if not fresh:
             return
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         runs: dict[str, Callable[[], object]] = {}
         for candidate in fresh:
             if candidate is not self.base and self._late(candidate.name, candidate.precision):
                 continue
             self.tell(f"trying {candidate.name}")
-            entry = _Entry(candidate)
+            entry = Entry(candidate)
             entries.append(entry)
             try:
                 backend = open_backend(candidate.file, candidate.settings)
@@ -350,7 +325,7 @@ class _Search:
         glances = {label: _glance(label, call) for label, call in runs.items()}
         for entry in entries:
             glance = glances.get(entry.candidate.name)
-            if glance and min(glance.samples) > _HOPELESS * min(glances[UNTUNED].samples):
+            if glance and min(glance.samples) > HOPELESS * min(glances[UNTUNED].samples):
                 entry.latency, entry.hopeless = glance, True  # with it in every round there would be few rounds
                 del runs[entry.candidate.name]
         self.tell(f"timing {len(runs)} ways, {self.seconds * _SHARES[name]:.0f} s")
@@ -369,15 +344,14 @@ class _Search:
             conversion = self._conversions[candidate.file]
         return self.judge.judge(backend.run, candidate.precision, conversion=conversion)
 
-    def _accepted(self) -> list[_Entry]:
-        accepted = [entry for entry in self.entries if entry.accepted]
-        return sorted(accepted, key=lambda entry: entry.ratio["value"] if entry.ratio else float("inf"))
+    def _accepted(self) -> list[Entry]:
+        return sorted((entry for entry in self.entries if entry.accepted), key=lambda entry: entry.relative)
 
     def _best(self) -> Candidate:
         accepted = self._accepted()
         return accepted[0].candidate if accepted else self.base
 
-    def _final(self) -> _Entry:
+    def _final(self) -> Entry:
         """Compare the fastest accepted candidates once more, longer, and return the winner."""
         accepted = self._accepted()
         if not accepted:
@@ -387,38 +361,24 @@ class _Search:
                 f"{'; '.join(sorted(reasons)[:3])}; expected at least one way: allow more"
             )
         self.tell("comparing the fastest")
-        base = next(entry for entry in self.entries if entry.candidate is self.base)
-        exact = next((entry for entry in accepted if entry.candidate.precision == "float32"), base)
-        finalists = list(accepted[:_FINALISTS])
-        finalists += [entry for entry in dict.fromkeys((exact, base)) if entry not in finalists]
-        runs = {
-            entry.candidate.name: _call(open_backend(entry.candidate.file, entry.candidate.settings), self.feeds)
-            for entry in finalists
-        }
-        steady = any(entry.candidate.settings.spinning == "always" for entry in finalists)
-        options: dict[str, Any] = {"block": _BLOCK, "pause": _PAUSE} if steady else {}
-        measured = measure_latency(runs, seconds=self.seconds * _SHARES["final"], seed=self.seed, **options)
-        for entry in finalists:
-            entry.latency = measured[entry.candidate.name]
-            entry.ratio = entry.latency.ratio(measured[UNTUNED]).to_dict()
-        winner = next(entry for entry in self._accepted() if entry in finalists)
-        for simpler in (base, exact):  # settings and precision are given up for a gain beyond the noise only
-            if simpler.accepted and simpler is not winner:
-                gain = measured[winner.candidate.name].ratio(measured[simpler.candidate.name])
-                worth = simpler is base or (simpler.ratio is not None and simpler.ratio["high"] < 1)
-                if gain.high >= 1 and worth:
-                    return simpler
-        return winner
+        return compare_finalists(
+            accepted,
+            next(entry for entry in self.entries if entry.candidate is self.base),
+            lambda entry: _call(open_backend(entry.candidate.file, entry.candidate.settings), self.feeds),
+            self.seconds * _SHARES["final"],
+            self.seed,
+            lambda: time.monotonic() > self.deadline,
+        )
 
     # the plan ---------------------------------------------------------------------------------------------------
 
-    def save(self, winner: _Entry, request: Mapping[str, Any]) -> Plan:
+    def save(self, winner: Entry, request: Mapping[str, Any]) -> Plan:
         """Copy the winner's variant beside the model and write the plan."""
         file = self.model
         if winner.candidate.file != self.model:
             file = self.model.with_name(f"{self.model.stem}.{winner.candidate.precision}.onnx")
             shutil.copyfile(winner.candidate.file, file)
-        trials = [self._trial(entry, entry is winner, file) for entry in self.entries]
+        trials = [entry.to_trial(entry is winner, self.model, file) for entry in self.entries]
         trials.sort(key=lambda trial: (trial.status != "chosen", trial.ratio["value"] if trial.ratio else float("inf")))
         plan = Plan(
             model=self.model.name,
@@ -431,32 +391,6 @@ class _Search:
             request=request,
         )
         return plan.save(plan_path(self.model), overwrite=True)
-
-    def _trial(self, entry: _Entry, chosen: bool, file: Path) -> Trial:
-        status: Status
-        outcome = entry.outcome
-        if outcome is None:
-            status, reason = "failed", entry.failure
-        elif not outcome.accepted:
-            status, reason = "rejected", outcome.reason
-        elif chosen:
-            status, reason = "chosen", ""
-        elif entry.hopeless:
-            status, reason = "accepted", f"slower: more than {_HOPELESS:.0f} times the untuned model at first glance"
-        else:
-            status, reason = "accepted", "slower"
-        kept = self.model if entry.candidate.file == self.model else (file if chosen else None)
-        return Trial(
-            name=entry.candidate.name,
-            precision=outcome.precision if outcome else entry.candidate.precision,
-            status=status,
-            reason=reason,
-            file=kept.name if kept else "",
-            settings=entry.candidate.settings,
-            latency=entry.latency.to_dict() if entry.latency else None,
-            ratio=entry.ratio,
-            loss=outcome.loss if outcome else None,
-        )
 
 
 def _silent(text: str) -> None:

@@ -1,0 +1,80 @@
+"""A candidate with what was found out about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from normdeploy.runtime.latency import Latency
+from normdeploy.runtime.plan import Status, Trial
+from normdeploy.runtime.tuning.candidates import Candidate
+from normdeploy.runtime.tuning.judge import Outcome
+
+HOPELESS = 5.0  # times the untuned model's time: not timed in every round
+
+
+@dataclass(eq=False)
+class Entry:
+    """A candidate under trial.
+
+    Args:
+        candidate: what is tried.
+        outcome: what the judge says; None before, or where it could not be run.
+        failure: why it could not be run.
+        latency: its times.
+        ratio: its time over the untuned model's, as ``Ratio.to_dict``; None where it was not timed in rounds.
+        hopeless: a first glance at its time was enough.
+    """
+
+    candidate: Candidate
+    outcome: Outcome | None = None
+    failure: str = ""
+    latency: Latency | None = None
+    ratio: dict[str, float] | None = None
+    hopeless: bool = False
+
+    @property
+    def accepted(self) -> bool:
+        """Within the budget, and timed."""
+        return self.outcome is not None and self.outcome.accepted and self.ratio is not None
+
+    @property
+    def too_lossy(self) -> bool:
+        """Outside the budget, and timed."""
+        return self.outcome is not None and not self.outcome.accepted and self.ratio is not None
+
+    @property
+    def relative(self) -> float:
+        """Its time over the untuned model's; infinite where it was not timed in rounds."""
+        return self.ratio["value"] if self.ratio else float("inf")
+
+    def to_trial(self, chosen: bool, model: Path, file: Path) -> Trial:
+        """Return the row of the plan file.
+
+        Args:
+            chosen: whether it won.
+            model: the model under tuning.
+            file: where the winner's file lies; other variants are not kept.
+        """
+        status: Status
+        if self.outcome is None:
+            status, reason = "failed", self.failure
+        elif not self.outcome.accepted:
+            status, reason = "rejected", self.outcome.reason
+        elif chosen:
+            status, reason = "chosen", ""
+        else:
+            glance = f": more than {HOPELESS:.0f} times the untuned model at first glance" if self.hopeless else ""
+            status, reason = "accepted", f"slower{glance}"
+        kept = model if self.candidate.file == model else (file if chosen else None)
+        return Trial(
+            name=self.candidate.name,
+            precision=self.outcome.precision if self.outcome else self.candidate.precision,
+            status=status,
+            reason=reason,
+            file=kept.name if kept else "",
+            settings=self.candidate.settings,
+            latency=self.latency.to_dict() if self.latency else None,
+            ratio=self.ratio,
+            loss=self.outcome.loss if self.outcome else None,
+        )

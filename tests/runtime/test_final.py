@@ -1,0 +1,85 @@
+"""The last comparison, with made-up times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from normdeploy.runtime import Settings
+from normdeploy.runtime.latency import Latency
+from normdeploy.runtime.tuning import final
+from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
+from normdeploy.runtime.tuning.entries import Entry
+from normdeploy.runtime.tuning.final import compare_finalists
+from normdeploy.runtime.tuning.judge import Outcome
+
+
+def _entry(name: str, precision: str, ratio: float) -> Entry:
+    candidate = Candidate(name, precision, Path("net.onnx"), Settings())
+    return Entry(candidate, Outcome(True, precision), ratio={"value": ratio, "low": ratio, "high": ratio})
+
+
+@pytest.fixture
+def contest(monkeypatch):
+    """Return a function that runs the comparison on given times per pass and says who won after how many passes."""
+
+    def run(entries: list[Entry], *passes: dict[str, list[float]], late: bool = False) -> tuple[str, int]:
+        given = iter(passes)
+        opened: list[str] = []
+
+        def measured(runs, **_):
+            times = next(given)
+            return {name: Latency(name, tuple(times[name])) for name in runs}
+
+        def opens(entry: Entry):
+            opened.append(entry.candidate.name)
+            return lambda: None
+
+        monkeypatch.setattr(final, "measure_latency", measured)
+        base = next(entry for entry in entries if entry.candidate.name == UNTUNED)
+        winner = compare_finalists(sorted(entries, key=lambda entry: entry.relative), base, opens, 1.0, 0, lambda: late)
+        return winner.candidate.name, opened.count(UNTUNED)
+
+    return run
+
+
+STEADY = {UNTUNED: [2.0] * 40, "float32": [1.5] * 40, "int8": [1.0] * 40}
+
+
+def _noisy(name: str) -> dict[str, list[float]]:
+    """Return steady times but for one contestant, whose times lie on both sides of the others' in a few rounds."""
+    return {key: times[:6] for key, times in STEADY.items()} | {name: [0.9, 0.9, 0.9, 0.9, 9.0, 9.0]}
+
+
+def _three() -> list[Entry]:
+    return [_entry(UNTUNED, "float32", 1.0), _entry("float32", "float32", 0.75), _entry("int8", "int8", 0.5)]
+
+
+def test_a_clear_gain_is_taken_at_once(contest):
+    assert contest(_three(), STEADY) == ("int8", 1)
+
+
+def test_a_large_gain_under_noise_is_looked_at_again(contest):
+    assert contest(_three(), _noisy("int8"), STEADY) == ("int8", 2)
+    assert contest(_three(), _noisy("int8"), _noisy("int8"), STEADY) == ("int8", 3)
+
+
+def test_what_stays_unclear_leaves_the_simpler_one(contest):
+    passes = [_noisy("int8")] * 3
+    assert contest(_three(), *passes) == (UNTUNED, 3)
+    assert contest(_three(), *passes, late=True) == (UNTUNED, 1)
+
+
+def test_a_small_gain_under_noise_is_not_worth_another_pass(contest):
+    draw = np.random.default_rng(0)
+    times = {name: list(1 + 0.2 * draw.random(40)) for name in STEADY}
+    times["int8"] = [0.99 * value for value in draw.permutation(times[UNTUNED])]
+    assert contest(_three(), times) == (UNTUNED, 1)
+
+
+def test_lower_precision_has_to_beat_float32_too(contest):
+    times = dict(STEADY) | {"int8": [1.49, 1.51] * 20}
+    name, _ = contest(_three(), times)
+    assert name == "float32"
