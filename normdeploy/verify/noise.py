@@ -116,26 +116,17 @@ class NoiseHook:
         relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
         amplitude = self._roundoff * max(relative, math.sqrt(length) / 4)
         inputs = self._operands(node)
-        noisy = [self._noisy(result, amplitude, absolute) for result in results]
-        if inputs is not None and noisy[0].is_floating_point() and noisy[0].numel():
-            noisy[0] = self._with_terms(node, inputs, results[0], noisy[0], amplitude, length)
-        return noisy
-
-    def _with_terms(
-        self, node: ir.Node, inputs: list[Tensor | None], clean: Tensor, noisy: Tensor, amplitude: float, length: int
-    ) -> Tensor:
-        """Raise the noise where the terms of a sum are larger than its result explains."""
-        size = terms(node, inputs, length)
-        if size is not None:
-            size = (self._roundoff * size).expand_as(clean)
-            more = hashed_noise(clean, self._seed * 1_000_003 + self._count).mul_(size).add_(clean)
-            noisy = torch.where((size > amplitude * clean.abs()) & size.isfinite() & clean.isfinite(), more, noisy)
-        moved = row_shift(node, inputs, length)
+        least = None if inputs is None else terms(node, inputs, length)
+        noisy = [
+            self._noisy(result, amplitude, absolute, least if place == 0 else None)
+            for place, result in enumerate(results)
+        ]
+        moved = None if inputs is None else row_shift(node, inputs, length)
         if moved is not None:
             by, key = moved
             self._count += 1
             shift = hashed_noise(key, self._seed * 1_000_003 + self._count).mul_(self._roundoff).mul_(by)
-            noisy = torch.where(shift.isfinite(), noisy + shift, noisy)
+            noisy[0] = torch.where(shift.isfinite(), noisy[0] + shift, noisy[0])
         return noisy
 
     def _operands(self, node: ir.Node) -> list[Tensor | None] | None:
@@ -154,17 +145,29 @@ class NoiseHook:
                 inputs.append(None if self._constants is None else self._constants(node, index))
         return inputs
 
-    def _noisy(self, result: Tensor, amplitude: float, absolute: float) -> Tensor:
+    def _noisy(self, result: Tensor, amplitude: float, absolute: float, least: Tensor | None = None) -> Tensor:
+        """Return a result with noise of ``amplitude`` of its size, and of no less than ``least`` times u."""
         if not result.is_floating_point() or result.numel() == 0:
             return result
         self._count += 1
-        noise = hashed_noise(result, self._seed * 1_000_003 + self._count).mul_(amplitude)
+        noise = hashed_noise(result, self._seed * 1_000_003 + self._count)
         low, high = torch.aminmax(result)
-        if absolute == 0 and max(-float(low), float(high)) >= _ORDINARY:
-            return noise.add_(1).mul_(result)  # zeros and infinities stay what they are
+        reach = max(-float(low), float(high))
+        if least is None and absolute == 0 and reach >= _ORDINARY:
+            return noise.mul_(amplitude).add_(1).mul_(result)  # zeros and infinities stay what they are
         # Underflow is gradual: below the smallest normal number the rounding error stops shrinking
-        size = result.abs().clamp_(min=max(absolute, self._floor))
-        return torch.where((result != 0) & result.isfinite(), noise.mul_(size).add_(result), result)
+        size = result.abs()
+        if reach < _ORDINARY or absolute:
+            size.clamp_(min=max(absolute, self._floor))
+        size.mul_(amplitude)
+        moves = result != 0
+        if least is not None:
+            size = torch.maximum(size, least.mul(self._roundoff))
+            moves |= least > 0
+        noisy = noise.mul_(size).add_(result)
+        if math.isfinite(reach) and bool(moves.all()) and math.isfinite(float(size.max())):
+            return noisy
+        return torch.where(moves & result.isfinite() & size.isfinite(), noisy, result)
 
     def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         if value is None:
