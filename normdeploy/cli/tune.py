@@ -40,6 +40,7 @@ def tune(
 ) -> None:
     """Find the fastest plan within the budget, save it beside the model, and say what was tried."""
     from rich.console import Console
+    from rich.text import Text
 
     from normdeploy import runtime
 
@@ -56,7 +57,11 @@ def tune(
 
         def tell(text: str) -> None:
             minutes, rest = divmod(int(time.monotonic() - started), 60)
-            status.update(f"tuning [{minutes}:{rest:02}] {text}")
+            # one line: the spinner leaves longer ones behind
+            line = f"tuning [{minutes}:{rest:02}] {text}"
+            status.update(
+                Text(line, overflow="ellipsis", no_wrap=True)
+            )
 
         if again:
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
