@@ -59,9 +59,7 @@ def tune(
             minutes, rest = divmod(int(time.monotonic() - started), 60)
             # one line: the spinner leaves longer ones behind
             line = f"tuning [{minutes}:{rest:02}] {text}"
-            status.update(
-                Text(line, overflow="ellipsis", no_wrap=True)
-            )
+            status.update(Text(line, overflow="ellipsis", no_wrap=True))
 
         if again:
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
