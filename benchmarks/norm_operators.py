@@ -4,7 +4,7 @@ Times equivalent graphs of one normalization, interleaved, one thread, and print
 and the largest error (float32 against float64) on rows of unit spread and on rows with an offset of 1000. ``checker``
 says whether onnx.checker accepts the graph.
 
-    python benchmarks/norm_operators.py [--rounds 60]
+    python benchmarks/norm_operators.py [--rounds 60] [--rows]
 """
 
 from __future__ import annotations
@@ -136,7 +136,16 @@ def last_axis(rounds: int) -> None:
             shape,
             constants,
             {
-                "as written (6 operators)": (20, "q = Pow(x, two) " + rms),
+                "Pow, mean, Add, Sqrt, Div, Mul (6, fused)": (20, "q = Pow(x, two) " + rms),
+                "x x in place of Pow": (20, "q = Mul(x, x) " + rms),
+                "Reciprocal in place of Div": (
+                    20,
+                    "q = Pow(x, two) " + rms.replace("z = Div(x, s)", "r = Reciprocal(s) z = Mul(x, r)"),
+                ),
+                "without the scale": (
+                    20,
+                    "q = Pow(x, two) " + rms.replace("z = Div(x, s) y = Mul(z, g)", "y = Div(x, s)"),
+                ),
                 "RMSNormalization": (23, "y = RMSNormalization <axis = -1, epsilon = 1e-5> (x, g)"),
                 "SimplifiedLayerNormalization": (
                     20,
@@ -161,6 +170,20 @@ def last_axis(rounds: int) -> None:
                     20,
                     deviation + "s = ReduceL2 <keepdims = 1> (d, ax) se = Add(s, en) z = Div(d, se) zg = Mul(z, gn) "
                     "y = Add(zg, b)",
+                ),
+                "centred once, one division less (8)": (
+                    20,
+                    deviation + "q = Mul(d, d) v = ReduceMean <keepdims = 1> (q, ax) s = Sqrt(v) se = Add(s, e6) "
+                    "f = Div(g, se) z = Mul(d, f) y = Add(z, b)",
+                ),
+                "plain LayerNormalization (not exact)": (
+                    20,
+                    "y = LayerNormalization <axis = -1, epsilon = 1e-12> (x, g, b)",
+                ),
+                "the same, a product for the division (6)": (
+                    20,
+                    "z, m, i = LayerNormalization <axis = -1, epsilon = 1e-30> (x, g) t = Mul(i, e6) "
+                    "f = Add(t, one) k = Reciprocal(f) r = Mul(z, k) y = Add(r, b)",
                 ),
                 "LayerNormalization and its 1/s (5)": (
                     20,
@@ -247,10 +270,13 @@ def images(rounds: int) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--rounds", type=int, default=60, help="calls of each form")
-    rounds = arguments.parse_args().rounds
+    arguments.add_argument("--rows", action="store_true", help="only statistics over the last axis")
+    options = arguments.parse_args()
+    rounds = options.rounds
     print(f"onnxruntime {ort.__version__}, CPU provider, 1 thread, float32, {rounds} interleaved rounds")
     last_axis(rounds)
-    images(rounds)
+    if not options.rows:
+        images(rounds)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ all axes after the channel, one per channel   InstanceNormalization
 slices of the channels and all axes after     Reshape, InstanceNormalization, Reshape (GroupNormalization is slower
                                               and loses all digits at an offset)
 other axes                                    Transpose, LayerNormalization or RMSNormalization, Transpose
-the last axes, epsilon outside the root       LayerNormalization and its 1/s, one division
+the last axes, epsilon outside the root       LayerNormalization and its 1/s, one product
 other axes, epsilon outside the root          the same between two Transposes
 slices of the channels, epsilon outside       the same between two Reshapes
 a variance of n - 1, n dynamic                mean, difference, square, mean, division; n read from the shape
@@ -16,6 +16,11 @@ a variance of n - 1, n dynamic                mean, difference, square, mean, di
 
 Scale and shift are always of the full normalized shape: one that broadcasts sends LayerNormalization down a path four
 times slower.
+
+Where the runtime has no kernel for the data's type the form changes: InstanceNormalization exists for float32 and
+float16 only, so that LayerNormalization stands for it in float64; in bfloat16, which has LayerNormalization and little
+else, the other forms are computed in float32 between two Casts, as are epsilon outside the root and a dynamic n - 1 in
+float16.
 """
 
 from __future__ import annotations
@@ -33,6 +38,12 @@ Dim = int | ir.SymbolicDim
 
 TINY = 1e-30
 """Epsilon where there is none to add: small enough to be nothing, large enough for float32."""
+
+
+INSTANCE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
+"""What the runtime has an InstanceNormalization for."""
+
+_HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 def needs_rms(norm: Norm) -> bool:
@@ -65,11 +76,13 @@ def emit(norm: Norm, x: ir.Value, builder: Builder, *, instance: bool = False) -
         raise ValueError(f"value {x.name!r} has no known rank")
     dims = list(x.shape)
     rank = len(dims)
+    if _needs_float32(norm, dims, builder.dtype, instance):
+        return _emit_in_float32(norm, x, builder, instance=instance)
     if norm.blocks.split is not None:
         return _emit_grouped(norm, x, builder, dims)
     if norm.correction:
         return _emit_steps(norm, x, builder)
-    if is_instance(norm, dims, instance):
+    if is_instance(norm, dims, instance) and builder.dtype in INSTANCE_TYPES:
         channels = dims[1] if isinstance(dims[1], int) else 1
         scale = np.broadcast_to(norm.scale.reshape(-1), (channels,))
         shift = np.broadcast_to(norm.shift.reshape(-1), (channels,))
@@ -87,6 +100,24 @@ def emit(norm: Norm, x: ir.Value, builder: Builder, *, instance: bool = False) -
     moved = replace(norm, blocks=last, scale=norm.scale.transpose(order), shift=norm.shift.transpose(order))
     result = emit_last(moved, turned, builder, [dims[axis] for axis in order])
     return builder.op("Transpose", [result], perm=[order.index(axis) for axis in range(rank)])
+
+
+def _needs_float32(norm: Norm, dims: list[Dim], dtype: ir.DataType, instance: bool) -> bool:
+    if dtype not in _HALF:
+        return False
+    if norm.outside or norm.correction:
+        return True
+    grouped = norm.blocks.split is not None
+    return dtype == ir.DataType.BFLOAT16 and (grouped or not norm.centred or is_instance(norm, dims, instance))
+
+
+def _emit_in_float32(norm: Norm, x: ir.Value, builder: Builder, *, instance: bool) -> ir.Value:
+    half, builder.dtype = builder.dtype, ir.DataType.FLOAT
+    wide = builder.op("Cast", [x], to=int(ir.DataType.FLOAT))
+    wide.shape = x.shape
+    result = emit(norm, wide, builder, instance=instance)
+    builder.dtype = half
+    return builder.op("Cast", [result], to=int(half))
 
 
 def _full(values: Array, axis: int, dims: list[Dim]) -> Array | None:
@@ -134,7 +165,7 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
             normal = _emit_steps(plain, split_up, builder)
         else:
             normal = _emit_outside(plain, split_up, builder, [*(dims[axis] for axis in others), groups, count])
-    elif lead == 1 and norm.centred:
+    elif lead == 1 and norm.centred and builder.dtype in INSTANCE_TYPES:
         inputs = [split_up, builder.constant("ones", np.ones(groups)), builder.constant("zeros", np.zeros(groups))]
         normal = builder.op("InstanceNormalization", inputs, epsilon=norm.epsilon)
     else:
@@ -172,7 +203,8 @@ def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
     inverse = builder.nodes[-1].outputs[2]
     part = builder.op("Mul", [inverse, builder.constant("epsilon", np.array(norm.epsilon))])
     divisor = builder.op("Add", [part, builder.constant("unit", np.array(1.0))])
-    result = builder.op("Div", [normal, divisor])
+    # a reciprocal per row and a product: a division of every element is slower
+    result = builder.op("Mul", [normal, builder.op("Reciprocal", [divisor])])
     return builder.affine(norm.scale if scale is None else ones, norm.shift, result)
 
 
@@ -209,11 +241,6 @@ def _unbiased_ratio(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
 def emittable(norm: Norm, x: ir.Value, opset: int) -> str:
     """Return why a normalization cannot be written as operators here; empty if it can."""
     dims = list(x.shape or ())
-    if norm.correction and x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        return (
-            "its variance is divided by n - 1, n is dynamic and may be beyond what the data's type can count; export "
-            "with static sizes"
-        )
     if norm.outside or norm.correction:
         if opset < 18:
             return f"its short form needs operator set 18, this graph has {opset}; export with opset_version=18"

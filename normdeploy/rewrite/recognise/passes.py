@@ -22,7 +22,7 @@ from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.recognise.probe import FIRST_SIZES, Probe, Sizes
 from normdeploy.rewrite.recognise.region import NORMS, GraphRegions
 from normdeploy.rewrite.recognise.rows import fused_row, kept_row, missed_row, stock_row, training_row, unshaped_row
-from normdeploy.rewrite.recognise.search import Found, best_of, operators_for, passes_over_data
+from normdeploy.rewrite.recognise.search import Found, best_of, operators_for, passes_over_data, without_kernel
 
 RULE = "recognise norms"
 RMS_IR_VERSION = 11
@@ -136,6 +136,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         computed = [node for node in region.side if node.outputs[0].dtype in FLOATS]
         planned = operators_for(found)
         longer = passes_over_data(planned) > passes_over_data(region.freed(y))
+        longer &= not any(without_kernel(node) for node in inside)
         if not note and (longer or (not computed and _same_operators(planned, inside))):
             for node in inside:
                 if node.op_type in NORMS:

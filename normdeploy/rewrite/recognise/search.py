@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.rewrite.recognise.builder import Builder
-from normdeploy.rewrite.recognise.emit import emit
+from normdeploy.rewrite.recognise.emit import INSTANCE_TYPES, emit
 from normdeploy.rewrite.recognise.hypothesis import Array, Norm
 from normdeploy.rewrite.recognise.probe import FIRST_SIZES, SECOND_SIZES, Probe, Sizes
 from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, Region
@@ -86,7 +86,13 @@ def _is_plain(region: Region) -> bool:
     producer = region.x.producer()
     alone = len(region.candidates) == 1 and region.candidates[0] is region.seed.outputs[0]
     stock = region.seed.op_type in NORMS - {"GroupNormalization", "MeanVarianceNormalization"}
+    stock &= not without_kernel(region.seed)
     return stock and alone and (producer is None or producer.op_type not in ("Reshape", "Transpose", "Mul", "Div"))
+
+
+def without_kernel(node: ir.Node) -> bool:
+    """Tell whether a norm operator is of a type that the runtime has no kernel for."""
+    return node.op_type == "InstanceNormalization" and node.outputs[0].dtype not in INSTANCE_TYPES
 
 
 def operators_for(found: Found) -> list[ir.Node]:
