@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from normdeploy.errors import GraphError, InputError, MissingDependencyError, UsageError
 from normdeploy.runtime import Machine, Plan, PlanWarning, Predictor, Settings, Trial, load, plan_path, this_machine
 from normdeploy.runtime.plan import model_digest
+from normdeploy.runtime.providers import float32_options
 from normdeploy.runtime.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 
 TWO = """net (float[batch, 3] a, int64[batch] i) => (float[batch, 3] s, float[batch] m) {
@@ -278,7 +279,8 @@ def test_openvino_plugin_runs_or_says_why(linear):
 def test_openvino_runtime_is_thread_safe(linear):
     pytest.importorskip("openvino")
     path, weight, bias = linear
-    predictor = pickle.loads(pickle.dumps(Predictor(path, Settings(provider=OPENVINO_RUNTIME, threads=1))))
+    exact = Settings(provider=OPENVINO_RUNTIME, options=float32_options(OPENVINO_RUNTIME), threads=1)
+    predictor = pickle.loads(pickle.dumps(Predictor(path, exact)))
     assert [spec.name for spec in predictor.inputs] == ["x"]
     batches = [_samples(1 + seed % 5, seed) for seed in range(40)]
     with ThreadPoolExecutor(4) as pool:
