@@ -24,6 +24,7 @@ from normdeploy.runtime.tuning.lower import inline, quiet
 
 _DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 _LINEAR = ("Conv", "Gemm", "MatMul")
+_FLOAT_OUTPUTS = ("Gemm", "MatMul")  # these have kernels that write float32, convolutions have none
 _FIRST_OPSET = 13  # DequantizeLinear with a step per channel
 
 
@@ -127,7 +128,8 @@ class Quantizer:
                 list(only),
                 list(keep),
                 _types(recipe),
-                {},
+                # between float32 operators, a result in 8 bits would be rounded and converted for nothing
+                {} if recipe.every_operator else {"OpTypesToExcludeOutputQuantization": list(_FLOAT_OUTPUTS)},
             )
             quantizer.quantize_model()
             quantizer.model.save_model_to_file(str(target))
