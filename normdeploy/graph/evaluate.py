@@ -46,6 +46,8 @@ def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
 def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
     """Return a constant, floats as ``dtype``; it may share the constant's memory."""
     value = tensor64(tensor)
+    if tensor.dtype in (ir.DataType.INT4, ir.DataType.UINT4):
+        value = value.astype(np.int8)  # torch has no type of 4 bits
     # operators never write to their operands, so a weight need not be copied; torch warns of read-only memory
     shared = torch.from_numpy(value if value.flags.writeable and value.dtype.isnative else np.array(value))
     return shared.to(dtype) if tensor.dtype in FLOATS else shared

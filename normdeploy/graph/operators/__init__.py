@@ -11,6 +11,7 @@ from normdeploy.graph.operators.elementwise import ELEMENTWISE
 from normdeploy.graph.operators.linear import LINEAR
 from normdeploy.graph.operators.normalization import NORMALIZATION, affine
 from normdeploy.graph.operators.pooling import POOLING
+from normdeploy.graph.operators.quantized import QUANTIZED
 from normdeploy.graph.operators.reduction import REDUCTION
 from normdeploy.graph.operators.resampling import RESAMPLING
 from normdeploy.graph.operators.sequences import SEQUENCES
@@ -19,7 +20,7 @@ from normdeploy.graph.operators.shaping import SHAPING
 OPERATORS: dict[tuple[str, str], Implementation] = {
     **{
         ("", name): implementation
-        for table in (ELEMENTWISE, LINEAR, NORMALIZATION, POOLING, REDUCTION, RESAMPLING, SEQUENCES, SHAPING)
+        for table in (ELEMENTWISE, LINEAR, NORMALIZATION, POOLING, QUANTIZED, REDUCTION, RESAMPLING, SEQUENCES, SHAPING)
         for name, implementation in table.items()
     },
     (AFFINE_DOMAIN, "Affine"): affine,

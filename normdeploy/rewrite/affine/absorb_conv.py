@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.absorb_quantized import behind_convolution, is_quantized
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
@@ -46,6 +47,8 @@ from normdeploy.rewrite.affine.search import Backward, Forward, describe
 def weights_refused(node: ir.Node, mapping: AffineMap) -> Refusal | None:
     """Return what both directions refuse: run-time weights, a map that is not channel-wise."""
     weight, bias = required(node, 1), optional(node, 2)
+    if is_quantized(weight) or is_quantized(bias):
+        return Refusal(f"the weights of {describe(node)} are quantized, and so take a scale behind it only", node)
     if not is_constant(weight):
         return Refusal(f"the weight of {describe(node)} is computed at run time", node)
     if bias is not None and not is_constant(bias):
@@ -73,7 +76,9 @@ def new_bias(region: Region, node: ir.Node, size: int, compute: Array, *, keep_a
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
     """Absorb a map behind the convolution."""
-    del index, search
+    del index
+    if is_quantized(optional(node, 1)):
+        return behind_convolution(node, mapping, search)
     refused = weights_refused(node, mapping)
     if refused is not None:
         return refused

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.absorb_conv import new_bias, overflows, weights_refused
+from normdeploy.rewrite.affine.absorb_quantized import behind_convolution, is_quantized
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
@@ -38,7 +39,9 @@ from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
     """Absorb a map behind the transposed convolution."""
-    del index, search
+    del index
+    if is_quantized(optional(node, 1)):
+        return behind_convolution(node, mapping, search)
     refused = weights_refused(node, mapping)
     if refused is not None:
         return refused

@@ -20,6 +20,7 @@ from normdeploy.rewrite.affine import (
     absorb_gemm,
     absorb_matmul,
     absorb_norm,
+    absorb_quantized,
     absorb_recurrent,
     cross_activation,
     cross_add,
@@ -94,6 +95,7 @@ TABLE = Table(
         ("", "LSTM"): _RECURRENT,
         ("", "GRU"): _RECURRENT,
         ("", "RNN"): _RECURRENT,
+        ("", "DequantizeLinear"): Row(absorb_quantized.backward, None),
         (AFFINE_DOMAIN, "Affine"): Row(absorb_affine.backward, absorb_affine.forward),
         # norms that compute statistics absorb behind them, and cancel in front of them
         ("", "LayerNormalization"): _NORM,

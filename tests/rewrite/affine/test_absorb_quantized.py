@@ -1,0 +1,153 @@
+"""Weights stored in integers take scales over: steps by |s|, integers by the sign; what does not fit is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+settings.load_profile("affine")
+SEED = st.integers(0, 2**32 - 1)
+
+ROUNDING = 2e-5
+"""Steps are float32 by the operator's definition; the check of each rewrite is the one in float64."""
+
+
+def weight(g, rng, shape, *, axis=None, dtype=np.int8, zero="absent", name="w", low=None):
+    """A dequantized constant: one step, or one per channel of ``axis``."""
+    info = np.iinfo(dtype)
+    integers = rng.integers(info.min + 1 if low is None else low, info.max, shape).astype(dtype)
+    count = () if axis is None else (shape[axis],)
+    operands = [g.constant(integers, name), rng.uniform(0.01, 0.1, count)]
+    if zero == "given":
+        middle = 0 if dtype == np.int8 else 128
+        operands.append(g.constant(np.full(count, middle, dtype), f"{name}.zero"))
+    attributes = {} if axis is None else {"axis": axis}
+    return g.op("DequantizeLinear", *operands, name=f"{name}.dequantized", **attributes)
+
+
+@given(SEED, st.sampled_from([1, 2]), st.booleans(), st.sampled_from(["absent", "given"]), st.booleans(), st.booleans())
+def test_behind_a_convolution(graph, fold, seed, groups, per_channel, zero, transposed, with_bias):
+    rng = np.random.default_rng(seed)
+    groups = 1 if transposed else groups
+    g = graph(dtype=np.float32, opset=19)
+    shape = (4, 6, 3) if transposed else (6, 4 // groups, 3)
+    channel = 1 if transposed else 0
+    w = weight(g, rng, shape, axis=channel if per_channel else None, zero=zero)
+    operands = [w, *([rng.normal(size=6)] if with_bias else [])]
+    y = g.op("ConvTranspose" if transposed else "Conv", g.input("x", ["N", 4, 7]), *operands, group=groups)
+    g.output(g.batch_norm(y, 6, rng))
+    result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+    assert result.ops == {"DequantizeLinear": 1, "ConvTranspose" if transposed else "Conv": 1}
+    dequantize = next(node for node in result.after.graph.node if node.op_type == "DequantizeLinear")
+    assert result.weight(dequantize.input[0]).dtype == np.int8
+    assert (result.weight(dequantize.input[1]) > 0).all()
+
+
+@given(SEED, st.booleans(), st.booleans())
+def test_behind_a_product(graph, fold, seed, per_column, unsigned):
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float32, opset=19)
+    kind = {"dtype": np.uint8, "zero": "given"} if unsigned else {}
+    w = weight(g, rng, (4, 6), axis=1 if per_column else None, low=1 if unsigned else None, **kind)
+    y = g.op("Mul", g.op("MatMul", g.input("x", ["N", 3, 4]), w), rng.choice([-1, 1], 6) * rng.uniform(0.5, 2, 6))
+    g.output(y)
+    result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+    assert result.ops == {"DequantizeLinear": 1, "MatMul": 1}
+
+
+def test_a_quantized_bias_takes_a_scale(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
+    y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)), bias)
+    g.output(g.op("Mul", y, rng.normal(size=(6, 1))))
+    assert fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING).ops == {"DequantizeLinear": 2, "Conv": 1}
+
+
+def test_a_shift_into_a_quantized_bias_is_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
+    y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)), bias, name="conv")
+    g.output(g.batch_norm(y, 6, rng))
+    fold(g).kept("the bias of Conv 'conv' is quantized, and the shift is not zero").agree(g.feeds(rng, N=2), ROUNDING)
+
+
+def test_the_least_integer_has_no_opposite(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3), low=-128, name="w"))
+    stored = next(item for item in g.initializers if item.name == "w")
+    assert -128 in np.frombuffer(stored.raw_data, np.int8)
+    g.output(g.op("Mul", y, -np.ones((6, 1))))
+    fold(g).kept("the integer -128 of DequantizeLinear 'w.dequantized' has no opposite in int8").agree(
+        g.feeds(rng, N=2)
+    )
+
+
+def test_the_least_integer_stays_where_the_scale_is_positive(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3), low=-128))
+    g.output(g.batch_norm(y, 6, rng, positive=True))
+    fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+
+
+def test_a_scale_of_zero_is_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)))
+    g.output(g.op("Mul", y, np.arange(6.0).reshape(6, 1)))
+    fold(g).kept("would be left without a step by a scale of 0").agree(g.feeds(rng, N=2), ROUNDING)
+
+
+def test_steps_along_another_axis_are_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    w = weight(g, rng, (4, 6), axis=0)
+    g.output(g.op("Mul", g.op("MatMul", g.input("x", ["N", 3, 4]), w), rng.normal(size=6)))
+    fold(g).kept("it varies along another axis than the steps of DequantizeLinear").agree(g.feeds(rng, N=2), ROUNDING)
+
+
+def test_a_grouped_transposed_convolution_is_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    y = g.op("ConvTranspose", g.input("x", ["N", 4, 5]), weight(g, rng, (4, 3, 3)), group=2, name="up")
+    g.output(g.batch_norm(y, 6, rng))
+    fold(g).kept("the channels of the grouped ConvTranspose 'up'").agree(g.feeds(rng, N=2), ROUNDING)
+
+
+def test_quantized_activations_are_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    y = g.op("Conv", g.input("x", ["N", 4, 5]), rng.normal(size=(6, 4, 3)))
+    y = g.op("QuantizeLinear", y, np.array(0.05), g.constant(np.array(0, np.int8), "z"))
+    y = g.op("DequantizeLinear", y, np.array(0.05), "z", name="activations")
+    g.output(g.batch_norm(y, 6, rng))
+    fold(g).kept("DequantizeLinear 'activations' dequantizes what is computed at run time")
+
+
+def test_in_front_of_a_quantized_convolution_is_refused(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    x = g.batch_norm(g.input("x", ["N", 4, 5]), 4, rng)
+    g.output(g.op("Conv", x, weight(g, rng, (6, 4, 3)), name="conv"))
+    fold(g).kept("the weights of Conv 'conv' are quantized").agree(g.feeds(rng, N=2), ROUNDING)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_steps_in_blocks(graph, fold, axis):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=21)
+    integers = rng.integers(-127, 127, (4, 6)).astype(np.int8)
+    steps = rng.uniform(0.01, 0.1, (2, 6) if axis == 0 else (4, 3))
+    w = g.op("DequantizeLinear", g.constant(integers, "w"), steps, axis=axis, block_size=2)
+    y = g.op("MatMul", g.input("x", ["N", 3, 4]), w)
+    g.output(g.op("Mul", y, rng.choice([-1, 1], 6) * rng.uniform(0.5, 2, 6)))
+    result = fold(g).agree(g.feeds(rng, N=2), ROUNDING)
+    if axis == 0:
+        assert result.folded().ops == {"DequantizeLinear": 1, "MatMul": 1}
+    else:
+        result.kept("quantizes in blocks")
