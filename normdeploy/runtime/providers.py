@@ -41,8 +41,9 @@ class Provider:
 def float32_options(provider: str) -> tuple[tuple[str, str], ...]:
     """Return the provider options that keep its arithmetic in float32.
 
-    CUDA's default allows TF32 (10 bits of mantissa) in matrix products; TensorRT's builder likewise, but float32
-    networks are left in float32 unless float16 is asked for. OpenVINO's default precision follows the processor.
+    CUDA's default allows TF32 (10 bits of mantissa) in matrix products; TensorRT's builder likewise, and no provider
+    option forbids it there: tuning finds it by the size of the error. OpenVINO's default precision follows the
+    processor.
     """
     if provider == CUDA:
         return (("use_tf32", "0"),)
