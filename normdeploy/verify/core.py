@@ -39,7 +39,7 @@ from normdeploy.verify.sides import (
     Subject,
     example_from_file,
 )
-from normdeploy.verify.structure import signature_problems
+from normdeploy.verify.structure import plural, signature_problems
 from normdeploy.verify.values import Arrays, Signature
 from normdeploy.verify.verdict import Status, Verdict
 
@@ -298,7 +298,7 @@ def _structure(context: Context, example: Arrays) -> bool:
         return len(expected) == len(outputs)
     again = context.subject.run(example, context.settings[0])
     same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(outputs, again, strict=True))
-    context.answer("structure", "pass", f"{len(outputs)} outputs agree in number, dtype and shape")
+    context.answer("structure", "pass", f"{plural(len(outputs), 'output')}: number, dtypes and shapes agree")
     context.answer(
         "determinism", "pass" if same else "note", "twice the same bits" if same else "two runs differ in bits"
     )

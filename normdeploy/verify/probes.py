@@ -34,7 +34,7 @@ from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.rounding import judge_outputs
 from normdeploy.verify.sessions import Setting, open_session, run_session
 from normdeploy.verify.sides import run_evaluator
-from normdeploy.verify.structure import shortened
+from normdeploy.verify.structure import plural, shortened
 from normdeploy.verify.tape import Tape, Target, difference_ratio, site_groups
 from normdeploy.verify.values import Array, Arrays, Feeds
 from normdeploy.verify.verdict import MutantReport
@@ -156,7 +156,8 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> None:
             tried[site.where] = max(tried.get(site.where, 0.0), _feed(context, found, mine))
     if tried and not context.fails("site"):
         killed = sum(t.report is not None for t in targets)
-        text = f"{killed} mutants that no model input shows die where their sites are fed directly ({len(tried)} sites)"
+        places = plural(len(tried), "site")
+        text = f"{places} fed directly, which killed {plural(killed, 'mutant')} that no model input shows"
         context.answer("site", "pass", text, worst_ratio=max(tried.values()), sites=sorted(tried))
 
 

@@ -23,6 +23,7 @@ from normdeploy.verify.mutants import Site
 from normdeploy.verify.probes import probe_sites
 from normdeploy.verify.rounding import judge_outputs
 from normdeploy.verify.search import SHARE, search
+from normdeploy.verify.structure import plural
 from normdeploy.verify.tape import Tape, Target, difference_ratio, site_groups
 from normdeploy.verify.verdict import MutantReport, SiteReport
 
@@ -87,7 +88,9 @@ def _by_derivative(context: Context, groups: Sequence[tuple[Evaluator, list[Site
         if not mine:
             continue
         tape = Tape(evaluator, case, sites)
-        gradients = Sensitivities(evaluator, case, sites, seed=context.seed)
+        # Gradients in float32: an estimate needs no more, and autograd keeps every weight for its way back
+        single = Evaluator(evaluator.graph, dtype=torch.float32)
+        gradients = Sensitivities(single, case, sites, seed=context.seed)
         for target in mine:
             values = tape.inputs(target.site)
             with torch.no_grad():
@@ -185,6 +188,8 @@ def _conclude(context: Context) -> None:
     killed = sum(m.killed for s in context.sites for m in s.mutants)
     total = sum(len(s.mutants) for s in context.sites)
     spared = sum(m.harmless and not m.killed for s in context.sites for m in s.mutants)
+    if context.fails("site"):
+        return
     reasons: dict[str, list[SiteReport]] = {}
     for site in context.sites:
         if not site.exercised:
@@ -194,7 +199,7 @@ def _conclude(context: Context) -> None:
         context.answer("sensitivity", "not-exercised", f"{_places(sites)}: {note} ({names})")
     if reasons:
         return
-    text = f"{killed} of {total} mutants killed at {len(context.sites)} sites"
+    text = f"{killed} of {total} mutants killed at {plural(len(context.sites), 'site')}"
     if spared:
         text += f", {spared} proven undetectable and harmless here"
     context.answer("sensitivity", "pass", text, killed=killed, total=total, harmless=spared)

@@ -97,3 +97,8 @@ def shortened(texts: Sequence[str], limit: int = 2) -> str:
     """Join sentences, each once, and count what is left out."""
     unique = list(dict.fromkeys(texts))
     return "; ".join(unique[:limit] + ([f"and {len(unique) - limit} more"] if len(unique) > limit else []))
+
+
+def plural(count: int, word: str) -> str:
+    """Return "1 site", "2 sites"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

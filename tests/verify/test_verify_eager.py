@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,12 @@ def test_without_a_graph_of_the_reference_the_verdict_is_weak(tmp_path: Path):
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32(3.001), "three"))
     onnx.save(other, str(path))
     assert verify(Untraceable(), path, args=(torch.randn(3, 4),)).status == "fail"
+
+
+def test_a_slow_network_has_its_mutants_estimated_by_derivative(small: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.import_module("normdeploy.verify.core"), "_HEAVY", -1.0)
+    verdict = small.verdict(small.folded)
+    assert verdict.status == "pass", verdict.summary()
+    notes = [m.note for site in verdict.sites for m in site.mutants]
+    assert notes.count("estimated by a directional derivative") > len(notes) / 2
+    assert any("slow network" in text for text in verdict.not_checked)
