@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.absorb_conv import overflows
+from normdeploy.rewrite.affine.absorb_quantized import is_quantized
 from normdeploy.rewrite.affine.constant import (
     array_of,
     contracted,
@@ -64,7 +65,9 @@ def _replace(region: Region, node: ir.Node, operands: list[ir.Value | None], tot
     else:
         factor = operands[1] if is_constant(operands[1]) else operands[0]
         assert factor is not None
-        dtype = dtype_of(factor)
+        dtype = dtype_of(factor) if is_constant(factor) else node.outputs[0].dtype
+        if dtype is None:
+            raise TypeError(f"Gemm {node.name!r} has no type; expected a typed result")
         stem = str(factor.name).removesuffix(".weight")
         new = region.constant(lambda: value, value.shape, dtype, name=f"{stem}.bias")
     return region.replace(node, [*operands, new], attributes=attributes)
@@ -72,7 +75,7 @@ def _replace(region: Region, node: ir.Node, operands: list[ir.Value | None], tot
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
     """Absorb a map behind the Gemm."""
-    del index, search
+    del index
     addend = optional(node, 2)
     if addend is not None and not is_constant(addend):
         return Refusal(f"the addend C of {describe(node)} is computed at run time", node)
@@ -80,6 +83,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
         return Refusal(f"it varies along both axes of {describe(node)}", node)
     wanted = [0] if 0 in mapping.scale_axes else [1] if 1 in mapping.scale_axes else [1, 0]
     taking = [operand for operand in wanted if is_constant(required(node, operand))]
+    taking = taking or [operand for operand in wanted if is_quantized(required(node, operand))]
     if not taking:
         return Refusal(f"the weight of {describe(node)} is computed at run time", node)
     operand = taking[0]
@@ -87,6 +91,8 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     factor = _oriented(node, operand, mapping.scale)
     total = None if mapping.no_shift and addend is None else _trim(mapping(_addend(node)), addend)
 
+    if is_quantized(factor_value):
+        return _behind_quantized(node, operand, AffineMap.of(factor, 0.0, 2), total, search)
     if not fits(dtype_of(factor_value), lambda: array_of(factor_value) * factor) or (
         total is not None and not fits(dtype_of(factor_value), lambda: total)
     ):
@@ -100,6 +106,22 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
 
     extra = (0.0 if mapping.no_scale else copy_cost(factor_value, node)) + copy_cost(addend, node)
     return BackwardPlan(build, (node,), (node,), extra)
+
+
+def _behind_quantized(
+    node: ir.Node, operand: int, factor: AffineMap, total: Array | None, search: Backward
+) -> BackwardPlan | Refusal:
+    """Let a weight stored in integers take the scale; ``total`` is the new beta C."""
+    plan = search.into(required(node, operand), factor, node)
+    if isinstance(plan, Refusal):
+        return plan
+
+    def build(region: Region) -> ir.Value:
+        operands: list[ir.Value | None] = [node.inputs[0], node.inputs[1]]
+        operands[operand] = plan.build(region)
+        return _replace(region, node, operands, total).outputs[0]
+
+    return BackwardPlan(build, (*plan.old, node), (node,), plan.cost + copy_cost(optional(node, 2), node))
 
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:

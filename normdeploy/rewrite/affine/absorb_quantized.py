@@ -4,7 +4,7 @@ w = d (q - z): s w = (|s| d) (q' - z), with q' = q where s > 0 and q' = 2 z - q 
 rounded but the steps, once. One step for the whole tensor becomes one per channel where s varies along one axis.
 
 Conv and ConvTranspose with such a weight take a map behind them over: the weight takes s, a float bias b becomes
-s b + t, an absent one t; a quantized bias takes s like the weight. MatMul asks its operands by itself.
+s b + t, an absent one t; a quantized bias takes s like the weight. MatMul and Gemm ask for themselves.
 
 Refused:
 - what is dequantized is computed at run time (activations: the map would change what was rounded);

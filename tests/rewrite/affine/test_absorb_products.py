@@ -222,7 +222,7 @@ NORMS = {
 def test_behind_a_norm(graph, fold, kind, bias):
     """The Transpose keeps the map from being recognised as part of the norm itself."""
     rng = np.random.default_rng(0)
-    g = graph(opset=23)
+    g = graph(dtype=np.float32, opset=23)  # in float64 an InstanceNormalization is lowered to what has a kernel
     layer = kind != "InstanceNormalization"
     operands = [rng.normal(size=4)]
     if not layer or (bias and kind == "LayerNormalization"):
@@ -234,7 +234,7 @@ def test_behind_a_norm(graph, fold, kind, bias):
     if kind != "RMSNormalization":
         y = g.op("Add", y, rng.normal(size=shape))
     g.output(y)
-    result = fold(g).agree(g.feeds(rng, N=2), 1e-6)
+    result = fold(g).agree(g.feeds(rng, N=2), 2e-5)
     assert result.ops == {kind: 1, "Transpose": 1}
     assert [row.action for row in result.ledger if row.kind == "affine map"] == ["folded"]
 
@@ -260,10 +260,10 @@ def test_one_scale_in_front_of_a_layer_norm_goes_into_epsilon(graph, fold, scale
 
 def test_a_bias_in_front_of_an_instance_norm_is_dead(graph, fold):
     rng = np.random.default_rng(0)
-    g = graph()
+    g = graph(dtype=np.float32)
     x = g.op("Add", g.input("x", ["N", 3, 8]), rng.normal(size=(3, 1)))
     g.output(g.op("InstanceNormalization", x, rng.normal(size=3), rng.normal(size=3)))
-    assert fold(g).agree(g.feeds(rng, N=2), 1e-6).ops == {"InstanceNormalization": 1}
+    assert fold(g).agree(g.feeds(rng, N=2), 2e-5).ops == {"InstanceNormalization": 1}
 
 
 def test_in_front_of_a_norm_refusals(graph, fold):

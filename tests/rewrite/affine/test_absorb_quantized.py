@@ -57,6 +57,20 @@ def test_behind_a_product(graph, fold, seed, per_column, unsigned):
     assert result.ops == {"DequantizeLinear": 1, "MatMul": 1}
 
 
+@given(SEED, st.booleans(), st.booleans(), st.booleans())
+def test_behind_a_gemm(graph, fold, seed, per_channel, transposed, with_addend):
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float32, opset=19)
+    shape, axis = ((6, 4), 0) if transposed else ((4, 6), 1)
+    operands = [weight(g, rng, shape, axis=axis if per_channel else None)]
+    if with_addend:
+        operands.append(rng.normal(size=6))
+    y = g.op("Gemm", g.input("x", ["N", 4]), *operands, transB=int(transposed), alpha=0.5, beta=2.0)
+    g.output(g.batch_norm(y, 6, rng))
+    result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+    assert result.ops == {"DequantizeLinear": 1, "Gemm": 1}
+
+
 def test_a_quantized_bias_takes_a_scale(graph, fold):
     rng = np.random.default_rng(0)
     g = graph(dtype=np.float32, opset=19)
