@@ -35,7 +35,7 @@ _CHECK_TONES: dict[str, Tone] = {
 }
 _LEADS = {
     "pass": "The file computes what its reference computes, and every check could have failed.",
-    "weak": "No float64 reference could be run: equality was judged by float32 runs alone.",
+    "weak": "The reference could not be run in float64, or has no graph: the verdict rests on less than a pass does.",
     "not-exercised": "No difference was found, but at least one check could not have failed.",
     "fail": "The file does not compute what its reference computes.",
     "error": "The verification could not be finished.",

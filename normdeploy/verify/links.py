@@ -48,6 +48,10 @@ def check_links(context: Context) -> None:
     context.facts["chain"] = False
     if context.evaluator is None:
         return
+    if not context.reference.has_truth:
+        context.facts["traced"] = False
+        context.not_checked.append("the traced graph against the module in float64 (the module does not run in it)")
+        return
     constants = _stored_constants(context)
     moved = _moved_graphs(context, constants)
     recomputed = None if context.derived is None else Evaluator(context.derived)

@@ -125,6 +125,35 @@ class EagerReference:
         self.written |= mode.written
 
 
+class TracedReference:
+    """A module that runs in its own precision only: its traced graph in float64 stands for its truth.
+
+    Args:
+        module: the module, with a graph.
+    """
+
+    has_truth = False
+
+    def __init__(self, module: EagerReference) -> None:
+        assert module.graph is not None
+        self._module = module
+        self._evaluator = Evaluator(module.graph)
+        self.name = module.name
+        self.graph: ir.Model | None = module.graph
+
+    def ready(self) -> AbstractContextManager[Any]:
+        """Prepare the module."""
+        return self._module.ready()
+
+    def truth(self, feeds: Feeds) -> list[Any]:
+        """Return the traced graph's outputs in float64."""
+        return list(run_evaluator(self._evaluator, feeds).values())
+
+    def native(self, feeds: Feeds) -> list[Any]:
+        """Return the module's outputs in its own precision."""
+        return self._module.native(feeds)
+
+
 class GraphReference:
     """An ONNX graph: float64 through the evaluator, its own precision through onnxruntime without optimization.
 

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import Tensor, nn
 
 from normdeploy.errors import GraphError
+from normdeploy.export.trace import trace
+from normdeploy.graph import save_graph
+from normdeploy.rewrite import rewrite
 from normdeploy.verify import verify
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.sides import EagerReference, Refused
@@ -104,3 +109,25 @@ def test_a_mistake_of_ours_is_not_swallowed(small: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(NoisyGraph, "spread", broken)
     with pytest.raises(IndexError, match="ours"):
         small.verdict(small.folded, level="quick")
+
+
+class SinglePrecision(Norm):
+    """Stops in any precision but its own, as code around a kernel of one dtype does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("float32 only")
+        return super().forward(x)
+
+
+def test_a_module_without_a_float64_run_is_judged_by_its_traced_graph_and_weakly(tmp_path: Path):
+    model, x = SinglePrecision().eval(), torch.randn(3, 4)
+    path = save_graph(rewrite(trace(model, x).model).model.clone(), tmp_path / "net.onnx")
+    verdict = verify(model, path, args=x, level="quick")
+    assert verdict.status == "weak", verdict.summary()
+    assert "does not run in float64 (TypeError: float32 only): its traced graph" in verdict.reasons[0]
+    proto = onnx.load(str(path))
+    tensor = next(t for t in proto.graph.initializer if tuple(t.dims) == (3,))
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.001), tensor.name))
+    onnx.save(proto, str(path))
+    assert verify(model, path, args=x, level="quick").status == "fail"
