@@ -29,7 +29,7 @@ from normdeploy.report.pictures import before_after_bars, latency_bars
 
 VERDICT_WORDS = {
     "pass": "Proven equal: the logic in float64, the rounding in float32, and every check could have failed.",
-    "weak": "No float64 reference could be run; equality was judged against a spread of float32 runs.",
+    "weak": "The reference could not be run in float64, or has no graph; the verdict rests on less than a pass does.",
     "not-exercised": "No difference was found, but at least one check could not have failed.",
     "fail": "Not equal to the reference; no file was written.",
     "error": "The verification could not be finished; no file was written.",
