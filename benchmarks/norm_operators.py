@@ -182,12 +182,12 @@ def last_axis(rounds: int) -> None:
                 ),
                 "the same, a product for the division (6)": (
                     20,
-                    "z, m, i = LayerNormalization <axis = -1, epsilon = 1e-30> (x, g) t = Mul(i, e6) "
+                    "z, m, i = LayerNormalization <axis = -1, epsilon = 1e-36> (x, g) t = Mul(i, e6) "
                     "f = Add(t, one) k = Reciprocal(f) r = Mul(z, k) y = Add(r, b)",
                 ),
                 "LayerNormalization and its 1/s (5)": (
                     20,
-                    "z, m, i = LayerNormalization <axis = -1, epsilon = 1e-30> (x, g) t = Mul(i, e6) "
+                    "z, m, i = LayerNormalization <axis = -1, epsilon = 1e-36> (x, g) t = Mul(i, e6) "
                     "f = Add(t, one) r = Div(z, f) y = Add(r, b)",
                 ),
             },

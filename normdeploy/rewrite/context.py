@@ -14,6 +14,9 @@ from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import FLOATS, evaluate_alike, evaluate_region
 from normdeploy.rewrite.ledger import Ledger
 
+STATISTIC = "normdeploy.statistic"
+"""Node metadata key of what a normalization computes on its statistics: no affine map of the user's."""
+
 RMS_OPSET = 23
 """The operator set that has RMSNormalization."""
 

@@ -29,7 +29,7 @@ from normdeploy.rewrite.affine.node import (
     written_of,
 )
 from normdeploy.rewrite.affine.plan import drop_if_unread
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.context import STATISTIC, RewriteContext
 
 
 class RecogniseAffine(ir.passes.InPlacePass):
@@ -51,7 +51,7 @@ class RecogniseAffine(ir.passes.InPlacePass):
         for graph in model.graphs():
             skip = activation.parts(graph)
             for node in list(graph):
-                if node in skip or is_bias(node):
+                if node in skip or is_bias(node) or STATISTIC in node.metadata_props:
                     continue
                 found = match(node)
                 if found is None:

@@ -53,7 +53,7 @@ def _spell(model: ir.Model, graph: ir.Graph, node: ir.Node) -> None:
     data = x if dtype in _WIDE else builder.op("Cast", [x], to=int(ir.DataType.FLOAT))
     square = builder.op("Pow", [data, builder.constant("two", np.array(2.0))])
     mean = builder.op("ReduceMean", [square, builder.integers("axes", axes)], keepdims=1)
-    root = builder.op("Sqrt", [builder.op("Add", [mean, builder.constant("epsilon", np.array(epsilon))])])
+    root = builder.op("Sqrt", [builder.statistic("Add", [mean, builder.constant("epsilon", np.array(epsilon))])])
     normal = builder.op("Div", [data, root])
     if dtype not in _WIDE:
         normal = builder.op("Cast", [normal], to=int(dtype))

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor
+from normdeploy.rewrite.context import STATISTIC
 
 
 class Builder:
@@ -47,6 +48,12 @@ class Builder:
         value = self.op(op_type, inputs, **attributes)
         value.type = ir.TensorType(dtype)
         self.small.add(self.nodes[-1])
+        return value
+
+    def statistic(self, op_type: str, inputs: list[ir.Value]) -> ir.Value:
+        """Append a node that computes on statistics, one number per block."""
+        value = self.op(op_type, inputs)
+        self.nodes[-1].metadata_props[STATISTIC] = "1"
         return value
 
     def constant(self, role: str, values: npt.NDArray[np.float64]) -> ir.Value:

@@ -36,7 +36,7 @@ from normdeploy.rewrite.recognise.hypothesis import Array, Blocks, Norm
 
 Dim = int | ir.SymbolicDim
 
-TINY = 1e-30
+TINY = 1e-36
 """Epsilon where there is none to add: small enough to be nothing, large enough for float32."""
 
 
@@ -191,8 +191,8 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
 
 def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) -> ir.Value:
     """Epsilon added to the standard deviation s, last axes: with z = g (x - m) / s and 1/s from LayerNormalization,
-    g (x - m) / (s + e) = z / (1 + e (1/s)); three passes over data. Its own epsilon, 1e-30, is there for constant rows
-    (s = 0, z = 0) and is 1e-18 of e squared for an e of 1e-6."""
+    g (x - m) / (s + e) = z / (1 + e (1/s)); three passes over data. Its own epsilon, 1e-36, is there for constant rows
+    (s = 0, z = 0) and is 1e-24 of e squared for an e of 1e-6."""
     axis = norm.blocks.axes[0]
     ones = np.ones((1,) * len(dims))
     scale, plain = _full(norm.scale, axis, dims), _full(ones, axis, dims)
@@ -201,10 +201,10 @@ def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
     inputs = [x, builder.constant("scale", plain if scale is None else scale)]
     normal = builder.op("LayerNormalization", inputs, outputs=3, axis=axis - len(dims), epsilon=TINY)
     inverse = builder.nodes[-1].outputs[2]
-    part = builder.op("Mul", [inverse, builder.constant("epsilon", np.array(norm.epsilon))])
-    divisor = builder.op("Add", [part, builder.constant("unit", np.array(1.0))])
+    part = builder.statistic("Mul", [inverse, builder.constant("epsilon", np.array(norm.epsilon))])
+    divisor = builder.statistic("Add", [part, builder.constant("unit", np.array(1.0))])
     # a reciprocal per row and a product: a division of every element is slower
-    result = builder.op("Mul", [normal, builder.op("Reciprocal", [divisor])])
+    result = builder.op("Mul", [normal, builder.statistic("Reciprocal", [divisor])])
     return builder.affine(norm.scale if scale is None else ones, norm.shift, result)
 
 
@@ -217,12 +217,12 @@ def _emit_steps(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
         centred = builder.op("Sub", [x, builder.op("ReduceMean", [x, where], keepdims=1)])
     variance = builder.op("ReduceMean", [builder.op("Mul", [centred, centred]), where], keepdims=1)
     if norm.correction:
-        variance = builder.op("Mul", [variance, _unbiased_ratio(norm, x, builder)])
+        variance = builder.statistic("Mul", [variance, _unbiased_ratio(norm, x, builder)])
     epsilon = builder.constant("epsilon", np.array(norm.epsilon))
     if norm.outside:
-        divisor = builder.op("Add", [builder.op("Sqrt", [variance]), epsilon])
+        divisor = builder.statistic("Add", [builder.op("Sqrt", [variance]), epsilon])
     else:
-        divisor = builder.op("Sqrt", [builder.op("Add", [variance, epsilon]) if norm.epsilon else variance])
+        divisor = builder.op("Sqrt", [builder.statistic("Add", [variance, epsilon]) if norm.epsilon else variance])
     return builder.affine(norm.scale, norm.shift, builder.op("Div", [centred, divisor]))
 
 

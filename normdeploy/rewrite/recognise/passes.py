@@ -10,7 +10,7 @@ import onnx_ir.passes.common as common_passes
 import torch
 
 from normdeploy.graph import FLOATS, WHERE, module_path
-from normdeploy.rewrite.context import RMS_OPSET, TOLERANCE, RewriteContext
+from normdeploy.rewrite.context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.opset import raise_opset
 from normdeploy.rewrite.recognise.batch import REASON, in_training_mode, over_the_batch
@@ -103,6 +103,8 @@ class RecogniseNorms(ir.passes.InPlacePass):
         if outcome.handled & set(inside):
             return False
         reason = self._why_not(model, found)
+        if reason:
+            _mark_statistics(found, inside)
         row = kept_row(seed, found, reason) if reason else self._replace(model, seed, found, outcome)
         outcome.add(row, inside)
         return not reason
@@ -141,6 +143,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
             for node in inside:
                 if node.op_type in NORMS:
                     node.metadata_props[WHERE] = where
+            _mark_statistics(found, inside)
             return fused_row(where, found, inside, note, spelled=spelled)
         builder = Builder(free_stem(model, y.name or "norm"), region.x.dtype or ir.DataType.FLOAT)
         result = emit(norm, region.x, builder, instance=found.instance)
@@ -184,6 +187,14 @@ class RecogniseNorms(ir.passes.InPlacePass):
             tolerance=TOLERANCE + rounding,
             feeds=feeds,
         )
+
+
+def _mark_statistics(found: Found, inside: list[ir.Node]) -> None:
+    """Mark what is computed on statistics of a norm that stays as it is written: no affine map of its own."""
+    shape = found.region.x.shape
+    for node in inside:
+        if node.op_type not in NORMS and node.outputs[0].shape not in (None, shape):
+            node.metadata_props[STATISTIC] = "1"
 
 
 def _same_operators(left: list[ir.Node], right: list[ir.Node]) -> bool:

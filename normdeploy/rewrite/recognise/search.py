@@ -143,6 +143,7 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
     if core is None:
         return Missed(region, alive[-1][0], "its blocks of statistics or its epsilon have no form we know")
     solved = [(row[0], affine_from(row[1], row[2], p, core)) for row in alive]
+    last = alive[-1]
     del results, rows, alive
     hopeful = [(value, norm) for value, norm in solved if norm is not None]
     distances = _distances(probe, hopeful, rng)
@@ -154,6 +155,9 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
             if not chain and collapsed.scale.size == 1:
                 bare = float(collapsed.scale.reshape(-1)[0])
             chain.append(Found(region, value, collapsed, bare))
+    whole = None if chain and chain[-1].y is last[0] else _with_its_own_core(probe, last, p, core, rng)
+    if whole is not None and (not chain or region.extends(chain[-1].y, whole.y)):
+        chain.append(whole)
     for found in reversed(chain):
         elsewhere = found if probe.static else _elsewhere(found, probe, rng)
         if elsewhere is not None:
@@ -162,6 +166,23 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
         return Missed(region, chain[-1].y, "what it computes changes with the size of a dynamic dimension")
     nearest = min(distances, default=float("inf"))
     return Missed(region, solved[-1][0], f"the nearest normalization differs by {nearest:.1e} times what is allowed")
+
+
+def _with_its_own_core(
+    probe: Probe, last: tuple[ir.Value, Array, Array, Array, Array], p: Array, known: Core, rng: np.random.Generator
+) -> Found | None:
+    """Return the furthest value as a normalization of its own: one around an operator may have another epsilon.
+
+    So it is with epsilon outside the root, written as LayerNormalization and what its 1/s repairs.
+    """
+    core = _solve_core(probe, last[0], p)
+    if core is None or core == known:
+        return None
+    norm = affine_from(last[1], last[2], p, core)
+    if norm is None or _distances(probe, [(last[0], norm)], rng)[0] > 1.0:
+        return None
+    collapsed = _collapse(norm, last[0])
+    return None if collapsed is None else Found(probe.region, last[0], collapsed)
 
 
 def _distances(probe: Probe, hopeful: list[tuple[ir.Value, Norm]], rng: np.random.Generator) -> list[float]:

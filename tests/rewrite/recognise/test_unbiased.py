@@ -130,6 +130,23 @@ def test_a_group_with_epsilon_outside_the_root_takes_the_short_form():
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("function", [rows_outside, groups_outside], ids=["rows", "groups"])
+def test_a_short_form_from_a_file_is_recognised_as_what_it_is(function):
+    """Folding a file of ours again changes nothing and says the same of it."""
+    torch.manual_seed(0)
+    shape = (2, 5, C) if function is rows_outside else (2, C, 4, 5)
+    first = rewrite(trace(Function(function), torch.randn(shape)).model)
+    stripped = ir.from_proto(ir.to_proto(first.model))
+    for node in stripped.graph:
+        node.metadata_props.clear()
+    again = rewrite(stripped)
+    assert kinds(again.model) == kinds(first.model)
+    (row,) = [row for row in again.ledger if "Normalization" in row.kind]
+    assert row.detail["outside"]
+    count = C if function is rows_outside else C // 3 * 20
+    assert row.detail["epsilon"] == pytest.approx(1e-3 * np.sqrt((count - 1) / count), rel=1e-6)
+
+
 def test_what_changes_with_a_size_in_no_known_way_is_kept_with_that_reason():
     def odd(x, g):
         return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-3 * x.shape[-1]).sqrt()
