@@ -141,9 +141,11 @@ class Plan:
             time = "" if trial.latency is None else f"{trial.latency['median_s'] * 1e3:.3g} ms"
             ratio = "" if trial.ratio is None else f"{trial.ratio['value']:.2f}x"
             loss = ", ".join(f"{key} {value:.2g}" for key, value in (trial.loss or {}).items() if " " not in key)
-            reason = "" if trial.reason in ("", "slower") else f": {trial.reason}"
-            status = "slower" if trial.status == "accepted" else trial.status
-            lines.append(f"  {status:<8} {time:>9} {ratio:>7}  {loss:<14} {trial.name}{reason.replace('slower: ', '')}")
+            word, reason = str(trial.status), trial.reason
+            if word == "accepted":  # the plan's word for: within the budget, and not the fastest
+                word, _, reason = reason.partition(": ")
+            name = f"{trial.name}: {reason}" if reason else trial.name
+            lines.append(f"  {word:<8} {time:>9} {ratio:>7}  {loss:<14} {name}")
         return "\n".join(lines)
 
     @property

@@ -83,3 +83,15 @@ def test_lower_precision_has_to_beat_float32_too(contest):
     times = dict(STEADY) | {"int8": [1.49, 1.51] * 20}
     name, _ = contest(_three(), times)
     assert name == "float32"
+
+
+def test_a_gain_that_noise_hides_is_called_unclear_and_not_slower():
+    base, fast, slow = _entry(UNTUNED, "float32", 1.0), _entry("int8", "int8", 0.5), _entry("float16", "float16", 1.1)
+    fast.ratio = {"value": 0.5, "low": 0.2, "high": 1.3}
+    trial = fast.to_trial(base, Path("net.onnx"), Path("net.onnx"))
+    assert (trial.status, trial.reason) == (
+        "accepted",
+        "unclear: 0.20 to 1.30 of the untuned model's time; tune again when the machine is less busy",
+    )
+    assert slow.to_trial(base, Path("net.onnx"), Path("net.onnx")).reason == "slower"
+    assert base.to_trial(base, Path("net.onnx"), Path("net.onnx")).status == "chosen"

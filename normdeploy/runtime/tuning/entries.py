@@ -11,6 +11,7 @@ from normdeploy.runtime.tuning.candidates import Candidate
 from normdeploy.runtime.tuning.judge import Outcome
 
 HOPELESS = 5.0  # times the untuned model's time: not timed in every round
+LITTLE = 0.95  # a gain smaller than this is not worth a word or another look
 
 
 @dataclass(eq=False)
@@ -48,21 +49,26 @@ class Entry:
         """Its time over the untuned model's; infinite where it was not timed in rounds."""
         return self.ratio["value"] if self.ratio else float("inf")
 
-    def to_trial(self, chosen: bool, model: Path, file: Path) -> Trial:
+    def to_trial(self, winner: Entry, model: Path, file: Path) -> Trial:
         """Return the row of the plan file.
 
         Args:
-            chosen: whether it won.
+            winner: the entry that won.
             model: the model under tuning.
             file: where the winner's file lies; other variants are not kept.
         """
         status: Status
+        chosen = self is winner
         if self.outcome is None:
             status, reason = "failed", self.failure
         elif not self.outcome.accepted:
             status, reason = "rejected", self.outcome.reason
         elif chosen:
             status, reason = "chosen", ""
+        elif self.ratio and self.relative < LITTLE * winner.relative:
+            interval = f"{self.ratio['low']:.2f} to {self.ratio['high']:.2f}"
+            status = "accepted"
+            reason = f"unclear: {interval} of the untuned model's time; tune again when the machine is less busy"
         else:
             glance = f": more than {HOPELESS:.0f} times the untuned model at first glance" if self.hopeless else ""
             status, reason = "accepted", f"slower{glance}"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from normdeploy.runtime.latency import Latency, measure_latency
-from normdeploy.runtime.tuning.entries import Entry
+from normdeploy.runtime.tuning.entries import LITTLE, Entry
 
 BLOCK, PAUSE = 5, 0.02  # lets threads that spin between calls show their gain without disturbing the others
 _FINALISTS = 3
 _PASSES = 3
-_LITTLE = 0.95  # a gain smaller than this is not worth another pass
 
 Opener = Callable[[Entry], Callable[[], object]]
 
@@ -64,5 +63,5 @@ def _winner(finalists: Sequence[Entry], base: Entry, exact: Entry) -> tuple[Entr
         gain = fastest.latency.ratio(simpler.latency)
         worth = simpler is base or (simpler.ratio is not None and simpler.ratio["high"] < 1)
         if gain.high >= 1 and worth:
-            return simpler, gain.value > _LITTLE
+            return simpler, gain.value > LITTLE
     return fastest, True

@@ -378,7 +378,7 @@ class _Search:
         if winner.candidate.file != self.model:
             file = self.model.with_name(f"{self.model.stem}.{winner.candidate.precision}.onnx")
             shutil.copyfile(winner.candidate.file, file)
-        trials = [entry.to_trial(entry is winner, self.model, file) for entry in self.entries]
+        trials = [entry.to_trial(winner, self.model, file) for entry in self.entries]
         trials.sort(key=lambda trial: (trial.status != "chosen", trial.ratio["value"] if trial.ratio else float("inf")))
         plan = Plan(
             model=self.model.name,
