@@ -13,6 +13,7 @@ libraries hold before the network is made, over the bytes of the weights; the ne
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import sys
 import tempfile
@@ -74,7 +75,7 @@ class Block(nn.Module):
 
 
 def stack(parameters: float, width: int) -> nn.Module:
-    depth = max(1, round(parameters / (8 * width * width)))
+    depth = math.ceil(parameters / (8 * width * width))
     return nn.Sequential(*(Block(width) for _ in range(depth)), nn.LayerNorm(width)).eval()
 
 

@@ -60,7 +60,7 @@ def nonfinite_problems(truth: Array, eager: Array, got: Array, name: str) -> tup
     if finite.all():
         return failures, notes, finite
     limit = float(np.finfo(np.float32).max) if got.dtype == np.float32 else np.inf
-    rounded = np.where(np.abs(y) > limit, np.sign(y) * np.inf, y)
+    rounded = np.where(np.abs(y) > limit, np.copysign(np.inf, y), y)
     like_truth = _same_kind(rounded, o)
     like_eager = _same_kind(e, o)
     bad = ~finite & ~like_truth & ~like_eager
