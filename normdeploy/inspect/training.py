@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError
+from normdeploy.export.flags import training_flags
 from normdeploy.export.forward import split_arguments
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.inspect.findings import Finding
@@ -94,7 +95,10 @@ def _batch(site: StatisticsSite, x: Tensor, size: int, *, cut: bool) -> Tensor:
 def _run(model: nn.Module, site: StatisticsSite, batch: Tensor, kept: list[float]) -> tuple[int, Tensor]:
     """Run one layer in training mode; return n and slope times sqrt(v) per channel; append what it keeps."""
     averaged = site.axes or ()
+    flags = list(training_flags(site.owner))  # modes under other names, as the user handed them over
     with evaluation_mode(model), torch.enable_grad():  # on leaving, everything is what it was
+        for flag in flags:
+            setattr(site.owner, flag.name, flag.value)
         if isinstance(site.owner, nn.Module):
             set_mode(site.owner, True)
         elif hasattr(site.owner, "training"):

@@ -45,7 +45,24 @@ class Outside(nn.Module):
         return (x - self.running_mean) / (self.running_var.sqrt() + 1e-3)
 
 
+class ByWord(by_hand.B1):
+    """B1 whose mode is a word, and which has no ``training``."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        del self.training
+        self.mode = "train"
+
+    def __call__(self, x):
+        self.training = self.mode == "train"
+        try:
+            return super().__call__(x)
+        finally:
+            del self.training
+
+
 CASES = {
+    "a mode under another name": (lambda: Holder(ByWord(4)), (8, 6), (1, 1)),
     "B1": (lambda: Holder(by_hand.B1(4)), (8, 6), (1, 1)),
     "B2": (lambda: Holder(by_hand.B2(4)), (8, 6), (1, 1)),
     "B4": (lambda: Holder(by_hand.B4(4, 2)), (8, 6), (0, 0)),
