@@ -312,11 +312,13 @@ def _zoo() -> Numerics:
         yield name, lambda seed, make=make, inputs=inputs: made(seed, make, inputs)
 
 
-def measure_numerics(seeds: int, *, zoo: bool) -> None:
+def measure_numerics(seeds: int, *, zoo: bool, only: list[str]) -> None:
     print(
         f"{'model':20} {'eager RMS':>10} {'folded RMS':>11} {'folded/eager':>13} {'(range)':>14} {'folded/traced':>14}"
     )
     for name, make in _zoo() if zoo else _reference_models():
+        if only and name not in only:
+            continue
         rows = [_errors(*make(seed), seed) for seed in range(seeds)]
         eager, folded = (statistics.median(row[index] for row in rows) for index in (0, 2))
         ratios = sorted(row[2] / row[0] for row in rows)
@@ -334,6 +336,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000, help="length of the longest chain")
     parser.add_argument("--repeat", type=int, default=3, help="repetitions of a timing")
     parser.add_argument("--zoo", action="store_true", help="numerics of published architectures (extra: zoo)")
+    parser.add_argument("--only", nargs="*", default=[], help="names of the models for numerics; all by default")
     parser.add_argument("--seeds", type=int, default=5, help="draws of inputs (and weights of the zoo) for numerics")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -345,7 +348,7 @@ def main() -> None:
         "time": lambda: measure_time(chosen.repeat),
         "growth": lambda: measure_growth(chosen.nodes),
         "memory": measure_memory,
-        "numerics": lambda: measure_numerics(chosen.seeds, zoo=chosen.zoo),
+        "numerics": lambda: measure_numerics(chosen.seeds, zoo=chosen.zoo, only=chosen.only),
     }
     for what in chosen.what:
         print(f"\n{what}")

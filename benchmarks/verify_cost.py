@@ -1,6 +1,6 @@
 """What a default verdict costs: seconds per stage for a ResNet-50, memory over weights for a large network.
 
-    python benchmarks/verify_cost.py [--full] [--threads 2] [resnet] [large]
+    python benchmarks/verify_cost.py [--full] [--threads 2] [--parameters N] [--width W] [resnet] [large]
 
 ``resnet``: a ResNet-50 (transformers' ResNetModel with its default layout, random weights settled on random images) at
 224x224, or with smaller images without --full. Stages of the verdict in seconds.
@@ -151,13 +151,16 @@ def main() -> int:
     arguments.add_argument("which", nargs="*", choices=["resnet", "large"], default=["resnet", "large"])
     arguments.add_argument("--full", action="store_true")
     arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--parameters", type=float, help="of large; 1e9 with --full, 3e7 without")
+    arguments.add_argument("--width", type=int, help="of large; 4096 with --full, 512 without")
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         if "resnet" in options.which:
             cost_of_resnet(Path(folder), 224 if options.full else 64)
         if "large" in options.which:
-            cost_of_large(Path(folder), 1e9 if options.full else 3e7, 4096 if options.full else 512)
+            parameters, width = (1e9, 4096) if options.full else (3e7, 512)
+            cost_of_large(Path(folder), options.parameters or parameters, options.width or width)
     return 0
 
 
