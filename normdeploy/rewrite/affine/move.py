@@ -2,8 +2,9 @@
 
 For each Affine node, in graph order: ask everything in front of it (:class:`Backward`), then everything behind it
 (:class:`Forward`). A plan is committed if it costs less than the pass it removes. Each commit removes an Affine node,
-so the number of maps falls and the pass ends. A map that was composed with another is asked again; after a round with
-changes the rest is asked once more, because a reader that blocked a value may be gone.
+so the number of maps falls and the pass ends; or, where the whole has to stay, it takes one half of the map away
+(:mod:`.halves`), which happens once. A map that was composed with another is asked again; after a round with changes
+the rest is asked once more, because a reader that blocked a value may be gone.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.halves import Half, best_half
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import (
     adopt_origins,
     affine_map,
     is_affine,
+    new_affine,
     origins_of,
+    reason_of,
     set_reason,
+    set_taken,
     settle,
 )
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
@@ -80,16 +85,15 @@ class MoveAffine(ir.passes.InPlacePass):
             return self._commit(graph, node, back)
         ahead = Forward(TABLE, graph).through(result, mapping)
         options = [plan for plan in (back, ahead) if not isinstance(plan, Refusal)]
-        if not options:
-            assert isinstance(back, Refusal)
-            assert isinstance(ahead, Refusal)
+        best = min(options, key=lambda plan: plan.cost, default=None)
+        if best is not None and best.cost < saved:
+            return self._commit(graph, node, best)
+        if isinstance(back, Refusal) and isinstance(ahead, Refusal):
             set_reason(node, f"{ahead.reason}; {back.reason}")
-            return None
-        best = min(options, key=lambda plan: plan.cost)
-        if best.cost >= saved:
+        else:
             set_reason(node, "absorbing it would copy or compute more than the pass over its tensor that it saves")
-            return None
-        return self._commit(graph, node, best)
+        half = best_half(graph, node, mapping)
+        return None if half is None else self._commit_half(graph, node, half)
 
     def _backward(self, graph: ir.Graph, node: ir.Node, source: ir.Value, mapping: AffineMap) -> BackwardPlan | Refusal:
         """Search for one reader at a time; where a shared value was in the way, for all its readers at once."""
@@ -99,6 +103,34 @@ class MoveAffine(ir.passes.InPlacePass):
             together = Backward(TABLE, graph, joint=True).plan(source, mapping, node)
             return found if isinstance(together, Refusal) else together
         return found
+
+    def _commit_half(self, graph: ir.Graph, node: ir.Node, half: Half) -> list[ir.Node] | None:
+        """Move one half of a map; the other stays in an Affine that answers for the row."""
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        region = Region(graph)
+
+        def rest_of(x: ir.Value) -> ir.Node:
+            rest = new_affine(graph, x, half.rest, like=node, origins=origins_of(node))
+            return region.adopt(rest, after=node)
+
+        if isinstance(half.plan, BackwardPlan):
+            region.before = [*half.plan.old, node]
+            rest = rest_of(half.plan.build(region))
+            region.same(result, rest.outputs[0])
+        else:
+            region.before = [node, *half.plan.old]
+            rest = rest_of(source)
+            half.plan.build(region, rest.outputs[0])
+        takers = ", ".join(dict.fromkeys(module_path(taker) for taker in half.plan.into))
+        try:
+            region.commit(self.context, f"{half.name} of an affine map", module_path(node))
+        except GraphError:
+            region.discard()
+            return None
+        set_taken(rest, f"its {half.name} went into {takers}")
+        set_reason(rest, reason_of(node))
+        return []
 
     def _commit(self, graph: ir.Graph, node: ir.Node, plan: BackwardPlan | ForwardPlan) -> list[ir.Node] | None:
         source, result = node.inputs[0], node.outputs[0]

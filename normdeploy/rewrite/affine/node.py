@@ -21,6 +21,7 @@ AFFINE = "Affine"
 _ORIGINS = "normdeploy.origins"
 _WRITTEN = "normdeploy.written"
 _REASON = "normdeploy.reason"
+_TAKEN = "normdeploy.taken"
 _NAMES = "normdeploy.names"
 _COUNTERS = "normdeploy.next"
 
@@ -87,7 +88,13 @@ def set_reason(node: ir.Node, reason: str) -> None:
 
 def reason_of(node: ir.Node) -> str:
     """Return why nothing absorbed this Affine so far; empty if nobody tried."""
-    return str(node.meta.get(_REASON, ""))
+    reason, taken = str(node.meta.get(_REASON, "")), str(node.meta.get(_TAKEN, ""))
+    return "; ".join(part for part in (taken, reason) if part)
+
+
+def set_taken(node: ir.Node, taken: str) -> None:
+    """Remember which half of the map was absorbed, and by what; part of the reason from now on."""
+    node.meta[_TAKEN] = taken
 
 
 def settle(ledger: Ledger, node: ir.Node, action: Action, into: str = "", reason: str = "") -> None:

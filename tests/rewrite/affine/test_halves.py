@@ -1,0 +1,73 @@
+"""Where a map has to stay, its scale or its shift alone may go."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+settings.load_profile("affine")
+SEED = st.integers(0, 2**32 - 1)
+
+
+def channel_last(g, rng, x, channels=6, *, positive=True):
+    scale = rng.uniform(0.5, 2, channels) * (1 if positive else rng.permutation([-1, 1] * (channels // 2)))
+    return g.op("Add", g.op("Mul", x, scale, name="norm"), rng.normal(size=channels))
+
+
+@given(SEED)
+def test_the_scale_goes_through_an_activation_that_stops_the_shift(graph, fold, seed):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    y = g.op("Relu", channel_last(g, rng, g.input("x", ["N", 5, 6])))
+    g.output(g.op("MatMul", y, rng.normal(size=(6, 4)), name="linear"))
+    result = fold(g).kept("its scale went into linear", "the shift is not zero").agree(g.feeds(rng, N=2))
+    assert result.ops == {"Add": 1, "Relu": 1, "MatMul": 1}
+
+
+@given(SEED)
+def test_the_shift_goes_through_a_sum_that_stops_the_scale(graph, fold, seed):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    y = g.op("Add", channel_last(g, rng, g.input("x", ["N", 5, 6])), g.input("z", ["N", 5, 6]), name="sum")
+    g.output(g.op("Add", g.op("MatMul", y, rng.normal(size=(6, 4)), name="linear"), rng.normal(size=4)))
+    result = fold(g).kept("its shift went into linear", "Add 'sum' adds another branch").agree(g.feeds(rng, N=2))
+    assert result.ops == {"Mul": 1, "Add": 2, "MatMul": 1}
+
+
+@given(SEED)
+def test_the_scale_goes_behind_where_the_shift_is_stopped(graph, fold, seed):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    y = g.op("Relu", g.op("MatMul", g.input("x", ["N", 5, 6]), rng.normal(size=(6, 6)), name="linear"))
+    g.output(channel_last(g, rng, y))
+    result = fold(g).kept("its scale went into linear").agree(g.feeds(rng, N=2))
+    assert result.ops == {"MatMul": 1, "Relu": 1, "Add": 1}
+
+
+def test_one_pass_is_not_split(graph, fold):
+    """Along axis 1 a BatchNormalization does both in one pass: a pre-activation norm stays whole."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Relu", g.batch_norm(g.input("x", ["N", 3, 4]), 3, rng, positive=True))
+    g.output(g.op("Conv", y, rng.normal(size=(2, 3, 1)), name="conv"))
+    result = fold(g).kept("the shift is not zero").agree(g.feeds(rng, N=2))
+    assert result.ops == {"BatchNormalization": 1, "Relu": 1, "Conv": 1}
+
+
+def test_neither_half_goes(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    g.output(g.op("Sigmoid", channel_last(g, rng, g.input("x", ["N", 5, 6]), positive=False)))
+    result = fold(g).kept("Sigmoid").agree(g.feeds(rng, N=2))
+    assert result.ops == {"Mul": 1, "Add": 1, "Sigmoid": 1}
+    assert "went into" not in result.reasons
+
+
+def test_a_scale_of_zero_cannot_be_divided_by(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Add", g.op("Mul", g.input("x", ["N", 5, 6]), np.arange(6.0)), rng.normal(size=6))
+    g.output(g.op("MatMul", g.op("Relu", x), rng.normal(size=(6, 4))))
+    result = fold(g).kept("the shift is not zero").agree(g.feeds(rng, N=2))
+    assert result.ops == {"Mul": 1, "Add": 1, "Relu": 1, "MatMul": 1}
