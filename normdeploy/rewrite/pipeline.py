@@ -16,7 +16,7 @@ from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.dropout import RemoveDropout
 from normdeploy.rewrite.ledger import Ledger
-from normdeploy.rewrite.lower import Clean, GuardPads, LowerAffine, LowerNorms, RemoveRoundTrips
+from normdeploy.rewrite.lower import Clean, DropZeroBiases, GuardPads, LowerAffine, LowerNorms, RemoveRoundTrips
 from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.likes import resolve_casts
@@ -89,6 +89,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerAffine(context),
         LowerNorms(),
         RemoveRoundTrips(),
+        DropZeroBiases(),
         GuardPads(),
         Clean(),
     )

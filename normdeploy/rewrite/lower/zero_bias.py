@@ -1,0 +1,35 @@
+"""A bias of zeros leaves its convolution: y + 0 = y, and the runtime adds one array less.
+
+Convolutions (Conv, ConvTranspose) and Gemm whose constant addend holds zeros only lose that input. Gemm's C may be
+wider than the product only by broadcasting, which zeros do not need.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph import ExactTensor, constant_tensor
+from normdeploy.rewrite.affine.plan import drop_if_unread
+
+_BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
+
+
+class DropZeroBiases(ir.passes.InPlacePass):
+    """Take constant addends of zeros out of linear operators."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Look at every linear operator of every graph."""
+        modified = False
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            place = _BIAS.get(node.op_type)
+            if place is None or node.domain not in ("", "ai.onnx") or len(node.inputs) <= place:
+                continue
+            bias = node.inputs[place]
+            tensor = constant_tensor(bias)
+            # what a fold computed is not zero, and evaluating it here would cost what the fold did
+            if bias is None or tensor is None or isinstance(tensor, ExactTensor) or tensor.numpy().any():
+                continue
+            node.resize_inputs(place)
+            drop_if_unread(bias)
+            modified = True
+        return ir.passes.PassResult(model, modified)
