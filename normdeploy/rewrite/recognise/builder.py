@@ -69,11 +69,13 @@ class Builder:
         return self._register(name, ir.tensor(np.array(values, dtype=np.int64), name=name), (len(values),))
 
     def affine(self, scale: npt.NDArray[np.float64], shift: npt.NDArray[np.float64], x: ir.Value) -> ir.Value:
-        """Append scale x + shift, each only where it does something."""
+        """Append scale x + shift, each only where it does something; both broadcast to x."""
+        shape = x.shape
         if np.any(scale != 1.0):
             x = self.op("Mul", [x, self.constant("factor", scale)])
         if np.any(shift != 0.0):
             x = self.op("Add", [x, self.constant("offset", shift)])
+        x.shape = shape
         return x
 
     def _register(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:

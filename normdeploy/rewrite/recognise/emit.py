@@ -96,6 +96,7 @@ def emit(norm: Norm, x: ir.Value, builder: Builder, *, instance: bool = False) -
     if order == list(range(rank)):
         return emit_last(norm, x, builder, dims)
     turned = builder.op("Transpose", [x], perm=order)
+    turned.shape = ir.Shape([dims[axis] for axis in order])
     last = Blocks(tuple(range(rank - len(norm.blocks.axes), rank)))
     moved = replace(norm, blocks=last, scale=norm.scale.transpose(order), shift=norm.shift.transpose(order))
     result = emit_last(moved, turned, builder, [dims[axis] for axis in order])
@@ -141,6 +142,7 @@ def _emit_last(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) -> ir
         inputs.append(builder.constant("shift", shift))
     op_type = "LayerNormalization" if norm.centred else "RMSNormalization"
     result = builder.op(op_type, inputs, axis=axis - len(dims), epsilon=norm.epsilon)
+    result.shape = ir.Shape(dims)
     return builder.affine(ones if scale is not None else norm.scale, none if absorbed else norm.shift, result)
 
 
@@ -183,6 +185,7 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
         shape = builder.op("Shape", [turned])
         shape.type = ir.TensorType(ir.DataType.INT64)
         back = builder.op("Reshape", [normal, shape])
+    back.shape = ir.Shape(ahead)  # what moves the affine behind it looks at shapes
     scaled = builder.affine(norm.scale.transpose(order), norm.shift.transpose(order), back)
     if turned is x:
         return scaled
@@ -205,6 +208,7 @@ def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
     divisor = builder.statistic("Add", [part, builder.constant("unit", np.array(1.0))])
     # a reciprocal per row and a product: a division of every element is slower
     result = builder.op("Mul", [normal, builder.statistic("Reciprocal", [divisor])])
+    result.shape = ir.Shape(dims)
     return builder.affine(norm.scale if scale is None else ones, norm.shift, result)
 
 
@@ -223,7 +227,9 @@ def _emit_steps(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
         divisor = builder.statistic("Add", [builder.op("Sqrt", [variance]), epsilon])
     else:
         divisor = builder.op("Sqrt", [builder.statistic("Add", [variance, epsilon]) if norm.epsilon else variance])
-    return builder.affine(norm.scale, norm.shift, builder.op("Div", [centred, divisor]))
+    result = builder.op("Div", [centred, divisor])
+    result.shape = x.shape
+    return builder.affine(norm.scale, norm.shift, result)
 
 
 def _unbiased_ratio(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
