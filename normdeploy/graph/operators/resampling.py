@@ -6,6 +6,7 @@ between its two neighbours, the border repeated.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,8 @@ def _upsample(call: Call, inputs: Inputs) -> Tensor:
 
 
 def _positions(x: Tensor, axis: int, scale: float) -> Tensor:
-    return torch.arange(int(x.shape[axis] * scale), dtype=torch.float64) / scale
+    size = int(np.float32(x.shape[axis]) * np.float32(scale))  # in the precision that the scale is stored in
+    return torch.arange(size, dtype=torch.float64) / scale
 
 
 def _nearest(x: Tensor, axis: int, scale: float) -> Tensor:
