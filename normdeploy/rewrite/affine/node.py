@@ -35,12 +35,14 @@ class Origin:
         kind: "BatchNormalization" or "affine map".
         site: names of the region's output values in the input graph.
         detail: float64 facts for other rooms.
+        part: it belongs to a normalization that has its own row; it gets one only if it leaves.
     """
 
     where: str
     kind: str
     site: tuple[str, ...]
     detail: dict[str, Any] = field(default_factory=dict, compare=False)
+    part: bool = False
 
     def row(self, action: Action, into: str = "", reason: str = "") -> LedgerRow:
         """Return the ledger row that settles this origin."""
@@ -110,6 +112,8 @@ def settle(ledger: Ledger, node: ir.Node, action: Action, into: str = "", reason
     origins = origins_of(node)
     node.meta[_ORIGINS] = ()
     for index, origin in enumerate(origins):
+        if action == "kept" and origin.part:
+            continue
         if action == "kept" and index > 0:
             ledger.add(origin.row("folded", origins[0].where, "composed with the affine map next to it"))
         else:

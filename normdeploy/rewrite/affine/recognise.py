@@ -29,7 +29,7 @@ from normdeploy.rewrite.affine.node import (
     written_of,
 )
 from normdeploy.rewrite.affine.plan import drop_if_unread
-from normdeploy.rewrite.context import STATISTIC, RewriteContext
+from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC, RewriteContext
 
 
 class RecogniseAffine(ir.passes.InPlacePass):
@@ -75,7 +75,8 @@ class RecogniseAffine(ir.passes.InPlacePass):
                 return True
         elif node.op_type == "Neg":
             return False  # a sign on its own (rotary embeddings) is no normalization
-        origin = Origin(module_path(node), found.kind, (str(node.outputs[0].name),), found.detail)
+        own = OWN_AFFINE in node.metadata_props
+        origin = Origin(module_path(node), found.kind, (str(node.outputs[0].name),), found.detail, part=own)
         affine = new_affine(graph, found.x, found.mapping, like=node, origins=(origin,), written=(step(node, found.x),))
         affine.metadata_props[WHERE] = origin.where
         _swap(graph, node, affine)

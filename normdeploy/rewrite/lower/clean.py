@@ -6,7 +6,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from normdeploy.graph import AFFINE_DOMAIN
-from normdeploy.rewrite.context import STATISTIC
+from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC
 
 
 class Clean(ir.passes.InPlacePass):
@@ -18,7 +18,8 @@ class Clean(ir.passes.InPlacePass):
         for imports in (model.opset_imports, *(graph.opset_imports for graph in model.graphs())):
             imports.pop(AFFINE_DOMAIN, None)
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            node.metadata_props.pop(STATISTIC, None)
+            for key in (STATISTIC, OWN_AFFINE):
+                node.metadata_props.pop(key, None)
         seen: set[str] = set()
         renamed = False
         for node in ir.traversal.RecursiveGraphIterator(model.graph):

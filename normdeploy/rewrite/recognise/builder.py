@@ -7,7 +7,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor
-from normdeploy.rewrite.context import STATISTIC
+from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC
 
 
 class Builder:
@@ -73,8 +73,10 @@ class Builder:
         shape = x.shape
         if np.any(scale != 1.0):
             x = self.op("Mul", [x, self.constant("factor", scale)])
+            self.nodes[-1].metadata_props[OWN_AFFINE] = "1"
         if np.any(shift != 0.0):
             x = self.op("Add", [x, self.constant("offset", shift)])
+            self.nodes[-1].metadata_props[OWN_AFFINE] = "1"
         x.shape = shape
         return x
 
