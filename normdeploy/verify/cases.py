@@ -27,6 +27,11 @@ _TIE_RUNS = 24
 _TIE_AMPLIFICATION = 24.0
 """A decision is a tie if noise of the criterion's own reach (8 times 3 S) can turn it."""
 
+_DOUBTFUL = 4.0
+"""Ratio of error to bound up to which S is measured anew: a few runs may have drawn it small in one of many blocks."""
+
+_MORE_RUNS = 16
+
 _MOST_TIES = 0.25
 """Ties beyond this share of an output would leave nothing checked; the excess is a failure."""
 
@@ -60,7 +65,23 @@ class Case:
     chain: list[Floats] | None = None
     resolution: list[float] = field(default_factory=list)
     traced: list[Array] = field(default_factory=list, repr=False)
+    fast: bool = False
+    runs: int = 0
     _ties: dict[int, Array] = field(default_factory=dict, repr=False)
+    _refined: list[bool] = field(default_factory=list, repr=False)
+
+    def refine(self) -> bool:
+        """Measure S with more runs, once; False where that was done before or there is no graph to run."""
+        if self._refined or self.noisy is None or not self.runs:
+            return False
+        self._refined.append(True)
+        found = _spread(self.noisy, self.family, _MORE_RUNS, self.seed + 500_009, self.precision, fast=self.fast)[0]
+        total = self.runs + _MORE_RUNS
+        for i, more in enumerate(found):
+            if more.shape == self.spread[i].shape:
+                square = self.runs * np.square(self.spread[i]) + _MORE_RUNS * np.square(more)
+                self.spread[i] = np.sqrt(square / total)
+        return True
 
     @property
     def roundoff(self) -> float:
@@ -138,15 +159,22 @@ def make_case(
     deviations = [np.zeros(np.shape(y)) for y in truth]
     clean: list[Array] = []
     if noisy is not None:
-        u, floor = UNIT_ROUNDOFF[precision], SMALLEST_NORMAL[precision]
+        found, clean = _spread(noisy, family, runs, seed, precision, fast=fast)
         if fast:
-            found = noisy.spread_fast(family.feeds, roundoff=u, runs=runs, seed=seed)
             clean = list(run_evaluator(noisy.evaluator, family.feeds).values())
-        else:
-            found, clean = noisy.spread(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)
         # A data-dependent shape may differ between eager and graph; structure says so, S has nothing to say there
         deviations = [s if s.shape == np.shape(y) else d for s, d, y in zip(found, deviations, truth, strict=True)]
-    return Case(family, names, truth, eager, deviations, precision, noisy, seed, traced=clean)
+    return Case(family, names, truth, eager, deviations, precision, noisy, seed, traced=clean, fast=fast, runs=runs)
+
+
+def _spread(
+    noisy: NoisyGraph, family: Family, runs: int, seed: int, precision: str, *, fast: bool
+) -> tuple[list[Array], list[Array]]:
+    """Return S and, unless ``fast``, the clean outputs."""
+    u, floor = UNIT_ROUNDOFF[precision], SMALLEST_NORMAL[precision]
+    if fast:
+        return noisy.spread_fast(family.feeds, roundoff=u, runs=runs, seed=seed), []
+    return noisy.spread(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -220,6 +248,8 @@ def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> Ou
     failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
     candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
     judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
+    if 1 < judgement.ratio <= _DOUBTFUL and case.refine():
+        judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
     tied = 0
     if judgement.ratio > 1 and case.noisy is not None and _decides(case.noisy):
         ties = case.ties(i)
