@@ -99,7 +99,7 @@ def export(
             with an RMSNorm, or what the onnxruntime in use can read.
         fold: fold and fuse normalizations; False writes the graph as traced.
         approximate: allow rewrites that are equal only nearly. Where one was made (its ledger row says so) the verifier
-            measures what they cost: at most 1e-3 of the outputs' size; everything else is still judged exactly.
+            measures what they cost, at most 1e-3 of the outputs' size, in place of comparing weights and mutants.
         verify: run the verifier, at the level "default" or the one named.
         overwrite: allow replacing existing files.
         progress: called with (stage, share done) while the verifier works.
