@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.operators.resampling import resampled_size
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -69,8 +70,9 @@ def _keep_sizes(node: ir.Node, feeds: dict[str, npt.NDArray[np.generic]]) -> Non
     if x is None or value is None or not feeds.get(str(value.name), np.empty(0)).size:
         return
     scales = np.array(feeds[str(value.name)], np.float64)
-    sizes = np.array(feeds[str(x.name)].shape)[list(node.attributes.get_ints("axes", range(feeds[str(x.name)].ndim)))]
-    stored = np.floor(sizes.astype(np.float32) * scales.astype(np.float32))
+    shape = feeds[str(x.name)].shape
+    sizes = np.array([shape[axis] for axis in node.attributes.get_ints("axes", range(len(shape)))])
+    stored = np.array([resampled_size(size, scale) for size, scale in zip(sizes, scales, strict=True)])
     feeds[str(value.name)] = np.where(np.floor(sizes * scales) == stored, scales, stored / sizes)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from normdeploy.errors import GraphError
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
+from normdeploy.verify.criteria import rms
 from normdeploy.verify.families import Family, batch_name, dynamic_names, make_families, resized
 from normdeploy.verify.logic import logic_problems
 from normdeploy.verify.rounding import judge_outputs
@@ -122,9 +123,8 @@ def check_companions(context: Context) -> None:
             ):
                 continue
             bounds = case.bounds(i)
-            spread, truth, eager = (_finite(array) for array in (bounds.spread, bounds.truth, bounds.eager))
-            s = float(np.sqrt(np.mean(np.square(spread)))) + bounds.roundoff * float(np.abs(truth).max(initial=0.0))
-            limit = 8 * 3 * s + 8 * float(eager.max(initial=0.0))
+            s = rms(bounds.spread) + bounds.roundoff * float(np.abs(bounds.truth).max(initial=0.0))
+            limit = 8 * 3 * s + 8 * float(bounds.eager.max(initial=0.0))
             own = _moved(mixed[i][0], case.truth[i][0])
             moved = _moved(a[0].astype(np.float64), b[0].astype(np.float64))
             if own > limit:
@@ -143,10 +143,6 @@ def check_companions(context: Context) -> None:
         context.answer("companions", "note", "; ".join(dict.fromkeys(notes)))
     else:
         context.answer("companions", "pass", "a sample's result does not depend on its batch companions")
-
-
-def _finite(array: Array) -> Array:
-    return np.where(np.isfinite(array), array, 0.0)
 
 
 def _moved(first: Array, second: Array) -> float:

@@ -26,9 +26,13 @@ def _upsample(call: Call, inputs: Inputs) -> Tensor:
     return x
 
 
+def resampled_size(size: int, scale: float) -> int:
+    """Return floor(size * scale) in float32, the precision that the scale is stored in, as runtimes compute it."""
+    return int(np.float32(size) * np.float32(scale))
+
+
 def _positions(x: Tensor, axis: int, scale: float) -> Tensor:
-    size = int(np.float32(x.shape[axis]) * np.float32(scale))  # in the precision that the scale is stored in
-    return torch.arange(size, dtype=torch.float64) / scale
+    return torch.arange(resampled_size(x.shape[axis], scale), dtype=torch.float64) / scale
 
 
 def _nearest(x: Tensor, axis: int, scale: float) -> Tensor:

@@ -74,6 +74,44 @@ def new_bias(region: Region, node: ir.Node, size: int, compute: Array, *, keep_a
     return derive(region, bias, lambda _old: compute, (size,))
 
 
+def behind(node: ir.Node, mapping: AffineMap, factor: Array, total: Array) -> BackwardPlan | Refusal:
+    """Plan weights ``weight * factor`` and a bias ``total`` [O] that carry a map behind a (transposed) convolution."""
+    weight, bias = required(node, 1), optional(node, 2)
+    if not _fit(weight, factor, total):
+        return overflows(node)
+
+    def build(region: Region) -> ir.Value:
+        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
+        new = new_bias(region, node, total.size, total, keep_absent=mapping.no_shift)
+        inputs = [node.inputs[0], new_weight] + ([] if new is None else [new])
+        return region.replace(node, inputs).outputs[0]
+
+    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + copy_cost(bias, node)
+    return BackwardPlan(build, (node,), (node,), extra)
+
+
+def in_front(node: ir.Node, mapping: AffineMap, factor: Array, total: Array) -> ForwardPlan | Refusal:
+    """Plan weights ``weight * factor`` and a bias ``total`` [O] that take a map in front of one over."""
+    weight, bias = required(node, 1), optional(node, 2)
+    if not _fit(weight, factor, total):
+        return overflows(node)
+
+    def build(region: Region, raw: ir.Value) -> None:
+        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
+        new = bias if mapping.no_shift else new_bias(region, node, total.size, total, keep_absent=False)
+        inputs = [raw, new_weight] + ([] if new is None else [new])
+        region.same(node.outputs[0], region.replace(node, inputs).outputs[0])
+
+    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + (
+        0.0 if mapping.no_shift else copy_cost(bias, node)
+    )
+    return ForwardPlan(build, (node,), (node,), extra)
+
+
+def _fit(weight: ir.Value, factor: Array, total: Array) -> bool:
+    return fits(dtype_of(weight), lambda: array_of(weight) * factor) and fits(dtype_of(weight), lambda: total)
+
+
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
     """Absorb a map behind the convolution."""
     del index
@@ -88,18 +126,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     old_bias = np.zeros(shape[0]) if bias is None else array_of(bias)
     total = scale * old_bias + shift
 
-    factor = scale.reshape(-1, *(1,) * (len(shape) - 1))
-    if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or not fits(dtype_of(weight), lambda: total):
-        return overflows(node)
-
-    def build(region: Region) -> ir.Value:
-        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
-        new = new_bias(region, node, shape[0], total, keep_absent=mapping.no_shift)
-        inputs = [node.inputs[0], new_weight] + ([] if new is None else [new])
-        return region.replace(node, inputs).outputs[0]
-
-    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + copy_cost(bias, node)
-    return BackwardPlan(build, (node,), (node,), extra)
+    return behind(node, mapping, scale.reshape(-1, *(1,) * (len(shape) - 1)), total)
 
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
@@ -127,19 +154,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     total = np.zeros(shape[0]) if bias is None else array_of(bias)
     if not mapping.no_shift:
         total = total + contracted(weight, shift, range(1, len(shape))).reshape(-1)
-    if not fits(dtype_of(weight), lambda: array_of(weight) * scale) or not fits(dtype_of(weight), lambda: total):
-        return overflows(node)
-
-    def build(region: Region, raw: ir.Value) -> None:
-        new_weight = weight if mapping.no_scale else scaled(region, weight, scale)
-        new = bias if mapping.no_shift else new_bias(region, node, shape[0], total, keep_absent=False)
-        inputs = [raw, new_weight] + ([] if new is None else [new])
-        region.same(node.outputs[0], region.replace(node, inputs).outputs[0])
-
-    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + (
-        0.0 if mapping.no_shift else copy_cost(bias, node)
-    )
-    return ForwardPlan(build, (node,), (node,), extra)
+    return in_front(node, mapping, scale, total)
 
 
 def is_padded(node: ir.Node) -> bool:

@@ -17,23 +17,19 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.absorb_conv import new_bias, overflows, weights_refused
+from normdeploy.rewrite.affine.absorb_conv import behind, in_front, weights_refused
 from normdeploy.rewrite.affine.absorb_quantized import behind_convolution, is_quantized
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
-    copy_cost,
-    dtype_of,
-    fits,
     integer,
     ints,
     optional,
     required,
-    scaled,
     shape_of,
 )
 from normdeploy.rewrite.affine.map import AffineMap
-from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
@@ -53,17 +49,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     total = scale * (np.zeros(channels) if bias is None else array_of(bias)) + shift
     spread = np.repeat(scale.reshape(groups, shape[1]), shape[0] // groups, axis=0)
     factor = spread.reshape(shape[0], shape[1], *(1,) * (len(shape) - 2))
-    if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or not fits(dtype_of(weight), lambda: total):
-        return overflows(node)
-
-    def build(region: Region) -> ir.Value:
-        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
-        new = new_bias(region, node, channels, total, keep_absent=mapping.no_shift)
-        inputs = [node.inputs[0], new_weight] + ([] if new is None else [new])
-        return region.replace(node, inputs).outputs[0]
-
-    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + copy_cost(bias, node)
-    return BackwardPlan(build, (node,), (node,), extra)
+    return behind(node, mapping, factor, total)
 
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
@@ -86,20 +72,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
         taps = array_of(weight).reshape(groups, shape[0] // groups, shape[1])
         shift = along(mapping.shift, 1, shape[0]).reshape(groups, shape[0] // groups)
         total = total + np.einsum("gij,gi->gj", taps, shift).reshape(-1)
-
-    if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or not fits(dtype_of(weight), lambda: total):
-        return overflows(node)
-
-    def build(region: Region, raw: ir.Value) -> None:
-        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
-        new = bias if mapping.no_shift else new_bias(region, node, channels, total, keep_absent=False)
-        inputs = [raw, new_weight] + ([] if new is None else [new])
-        region.same(node.outputs[0], region.replace(node, inputs).outputs[0])
-
-    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + (
-        0.0 if mapping.no_shift else copy_cost(bias, node)
-    )
-    return ForwardPlan(build, (node,), (node,), extra)
+    return in_front(node, mapping, factor, total)
 
 
 def _one_tap(node: ir.Node) -> bool:

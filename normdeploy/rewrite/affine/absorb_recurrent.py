@@ -23,6 +23,7 @@ from normdeploy.rewrite.affine.absorb_conv import overflows
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
+    contracted,
     copy_cost,
     derive,
     dtype_of,
@@ -30,6 +31,7 @@ from normdeploy.rewrite.affine.constant import (
     is_constant,
     optional,
     required,
+    scaled,
     shape_of,
 )
 from normdeploy.rewrite.affine.map import AffineMap
@@ -55,12 +57,12 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     scale, shift = along(mapping.scale, 2, size), along(mapping.shift, 2, size)
     total = np.zeros((directions, 2 * rows)) if bias is None else array_of(bias).copy()
     if not mapping.no_shift:
-        total[:, :rows] += array_of(weight) @ shift
+        total[:, :rows] += contracted(weight, shift.reshape(1, 1, -1), [2])[:, :, 0]
     if not fits(dtype_of(weight), lambda: array_of(weight) * scale) or not fits(dtype_of(weight), lambda: total):
         return overflows(node)
 
     def build(region: Region, raw: ir.Value) -> None:
-        inputs = [raw, weight if mapping.no_scale else derive(region, weight, lambda array: array * scale)]
+        inputs = [raw, weight if mapping.no_scale else scaled(region, weight, scale.reshape(1, 1, -1))]
         inputs += list(node.inputs[2:])  # type: ignore[arg-type] # absent optional inputs are None
         if not mapping.no_shift:
             if bias is None:

@@ -17,7 +17,7 @@ from normdeploy.rewrite.affine.axes import dims_of, restrict, widen
 from normdeploy.rewrite.affine.constant import array_of, is_constant, required
 from normdeploy.rewrite.affine.cross import pass_on
 from normdeploy.rewrite.affine.map import AffineMap
-from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, joined
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
@@ -32,7 +32,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
         before = search.attempt()
         plans = _plan(node, operands, mapping, taker, search)
         if not isinstance(plans, Refusal):
-            return _joined(node, plans)
+            return joined(node, plans)
         search.give_up(before)
         first = first or plans
     assert first is not None
@@ -59,18 +59,6 @@ def _plan(
             return plan
         plans.append(plan)
     return plans
-
-
-def _joined(node: ir.Node, plans: list[BackwardPlan]) -> BackwardPlan:
-    def build(region: Region) -> ir.Value:
-        return region.replace(node, [plan.build(region) for plan in plans]).outputs[0]
-
-    return BackwardPlan(
-        build,
-        (*(old for plan in plans for old in plan.old), node),
-        tuple(taken for plan in plans for taken in plan.into),
-        sum(plan.cost for plan in plans),
-    )
 
 
 def _with_constant(node: ir.Node, index: int, mapping: AffineMap) -> AffineMap | None:

@@ -17,7 +17,7 @@ from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import integer, required
 from normdeploy.rewrite.affine.cross import pass_on
 from normdeploy.rewrite.affine.map import AffineMap, Array
-from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, joined
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
@@ -59,16 +59,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
         if isinstance(plan, Refusal):
             return plan
         plans.append(plan)
-
-    def build(region: Region) -> ir.Value:
-        return region.replace(node, [plan.build(region) for plan in plans]).outputs[0]
-
-    return BackwardPlan(
-        build,
-        (*(old for plan in plans for old in plan.old), node),
-        tuple(taken for plan in plans for taken in plan.into),
-        sum(plan.cost for plan in plans),
-    )
+    return joined(node, plans)
 
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:

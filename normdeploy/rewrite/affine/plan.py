@@ -253,6 +253,20 @@ class Region:
             drop_if_unread(value)
 
 
+def joined(node: ir.Node, plans: Sequence[BackwardPlan]) -> BackwardPlan:
+    """Plan ``node`` over operands that each carry their part of a map, one plan per operand."""
+
+    def build(region: Region) -> ir.Value:
+        return region.replace(node, [plan.build(region) for plan in plans]).outputs[0]
+
+    return BackwardPlan(
+        build,
+        (*(old for plan in plans for old in plan.old), node),
+        tuple(taken for plan in plans for taken in plan.into),
+        sum(plan.cost for plan in plans),
+    )
+
+
 def _is_cubic(node: ir.Node) -> bool:
     return node.op_type == "Resize" and "mode" in node.attributes and node.attributes["mode"].as_string() == "cubic"
 

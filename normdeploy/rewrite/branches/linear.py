@@ -14,7 +14,6 @@ Merged where
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -44,18 +43,7 @@ def merge_parallel(context: RewriteContext, graph: ir.Graph, root: ir.Node) -> b
     options = [
         product.chains(leaf.value, graph, exclusive=chain.alone(leaf.value, leaf.reader)) for leaf in tree.leaves
     ]
-    sources = Counter(source for found in options for source in {item.source for item in found})
-    for source, count in sources.most_common():
-        if count < 2:
-            break
-        members = [
-            (leaf, next(item for item in found if item.source is source))
-            for leaf, found in zip(tree.leaves, options, strict=True)
-            if any(item.source is source for item in found)
-        ]
-        if _merge(context, graph, tree, members):
-            return True
-    return False
+    return any(_merge(context, graph, tree, members) for members in trees.sharing_a_source(tree, options))
 
 
 def _merge(context: RewriteContext, graph: ir.Graph, tree: Tree, members: list[tuple[Leaf, Product]]) -> bool:

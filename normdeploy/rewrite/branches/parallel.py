@@ -16,7 +16,6 @@ Merged where
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -42,18 +41,7 @@ def merge_parallel(context: RewriteContext, graph: ir.Graph, root: ir.Node) -> b
     if tree is None:
         return False
     options = [_options(leaf, graph) for leaf in tree.leaves]
-    sources = Counter(source for found in options for source in {term.source for term in found})
-    for source, count in sources.most_common():
-        if count < 2:
-            break
-        branches = [
-            (leaf, next(term for term in found if term.source is source))
-            for leaf, found in zip(tree.leaves, options, strict=True)
-            if any(term.source is source for term in found)
-        ]
-        if _merge(context, graph, tree, branches):
-            return True
-    return False
+    return any(_merge(context, graph, tree, branches) for branches in trees.sharing_a_source(tree, options))
 
 
 def _options(leaf: Leaf, graph: ir.Graph) -> list[Term]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 
@@ -43,6 +45,36 @@ class Tree:
     root: ir.Node
     nodes: tuple[ir.Node, ...]
     leaves: tuple[Leaf, ...]
+
+
+class Reading(Protocol):
+    """One way to read a leaf: as linear operators of a value."""
+
+    @property
+    def source(self) -> ir.Value:
+        """The value they are applied to."""
+        ...
+
+
+R = TypeVar("R", bound=Reading)
+
+
+def sharing_a_source(tree: Tree, readings: Sequence[Sequence[R]]) -> Iterator[list[tuple[Leaf, R]]]:
+    """Yield the leaves that can be read as operators of one value, two at least; the most shared value comes first.
+
+    Args:
+        tree: the sum.
+        readings: the ways to read each of its leaves; of several with one source the first counts.
+    """
+    sources = Counter(source for found in readings for source in {item.source for item in found})
+    for source, count in sources.most_common():
+        if count < 2:
+            return
+        yield [
+            (leaf, next(item for item in found if item.source is source))
+            for leaf, found in zip(tree.leaves, readings, strict=True)
+            if any(item.source is source for item in found)
+        ]
 
 
 def is_sum(node: ir.Node | None) -> bool:
