@@ -211,12 +211,18 @@ def _first_bad_runtime(context: Context, case: Case, setting: Setting | None) ->
         size = rms(expected[np.isfinite(expected)])
         if error > _TOLERANCE * u * size + SMALLEST_NORMAL[case.precision]:
             kinds = "+".join(n.op_type for n in window)
-            bits = -np.log2(error / size) if size else 0.0
             result: dict[str, Any] = {"where": module_path(window[0]), "op": kinds, "value": name}
-            result["stored"] = f"{kinds} alone keeps about {round(float(bits))} bits of mantissa"
+            result["stored"] = f"{kinds} alone {_loss(error, size)}"
             return result | _runtime_bundle(context, case, window, name, values, expected, setting)
         window = []
     return {}
+
+
+def _loss(error: float, size: float) -> str:
+    """Say how wrong a result is whose RMS error and RMS size are known; an infinite error is another shape."""
+    if not np.isfinite(error):
+        return "has another shape than the operator's definition gives it"
+    return f"keeps about {round(-np.log2(error / size)) if size else 0} bits of mantissa"
 
 
 def _like(model: ir.Model, name: str, array: Array) -> Array:

@@ -99,7 +99,8 @@ def run_session(session: Any, feeds: Feeds, outputs: Sequence[str]) -> list[Any]
         GraphError: onnxruntime failed.
     """
     wanted: Mapping[str, Any] = {item.name: item for item in session.get_inputs()}
-    ready = {name: np.ascontiguousarray(feeds[name]) for name in wanted if name in feeds}
+    # Not ascontiguousarray: it makes a scalar a vector of one
+    ready = {name: np.asarray(feeds[name], order="C") for name in wanted if name in feeds}
     try:
         return list(session.run(list(outputs), ready))
     except Exception as error:  # as above

@@ -10,6 +10,7 @@ import pytest
 
 from normdeploy.errors import GraphError, InputError, UsageError
 from normdeploy.verify import verify
+from normdeploy.verify.sessions import Setting, open_session, run_session
 
 Write = Callable[..., Path]
 
@@ -237,3 +238,25 @@ def test_progress_is_told(write: Write):
 def test_what_quick_leaves_out_is_listed(write: Write):
     verdict = verify(norm(write), norm(write), level="quick")
     assert any("level quick" in text for text in verdict.not_checked)
+
+
+def test_an_input_without_axes_reaches_the_runtime_without_axes(write: Write):
+    """numpy.ascontiguousarray would make it a vector of one."""
+    path = write("g (float factor) => (float y) { y = Neg(factor) }")
+    (y,) = run_session(open_session(path, Setting()), {"factor": np.float32(2)}, ["y"])
+    assert y.shape == ()
+
+
+def test_a_node_that_reads_a_scalar_is_not_blamed_for_another_shape(write: Write):
+    """The error is in the second Cast; the CastLike before it reads a number without axes."""
+    body = """g (float[N,16] x) => (float[N,16] y) {
+        h = LayerNormalization<axis=-1>(x, scale, shift)
+        count = Size(scale) many = CastLike(count, h) m = Mul(h, many)%s }"""
+    good = write(body % " y = Identity(m)", "good", **affine())
+    low = " low = Cast<to=16>(m) y = Cast<to=1>(low)"
+    bad = write(body % low, "bad", **affine())
+    verdict = verify(good, bad)
+    assert verdict.status == "fail"
+    assert verdict.localization is not None
+    assert verdict.localization["op"] == "Cast+Cast"
+    assert "keeps about 9 bits of mantissa" in verdict.localization["summary"]

@@ -86,7 +86,7 @@ class Probe:
             wanted: values computed inside.
         """
         with torch.no_grad():
-            feeds = {**self._constants, **self.feeds, self.region.x: torch.from_numpy(np.ascontiguousarray(x))}
+            feeds = {**self._constants, **self.feeds, self.region.x: torch.from_numpy(np.asarray(x, order="C"))}
             found = evaluate_region(self._needed(wanted), feeds, wanted)
         return [item.numpy() for item in found]
 
