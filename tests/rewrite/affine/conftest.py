@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch.nn import functional
 
+from normdeploy.graph import constant64
 from normdeploy.rewrite import RewriteResult, rewrite
 
 settings.register_profile("affine", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
@@ -68,9 +69,37 @@ class ConvTranspose(OpRun):
         return (np.ascontiguousarray(full[(slice(None), slice(None), *window)]),)
 
 
+class GlobalMaxPool(OpRun):
+    """GlobalMaxPool by numpy: onnx's own takes the wrong axes unless there are two."""
+
+    def _run(self, x):
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
 def evaluate(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Evaluate a graph by onnx's reference evaluator, convolutions by torch."""
-    return ReferenceEvaluator(proto, new_ops=[Conv, ConvTranspose]).run(None, feeds)
+    return ReferenceEvaluator(proto, new_ops=[Conv, ConvTranspose, GlobalMaxPool]).run(None, feeds)
+
+
+def widened(proto: onnx.ModelProto, exact: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:
+    """Return a graph of float32 or float16 in float64.
+
+    Args:
+        proto: its stored constants are taken as they are.
+        exact: unrounded constants to use in place of stored ones, by name.
+    """
+    wide = onnx.ModelProto()
+    wide.CopyFrom(proto)
+    narrow = (TensorProto.FLOAT, TensorProto.FLOAT16)
+    for item in wide.graph.initializer:
+        if item.data_type in narrow:
+            array = numpy_helper.to_array(item) if exact is None else exact[item.name]
+            item.CopyFrom(numpy_helper.from_array(np.asarray(array, np.float64), item.name))
+    del wide.graph.value_info[:]
+    for info in (*wide.graph.input, *wide.graph.output):
+        if info.type.tensor_type.elem_type in narrow:
+            info.type.tensor_type.elem_type = TensorProto.DOUBLE
+    return wide
 
 
 class GraphBuilder:
@@ -175,16 +204,38 @@ class Folding:
         return "\n".join(row.reason for row in self.ledger)
 
     def agree(self, feeds: dict[str, np.ndarray], tolerance: float = 1e-10) -> Folding:
-        """Compare both graphs' outputs by the reference evaluator: names, shapes, values."""
+        """Compare both graphs' outputs by the reference evaluator, in their own type: names, shapes, values."""
         assert [item.name for item in self.before.graph.output] == [item.name for item in self.after.graph.output]
         assert [item.name for item in self.before.graph.input] == [item.name for item in self.after.graph.input]
-        expected, got = (evaluate(proto, feeds) for proto in (self.before, self.after))
+        self._compare(self.before, self.after, feeds, tolerance)
+        return self
+
+    def agree_exactly(self, feeds: dict[str, np.ndarray]) -> Folding:
+        """Compare both graphs in float64, whatever they store: the algebra is exact, each weight rounded once."""
+        exact = {}
+        for name, value in self.result.model.graph.initializers.items():
+            array = constant64(value)
+            if array is not None:
+                exact[name] = array
+        for item in self.after.graph.initializer:
+            stored = numpy_helper.to_array(item)
+            if item.name in exact and stored.dtype.kind == "f":
+                np.testing.assert_array_equal(stored, exact[item.name].astype(stored.dtype))
+        types = [[item.type.tensor_type.elem_type for item in p.graph.output] for p in (self.before, self.after)]
+        assert types[0] == types[1]
+        wide = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in feeds.items()}
+        self._compare(widened(self.before), widened(self.after, exact), wide, 1e-10)
+        return self
+
+    def _compare(
+        self, before: onnx.ModelProto, after: onnx.ModelProto, feeds: dict[str, np.ndarray], tolerance: float
+    ) -> None:
+        expected, got = (evaluate(proto, feeds) for proto in (before, after))
         for old, new in zip(expected, got, strict=True):
             assert old.shape == new.shape
             assert old.dtype == new.dtype
             scale = max(float(np.abs(old).max(initial=0.0)), 1e-300)
             assert float(np.abs(old.astype(np.float64) - new.astype(np.float64)).max(initial=0.0)) <= tolerance * scale
-        return self
 
     def folded(self, count: int = 1) -> Folding:
         """Every row is folded, and there are ``count``."""
