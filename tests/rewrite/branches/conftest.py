@@ -7,11 +7,31 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
+from torch.nn import functional
 
-from normdeploy.graph import Evaluator
+from normdeploy.graph import Evaluator, constant64
 from normdeploy.rewrite.affine import AffineMap, Origin, new_affine
 from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
+
+
+def convolution(
+    x: np.ndarray, w: np.ndarray, b: np.ndarray | None, *, strides: list[int], pads: list[int], dilations: list[int],
+    group: int, transposed: bool = False,
+) -> np.ndarray:  # fmt: skip
+    """Convolve in float64 by torch, each side padded (or cut, transposed) on its own."""
+    rank = x.ndim - 2
+    wide = [None if array is None else torch.from_numpy(np.asarray(array, np.float64)) for array in (x, w, b)]
+    if transposed:
+        run = getattr(functional, f"conv_transpose{rank}d")
+        full = run(*wide, tuple(strides), 0, 0, group, tuple(dilations)).numpy()
+        ends = [size - pads[rank + axis] for axis, size in enumerate(full.shape[2:])]
+        return full[(..., *(slice(pads[axis], ends[axis]) for axis in range(rank)))]
+    widths = [width for axis in reversed(range(rank)) for width in (pads[axis], pads[rank + axis])]
+    padded = functional.pad(wide[0], widths)
+    run = getattr(functional, f"conv{rank}d")
+    return run(padded, *wide[1:], tuple(strides), 0, tuple(dilations), group).numpy()
 
 
 class Net:
@@ -46,6 +66,18 @@ class Net:
         node = ir.node(op_type, inputs, attributes, outputs=[output], name=name)
         self.graph.append(node)
         return output
+
+    def rounded(self, array: np.ndarray) -> np.ndarray:
+        """Return what the graph stores of an array."""
+        return array.astype(self.dtype.numpy()).astype(np.float64)
+
+    def check_rounding(self) -> None:
+        """Every stored constant is its exact value rounded once."""
+        for value in self.graph.initializers.values():
+            exact = constant64(value)
+            assert exact is not None
+            assert value.const_value is not None
+            np.testing.assert_array_equal(value.const_value.numpy(), exact.astype(self.dtype.numpy()))
 
     def affine(self, x: ir.Value, scale: np.ndarray, shift: np.ndarray, where: str = "norm") -> ir.Value:
         """Append an affine map along axis 1, as the recognition leaves it."""
@@ -103,3 +135,8 @@ class Net:
 @pytest.fixture(scope="session")
 def net() -> type[Net]:
     return Net
+
+
+@pytest.fixture(scope="session")
+def convolve() -> Any:
+    return convolution

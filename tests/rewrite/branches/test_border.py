@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
-
-CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 def close(got: np.ndarray, expected: np.ndarray) -> None:
@@ -19,43 +14,53 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
 
 
-@settings(deadline=None, max_examples=30)
-@given(
-    st.integers(1, 3),
-    st.sampled_from([1, 2]),
-    st.integers(0, 2),
-    st.integers(1, 2),
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 2**31),
-)
-def test_the_border_map_is_exact(net, rank, group, pad, dilation, bias, transposed, seed):
-    rng = np.random.default_rng(seed)
-    ins, outs = 8, 2
-    sizes = (7, 8, 9)[:rank]
-    n = net(("n", ins, *sizes))
-    w = rng.standard_normal((ins, outs // group, *(3,) * rank) if transposed else (outs, ins // group, *(3,) * rank))
-    b = rng.standard_normal(outs).astype(np.float32) if bias else None
+@st.composite
+def borders(draw):
+    """A convolution of static size, padded unevenly, strided, dilated, grouped, transposed or not."""
+    rank = draw(st.integers(1, 3))
+    transposed = draw(st.booleans())
+    kernel = [draw(st.integers(1, 3)) for _ in range(rank)]
+    most = [size - 1 for size in kernel * 2] if transposed else [2] * 2 * rank
+    return {
+        "rank": rank,
+        "transposed": transposed,
+        "kernel": kernel,
+        "bias": draw(st.sampled_from(["given", "absent", "empty name"])),
+        "dtype": draw(st.sampled_from([ir.DataType.FLOAT, ir.DataType.FLOAT16])),
+        "seed": draw(st.integers(0, 2**31)),
+        "options": {
+            "group": draw(st.sampled_from([1, 2])),
+            "strides": [draw(st.integers(1, 2)) for _ in range(rank)],
+            "dilations": [draw(st.integers(1, 2)) for _ in range(rank)],
+            "pads": [draw(st.integers(0, width)) for width in most],
+        },
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(borders())
+def test_the_border_map_is_exact(net, convolve, case):
+    rng = np.random.default_rng(case["seed"])
+    ins, outs, rank, options = 8, 2, case["rank"], case["options"]
+    n = net(("n", ins, *(7, 8, 9)[:rank]), case["dtype"])
+    first, second = (ins, outs) if case["transposed"] else (outs, ins)
+    w = rng.standard_normal((first, second // options["group"], *case["kernel"]))
+    b = rng.standard_normal(outs) if case["bias"] == "given" else None
     s, t = rng.standard_normal(ins), rng.standard_normal(ins)
     mapped = n.affine(n.x, s, t, "norm")
-    extra = [] if b is None else [n.constant(b)]
-    op = "ConvTranspose" if transposed else "Conv"
-    options = {"group": group, "dilations": [dilation] * rank, "pads": [pad] * 2 * rank}
+    extra = [n.constant(b)] if b is not None else [None] if case["bias"] == "empty name" else []
+    op = "ConvTranspose" if case["transposed"] else "Conv"
     n.end(n.op(op, mapped, n.constant(w), *extra, **options))
     merged = n.merge()
     spread = (1, -1, *(1,) * rank)
-    x = torch.from_numpy(n.feeds(seed)["x"]) * torch.from_numpy(s).reshape(spread)
-    x = x + torch.from_numpy(t).reshape(spread)
-    weight = torch.from_numpy(w.astype(np.float32)).double()
-    shift = None if b is None else torch.from_numpy(b).double()
-    if transposed:
-        expected = TRANSPOSED[rank](x, weight, shift, 1, pad, 0, group, dilation)
-    else:
-        expected = CONV[rank](x, weight, shift, 1, pad, dilation, group)
-    close(n.run(n.feeds(seed)), expected.numpy())
+    x = n.feeds(case["seed"])["x"] * s.reshape(spread) + t.reshape(spread)
+    shift = None if b is None else n.rounded(b)
+    expected = convolve(x, n.rounded(w), shift, transposed=case["transposed"], **options)
+    close(n.run(n.feeds(case["seed"])), expected)
     if merged[0] == op:
         assert merged == [op, "Add"]
         assert [(row.where, row.action) for row in n.context.ledger] == [("norm", "folded")]
+        n.check_rounding()
 
 
 def shifted(net, shape=("n", 8, 9, 9), outs=2, **options):

@@ -14,26 +14,25 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(got - expected).max() <= 1e-12 * max(np.abs(expected).max(), 1e-300)
 
 
-def wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32).astype(np.float64)
+DTYPES = st.sampled_from([ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE])
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(2, 4), st.integers(2, 4), st.booleans(), st.booleans(), st.integers(0, 2**31))
-def test_a_sum_of_matmuls_is_one(net, rank, branches, square, identity, seed):
+@given(st.integers(2, 4), st.integers(2, 4), st.booleans(), st.booleans(), DTYPES, st.integers(0, 2**31))
+def test_a_sum_of_matmuls_is_one(net, rank, branches, square, identity, dtype, seed):
     rng = np.random.default_rng(seed)
     ins, outs = 6, 6 if square else 4
-    n = net(("n", 3, 5, ins)[-rank:] if rank < 4 else ("n", 3, 5, ins))
+    n = net(("n", 3, 5, ins)[-rank:] if rank < 4 else ("n", 3, 5, ins), dtype)
     x = n.feeds(seed)["x"]
     total, expected = None, 0.0
     for index in range(branches):
         w = rng.standard_normal((ins, outs))
         value = n.op("MatMul", n.x, n.constant(w))
-        expected = expected + x @ wide(w)
+        expected = expected + x @ n.rounded(w)
         if index % 2:
             b = rng.standard_normal((outs,) if index % 4 == 1 else (1,) * (rank - 1) + (outs,))
             value = n.op("Add", value, n.constant(b))
-            expected = expected + wide(b)
+            expected = expected + n.rounded(b)
         total = value if total is None else n.op("Add", value, total)
     if square and identity:
         total = n.op("Add", n.x, total)
@@ -41,6 +40,7 @@ def test_a_sum_of_matmuls_is_one(net, rank, branches, square, identity, seed):
     n.end(total)
     assert n.merge() == ["MatMul", "Add"]
     close(n.run(n.feeds(seed)), expected)
+    n.check_rounding()
 
 
 @settings(deadline=None, max_examples=30)
@@ -49,20 +49,22 @@ def test_a_sum_of_matmuls_is_one(net, rank, branches, square, identity, seed):
     st.booleans(),
     st.sampled_from([1.0, 0.5, -2.0]),
     st.sampled_from([1.0, 0.0, 3.0]),
-    st.sampled_from([None, (), (1,), (4,), (1, 4), (1, 1)]),
+    st.sampled_from([None, "empty name", (), (1,), (4,), (1, 4), (1, 1)]),
+    DTYPES,
     st.integers(0, 2**31),
 )
-def test_a_sum_of_gemms_is_one_whatever_their_attributes(net, trans1, trans2, alpha, beta, shape, seed):
+def test_a_sum_of_gemms_is_one_whatever_their_attributes(net, trans1, trans2, alpha, beta, shape, dtype, seed):
     rng = np.random.default_rng(seed)
-    n = net(("n", 6))
+    n = net(("n", 6), dtype)
     x = n.feeds(seed)["x"]
     a, b = rng.standard_normal((6, 4)), rng.standard_normal((6, 4))
-    c = None if shape is None else rng.standard_normal(shape)
+    c = rng.standard_normal(shape) if isinstance(shape, tuple) else None
+    addend = [] if shape is None else [None if c is None else n.constant(np.asarray(c))]
     first = n.op(
         "Gemm",
         n.x,
         n.constant(a.T if trans1 else a),
-        *([] if c is None else [n.constant(np.asarray(c))]),
+        *addend,
         alpha=alpha,
         beta=beta,
         transB=int(trans1),
@@ -70,10 +72,11 @@ def test_a_sum_of_gemms_is_one_whatever_their_attributes(net, trans1, trans2, al
     second = n.op("Gemm", n.x, n.constant(b.T if trans2 else b), transB=int(trans2))
     n.end(n.op("Add", first, second))
     assert n.merge() == ["Gemm"]
-    expected = alpha * (x @ wide(a)) + x @ wide(b)
+    expected = alpha * (x @ n.rounded(a)) + x @ n.rounded(b)
     if c is not None:
-        expected = expected + beta * wide(np.asarray(c))
+        expected = expected + beta * n.rounded(np.asarray(c))
     close(n.run(n.feeds(seed)), expected)
+    n.check_rounding()
 
 
 def test_a_low_rank_adapter_goes_into_its_weight(net):

@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
 
 from normdeploy.graph import constant64
-
-CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
 def close(got: np.ndarray, expected: np.ndarray) -> None:
@@ -20,89 +16,105 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
 
 
+DTYPES = st.sampled_from([ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE])
+
+
 @st.composite
-def settings_of_a_block(draw):
+def blocks(draw):
+    """Branches of one stride, dilation and group whose results have one size: any kernels, padded unevenly."""
     rank = draw(st.integers(1, 3))
-    stride = draw(st.integers(1, 2))
-    dilation = draw(st.integers(1, 2))
-    group = draw(st.sampled_from([1, 2, 4]))
-    same = draw(st.booleans())
-    # kernel half-widths per axis; padding half * dilation keeps the excess at 0
-    halves = draw(st.lists(st.lists(st.integers(0, 2), min_size=rank, max_size=rank), min_size=2, max_size=4))
-    return rank, stride, dilation, group, same, halves, draw(st.integers(0, 2**31))
+    dilations = [draw(st.integers(1, 2)) for _ in range(rank)]
+    branches = []
+    for _ in range(draw(st.integers(2, 4))):
+        size = [draw(st.integers(1, 4)) for _ in range(rank)]
+        # begin + end = (size - 1) dilation: results as large as x (by stride 1); taps line up in steps of dilation
+        begin = [draw(st.integers(0, n - 1)) * step for n, step in zip(size, dilations, strict=True)]
+        end = [(n - 1) * step - first for n, step, first in zip(size, dilations, begin, strict=True)]
+        branches.append((size, [*begin, *end], draw(st.sampled_from(["given", "absent", "empty name"]))))
+    return {
+        "branches": branches,
+        "rank": rank,
+        "strides": [draw(st.integers(1, 2)) for _ in range(rank)],
+        "dilations": dilations,
+        "group": draw(st.sampled_from([1, 2, 4])),
+        "outs": draw(st.sampled_from([4, 8])),
+        "dtype": draw(DTYPES),
+        "seed": draw(st.integers(0, 2**31)),
+    }
 
 
-@settings(deadline=None, max_examples=30)
-@given(settings_of_a_block())
-def test_a_sum_of_convolutions_is_one(net, block):
-    rank, stride, dilation, group, same, halves, seed = block
-    rng = np.random.default_rng(seed)
-    ins, outs = 4, 4 if same else 8
-    n = net(("n", ins, *[f"d{i}" for i in range(rank)]))
-    terms, weights = [], []
-    for index, half in enumerate(halves):
-        w = rng.standard_normal((outs, ins // group, *[2 * h + 1 for h in half])).astype(np.float32)
-        b = rng.standard_normal(outs).astype(np.float32) if index % 2 == 0 else None
-        pads = [h * dilation for h in half] * 2
-        inputs = [n.x, n.constant(w)] + ([n.constant(b)] if b is not None else [])
-        terms.append(
-            n.op("Conv", *inputs, group=group, strides=[stride] * rank, dilations=[dilation] * rank, pads=pads)
-        )
-        weights.append((w, b, [h * dilation for h in half]))
-    total = terms[0]
-    for term in terms[1:]:
-        total = n.op("Add", term, total)
+@settings(deadline=None, max_examples=40)
+@given(blocks())
+def test_a_sum_of_convolutions_is_one(net, convolve, block):
+    rng = np.random.default_rng(block["seed"])
+    ins, outs, rank = 4, block["outs"], block["rank"]
+    n = net(("n", ins, *[f"d{i}" for i in range(rank)]), block["dtype"])
+    options = {name: block[name] for name in ("strides", "dilations", "group")}
+    total, expected = None, 0.0
+    for size, pads, bias in block["branches"]:
+        w = rng.standard_normal((outs, ins // block["group"], *size))
+        b = rng.standard_normal(outs) if bias == "given" else None
+        extra = [n.constant(b)] if bias == "given" else [None] if bias == "empty name" else []
+        term = n.op("Conv", n.x, n.constant(w), *extra, pads=pads, **options)
+        total = term if total is None else n.op("Add", term, total)
+        shift = None if b is None else n.rounded(b)
+        expected = expected + convolve(n.feeds()["x"], n.rounded(w), shift, pads=pads, **options)
     n.end(total)
-    x = torch.from_numpy(n.feeds()["x"])
-    expected = sum(
-        CONV[rank](
-            x,
-            torch.from_numpy(w.astype(np.float64)),
-            None if b is None else torch.from_numpy(b.astype(np.float64)),
-            stride,
-            pads,
-            dilation,
-            group,
-        )
-        for w, b, pads in weights
-    ).numpy()
     merged = n.merge()
     close(n.run(), expected)
-    if all(max(h) == max(map(max, halves)) for h in halves) and len({tuple(h) for h in halves}) == 1:
+    if len({(tuple(size), tuple(pads)) for size, pads, _ in block["branches"]}) == 1:
         assert merged == ["Conv"]
+    n.check_rounding()
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    st.integers(1, 3), st.sampled_from([1, 2, 6]), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 2**31)
-)
-def test_identity_affine_and_pool_branches_are_kernels(net, rank, group, with_affine, with_identity, with_pool, seed):
-    rng = np.random.default_rng(seed)
-    channels = 6
-    n = net(("n", channels, *[f"d{i}" for i in range(rank)]))
-    w = rng.standard_normal((channels, channels // group, *(3,) * rank)).astype(np.float32)
-    b = rng.standard_normal(channels).astype(np.float32)
-    total = n.op("Conv", n.x, n.constant(w), n.constant(b), group=group, pads=[1] * 2 * rank)
-    x = torch.from_numpy(n.feeds(seed)["x"])
-    expected = CONV[rank](x, torch.from_numpy(w).double(), torch.from_numpy(b).double(), 1, 1, 1, group)
-    spread = (1, -1, *(1,) * rank)
-    if with_affine:
+@st.composite
+def mixtures(draw):
+    """A convolution beside maps, identities and pools of its input."""
+    return {
+        "rank": draw(st.integers(1, 3)),
+        "group": draw(st.sampled_from([1, 2, 3, 6])),
+        "affine": draw(st.booleans()),
+        "identity": draw(st.booleans()),
+        "pool": draw(st.booleans()),
+        "dtype": draw(DTYPES),
+        "seed": draw(st.integers(0, 2**31)),
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(mixtures())
+def test_identity_affine_and_pool_branches_are_kernels(net, convolve, case):
+    rng = np.random.default_rng(case["seed"])
+    channels, rank = 6, case["rank"]
+    n = net(("n", channels, *[f"d{i}" for i in range(rank)]), case["dtype"])
+    # a window that reaches further on one side, which the pool's fits into
+    begin, end = rng.integers(1, 3, rank).tolist(), rng.integers(1, 3, rank).tolist()
+    size = [1 + first + last for first, last in zip(begin, end, strict=True)]
+    w = rng.standard_normal((channels, channels // case["group"], *size))
+    b = rng.standard_normal(channels)
+    options = {"group": case["group"], "pads": [*begin, *end]}
+    total = n.op("Conv", n.x, n.constant(w), n.constant(b), **options)
+    x, ones = n.feeds(case["seed"])["x"], [1] * rank
+    expected = convolve(x, n.rounded(w), n.rounded(b), strides=ones, dilations=ones, **options)
+    spread = (1, -1, *ones)
+    if case["affine"]:
         s, t = rng.standard_normal(channels), rng.standard_normal(channels)
         total = n.op("Add", n.affine(n.x, s, t), total)
-        expected = expected + torch.from_numpy(s).reshape(spread) * x + torch.from_numpy(t).reshape(spread)
-    if with_identity:
+        expected = expected + s.reshape(spread) * x + t.reshape(spread)
+    if case["identity"]:
         total = n.op("Add", total, n.x)
         expected = expected + x
-    if with_pool:
+    if case["pool"]:
         pool = n.op("AveragePool", n.x, kernel_shape=[3] * rank, pads=[1] * 2 * rank, count_include_pad=1)
         total = n.op("Add", pool, total)
-        average = torch.full((channels, 1, *(3,) * rank), 1 / 3**rank, dtype=torch.float64)
-        expected = expected + CONV[rank](x, average, None, 1, 1, 1, channels)
+        average = np.full((channels, 1, *(3,) * rank), 1 / 3**rank)
+        window = {"strides": ones, "dilations": ones, "pads": [1] * 2 * rank, "group": channels}
+        expected = expected + convolve(x, average, None, **window)
     n.end(total)
     assert n.merge() == ["Conv"]
-    close(n.run(n.feeds(seed)), expected.numpy())
+    close(n.run(n.feeds(case["seed"])), expected)
     rows = [(row.where, row.action) for row in n.context.ledger]
-    assert rows == ([("norm", "merged")] if with_affine else [])
+    assert rows == ([("norm", "merged")] if case["affine"] else [])
 
 
 def repvgg(net, dtype=ir.DataType.FLOAT):

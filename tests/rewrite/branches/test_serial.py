@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
-
-CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
 def close(got: np.ndarray, expected: np.ndarray) -> None:
@@ -18,47 +14,47 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
 
 
+@st.composite
+def pairs(draw):
+    """A one-tap convolution in front of or behind a wide one."""
+    rank = draw(st.integers(1, 3))
+    point_first = draw(st.booleans())
+    biases = [draw(st.sampled_from(["given", "absent", "empty name"])) for _ in range(2)]
+    unpadded = point_first and biases[0] == "given"
+    return {
+        "rank": rank,
+        "point_first": point_first,
+        "biases": biases,
+        "group": draw(st.sampled_from([1, 2, 4])),
+        "kernel": [draw(st.integers(1, 3)) for _ in range(rank)],
+        "dtype": draw(st.sampled_from([ir.DataType.FLOAT, ir.DataType.FLOAT16])),
+        "seed": draw(st.integers(0, 2**31)),
+        "window": {
+            "strides": [draw(st.integers(1, 2)) for _ in range(rank)],
+            "dilations": [draw(st.integers(1, 2)) for _ in range(rank)],
+            "pads": [0 if unpadded else draw(st.integers(0, 2)) for _ in range(2 * rank)],
+        },
+    }
+
+
 @settings(deadline=None, max_examples=40)
-@given(
-    st.integers(1, 3),
-    st.sampled_from([1, 2]),
-    st.integers(1, 3),
-    st.integers(1, 2),
-    st.integers(1, 2),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 2**31),
-)
-def test_a_point_and_a_wide_convolution_are_one(net, rank, group, k, stride, dilation, point_first, b1, b2, seed):
-    rng = np.random.default_rng(seed)
-    n = net(("n", 4, *[f"d{i}" for i in range(rank)]))
-    pads = [] if point_first and b1 else [1] * rank
-    window = {"strides": [stride] * rank, "dilations": [dilation] * rank, "pads": [1 if pads else 0] * 2 * rank}
-    wide = rng.standard_normal((4, 4 // group, *(k,) * rank)).astype(np.float32)
-    point = rng.standard_normal((4, 4 // group, *(1,) * rank)).astype(np.float32)
-    shifts = [rng.standard_normal(4).astype(np.float32) if has else None for has in (b1, b2)]
-    value, expected = n.x, torch.from_numpy(n.feeds(seed)["x"])
-    for weight, shift, options in zip(
-        (point, wide) if point_first else (wide, point),
-        shifts,
-        ({}, window) if point_first else (window, {}),
-        strict=True,
-    ):
-        extra = [] if shift is None else [n.constant(shift)]
-        value = n.op("Conv", value, n.constant(weight), *extra, group=group, **options)
-        expected = CONV[rank](
-            expected,
-            torch.from_numpy(weight).double(),
-            None if shift is None else torch.from_numpy(shift).double(),
-            options.get("strides", 1),
-            options.get("pads", [0] * rank)[:rank],
-            options.get("dilations", 1),
-            group,
-        )
+@given(pairs())
+def test_a_point_and_a_wide_convolution_are_one(net, convolve, case):
+    rng = np.random.default_rng(case["seed"])
+    rank, group, ones = case["rank"], case["group"], [1] * case["rank"]
+    n = net(("n", 4, *[f"d{i}" for i in range(rank)]), case["dtype"])
+    parts = [(case["kernel"], case["window"]), (ones, {"strides": ones, "dilations": ones, "pads": [0] * 2 * rank})]
+    value, expected = n.x, n.feeds(case["seed"])["x"]
+    for (kernel, window), bias in zip(parts[:: -1 if case["point_first"] else 1], case["biases"], strict=True):
+        w = rng.standard_normal((4, 4 // group, *kernel))
+        b = rng.standard_normal(4) if bias == "given" else None
+        extra = [n.constant(b)] if b is not None else [None] if bias == "empty name" else []
+        value = n.op("Conv", value, n.constant(w), *extra, group=group, **window)
+        expected = convolve(expected, n.rounded(w), None if b is None else n.rounded(b), group=group, **window)
     n.end(value)
     assert n.merge() == ["Conv"]
-    close(n.run(n.feeds(seed)), expected.numpy())
+    close(n.run(n.feeds(case["seed"])), expected)
+    n.check_rounding()
 
 
 def test_three_in_a_row_without_padding(net):
