@@ -223,3 +223,21 @@ def test_gradients_flow_through_a_sequence():
     expected = torch.zeros(2, 6, dtype=torch.float64)
     expected[:, 3:5] = 1
     torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+@pytest.mark.parametrize(("size", "begin"), [(1, 0), (3, 0), (3, 2)])
+def test_a_window_far_larger_than_its_input_costs_what_the_input_costs(size: int, begin: int, counted: int):
+    """A global pool written with a far larger window and ceil_mode: padded in full it would need 80 GB here."""
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 20]>'
+        "g (float[N,2,H,W] x) => (float[N,2,P,Q] average, float[N,2,P,Q] largest) {"
+        f" average = AveragePool<kernel_shape=[100000,100000], strides=[100000,100000], ceil_mode=1,"
+        f" pads=[{begin},{begin},0,0], count_include_pad={counted}>(x)"
+        f" largest = MaxPool<kernel_shape=[100000,100000], strides=[100000,100000], ceil_mode=1>(x) }}"
+    )
+    x = torch.randn(2, 2, size, size, dtype=torch.float64)
+    average, largest = Evaluator(model).run({"x": x}).values()
+    cells = (size + begin) ** 2 if counted else size**2
+    torch.testing.assert_close(average, x.sum((2, 3), keepdim=True) / cells)
+    torch.testing.assert_close(largest, x.amax((2, 3), keepdim=True))

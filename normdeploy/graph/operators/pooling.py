@@ -23,6 +23,9 @@ def _geometry(call: Call, x: Tensor) -> tuple[list[int], list[int], list[int], l
         pooled_size(n, k, s, d, low, high, ceil=ceil)
         for n, k, s, d, low, high in zip(x.shape[2:], kernel, stride, dilation, begin, end, strict=True)
     ]
+    # Taps that no window puts on the input or its pads: a global pool is sometimes written as one far too large
+    sizes = (low + n + high for low, n, high in zip(begin, x.shape[2:], end, strict=True))
+    kernel = [min(k, -(-size // d)) for k, size, d in zip(kernel, sizes, dilation, strict=True)]
     # what the last window needs beyond the declared pad (ceil_mode); negative where input is left over
     reach = [
         (o - 1) * s + d * (k - 1) + 1 - n - low
