@@ -9,8 +9,11 @@ padding: the output is linear in W and b whatever the border is.
 In front (conv(s * x + t), per input channel): W'[o, j] = W[o, j] s[c(o, j)],
 b'[o] = b[o] + sum_{j, taps} W[o, j] t[c(o, j)].
 
+A weight stored in integers takes a map behind it as :mod:`.absorb_quantized` says, one in front as :mod:`.weight` says.
+
 Refused:
-- the weight or the bias is computed at run time;
+- the weight is computed at run time, or the bias where it changes (behind, or in front with t != 0);
+- behind, only the bias is stored in integers;
 - the map varies along another axis than the channels;
 - in front, with padding and t != 0: the border is padded with 0, which is not t, so the border would come out wrong;
 - the new weights overflow float16.
@@ -25,7 +28,6 @@ from normdeploy.rewrite.affine.absorb_quantized import behind_convolution, is_qu
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
-    contracted,
     copy_cost,
     derive,
     dtype_of,
@@ -42,25 +44,45 @@ from normdeploy.rewrite.affine.constant import (
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
+from normdeploy.rewrite.affine.weight import (
+    bias_refused,
+    computed,
+    dtype_of_weight,
+    is_fixed,
+    name_of_weight,
+    overflows,
+    shape_of_weight,
+    sum_over,
+    take,
+)
 
 
-def weights_refused(node: ir.Node, mapping: AffineMap) -> Refusal | None:
-    """Return what both directions refuse: run-time weights, a map that is not channel-wise."""
+def varies_elsewhere(node: ir.Node, mapping: AffineMap) -> Refusal | None:
+    """Refuse a map that is not channel-wise."""
+    if mapping.axes <= {1}:
+        return None
+    return Refusal(f"it varies along other axes than the channels of {describe(node)}", node)
+
+
+def behind_refused(node: ir.Node, mapping: AffineMap) -> Refusal | None:
+    """Return what a convolution with a float weight refuses behind it."""
     weight, bias = required(node, 1), optional(node, 2)
-    if is_quantized(weight) or is_quantized(bias):
-        return Refusal(f"the weights of {describe(node)} are quantized, and so take a scale behind it only", node)
     if not is_constant(weight):
-        return Refusal(f"the weight of {describe(node)} is computed at run time", node)
+        return computed(node)
     if bias is not None and not is_constant(bias):
+        if is_quantized(bias):
+            return Refusal(f"the bias of {describe(node)} is quantized and its weight is not", node)
         return Refusal(f"the bias of {describe(node)} is computed at run time", node)
-    if not mapping.axes <= {1}:
-        return Refusal(f"it varies along other axes than the channels of {describe(node)}", node)
-    return None
+    return varies_elsewhere(node, mapping)
 
 
-def overflows(node: ir.Node) -> Refusal:
-    """Return the refusal of a weight that would not fit its dtype."""
-    return Refusal(f"the weights of {describe(node)} would overflow {dtype_of(required(node, 1)).name.lower()}", node)
+def in_front_refused(node: ir.Node, index: int, mapping: AffineMap) -> Refusal | None:
+    """Return what both convolutions refuse in front of them, the border left out."""
+    if index != 0:
+        return Refusal(f"{describe(node)} reads it as its weight", node)
+    if not is_fixed(required(node, 1)):
+        return computed(node)
+    return bias_refused(node, mapping) or varies_elsewhere(node, mapping)
 
 
 def new_bias(region: Region, node: ir.Node, size: int, compute: Array, *, keep_absent: bool) -> ir.Value | None:
@@ -69,16 +91,18 @@ def new_bias(region: Region, node: ir.Node, size: int, compute: Array, *, keep_a
     if bias is None:
         if keep_absent:
             return None
-        stem = str(required(node, 1).name).removesuffix(".weight")
-        return region.constant(lambda: compute, (size,), dtype_of(required(node, 1)), name=f"{stem}.bias")
+        weight = required(node, 1)
+        stem = name_of_weight(weight).removesuffix(".weight")
+        return region.constant(lambda: compute, (size,), dtype_of_weight(weight), name=f"{stem}.bias")
     return derive(region, bias, lambda _old: compute, (size,))
 
 
 def behind(node: ir.Node, mapping: AffineMap, factor: Array, total: Array) -> BackwardPlan | Refusal:
     """Plan weights ``weight * factor`` and a bias ``total`` [O] that carry a map behind a (transposed) convolution."""
     weight, bias = required(node, 1), optional(node, 2)
-    if not _fit(weight, factor, total):
-        return overflows(node)
+    dtype = dtype_of(weight)
+    if not fits(dtype, lambda: array_of(weight) * factor) or not fits(dtype, lambda: total):
+        return overflows(node, dtype)
 
     def build(region: Region) -> ir.Value:
         new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
@@ -90,26 +114,23 @@ def behind(node: ir.Node, mapping: AffineMap, factor: Array, total: Array) -> Ba
     return BackwardPlan(build, (node,), (node,), extra)
 
 
-def in_front(node: ir.Node, mapping: AffineMap, factor: Array, total: Array) -> ForwardPlan | Refusal:
+def in_front(node: ir.Node, mapping: AffineMap, factor: Array, total: Array, search: Forward) -> ForwardPlan | Refusal:
     """Plan weights ``weight * factor`` and a bias ``total`` [O] that take a map in front of one over."""
     weight, bias = required(node, 1), optional(node, 2)
-    if not _fit(weight, factor, total):
-        return overflows(node)
+    taken = take(node, weight, factor, search)
+    if isinstance(taken, Refusal):
+        return taken
+    dtype = dtype_of_weight(weight)
+    if not mapping.no_shift and not fits(dtype, lambda: total):
+        return overflows(node, dtype)
 
     def build(region: Region, raw: ir.Value) -> None:
-        new_weight = weight if mapping.no_scale else scaled(region, weight, factor)
         new = bias if mapping.no_shift else new_bias(region, node, total.size, total, keep_absent=False)
-        inputs = [raw, new_weight] + ([] if new is None else [new])
+        inputs = [raw, taken.build(region)] + ([] if new is None else [new])
         region.same(node.outputs[0], region.replace(node, inputs).outputs[0])
 
-    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + (
-        0.0 if mapping.no_shift else copy_cost(bias, node)
-    )
-    return ForwardPlan(build, (node,), (node,), extra)
-
-
-def _fit(weight: ir.Value, factor: Array, total: Array) -> bool:
-    return fits(dtype_of(weight), lambda: array_of(weight) * factor) and fits(dtype_of(weight), lambda: total)
+    extra = taken.cost + (0.0 if mapping.no_shift else copy_cost(bias, node))
+    return ForwardPlan(build, (*taken.old, node), (node,), extra)
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
@@ -117,7 +138,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     del index
     if is_quantized(optional(node, 1)):
         return behind_convolution(node, mapping, search)
-    refused = weights_refused(node, mapping)
+    refused = behind_refused(node, mapping)
     if refused is not None:
         return refused
     weight, bias = required(node, 1), optional(node, 2)
@@ -131,16 +152,13 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Absorb a map in front of the convolution."""
-    del search
-    if index != 0:
-        return Refusal(f"{describe(node)} reads it as its weight", node)
-    refused = weights_refused(node, mapping)
+    refused = in_front_refused(node, index, mapping)
     if refused is not None:
         return refused
     if not mapping.no_shift and is_padded(node):
         return Refusal(f"{describe(node)} pads with zeros and the shift is not zero", node)
     weight, bias = required(node, 1), optional(node, 2)
-    shape = shape_of(weight)
+    shape = shape_of_weight(weight)
     groups = integer(node, "group", 1)
     channels = shape[1] * groups
     ones = (1,) * (len(shape) - 2)
@@ -150,11 +168,11 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
         grouped = along(array, 1, channels).reshape(groups, 1, shape[1])
         return np.broadcast_to(grouped, (groups, shape[0] // groups, shape[1])).reshape(shape[0], shape[1], *ones)
 
-    scale, shift = per_row(mapping.scale), per_row(mapping.shift)
-    total = np.zeros(shape[0]) if bias is None else array_of(bias)
+    total = np.zeros(shape[0])
     if not mapping.no_shift:
-        total = total + contracted(weight, shift, range(1, len(shape))).reshape(-1)
-    return in_front(node, mapping, scale, total)
+        total = sum_over(weight, per_row(mapping.shift), range(1, len(shape))).reshape(-1)
+        total = total if bias is None else total + array_of(bias)
+    return in_front(node, mapping, per_row(mapping.scale), total, search)
 
 
 def is_padded(node: ir.Node) -> bool:
@@ -163,7 +181,7 @@ def is_padded(node: ir.Node) -> bool:
     ``auto_pad`` SAME pads nothing where every window is 1 wide: total = (ceil(n / stride) - 1) stride + 1 - n <= 0.
     """
     automatic = string(node, "auto_pad", "NOTSET")
-    kernel = shape_of(required(node, 1))[2:]
+    kernel = shape_of_weight(required(node, 1))[2:]
     if automatic == "VALID":
         return False
     if automatic in ("SAME_UPPER", "SAME_LOWER"):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.absorb_conv import behind, in_front, weights_refused
+from normdeploy.rewrite.affine.absorb_conv import behind, behind_refused, in_front, in_front_refused
 from normdeploy.rewrite.affine.absorb_quantized import behind_convolution, is_quantized
 from normdeploy.rewrite.affine.constant import (
     along,
@@ -31,6 +31,7 @@ from normdeploy.rewrite.affine.constant import (
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
+from normdeploy.rewrite.affine.weight import shape_of_weight, values_of
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
@@ -38,7 +39,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     del index
     if is_quantized(optional(node, 1)):
         return behind_convolution(node, mapping, search)
-    refused = weights_refused(node, mapping)
+    refused = behind_refused(node, mapping)
     if refused is not None:
         return refused
     weight, bias = required(node, 1), optional(node, 2)
@@ -54,29 +55,26 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Absorb a map in front of the transposed convolution."""
-    del search
-    if index != 0:
-        return Refusal(f"{describe(node)} reads it as its weight", node)
-    refused = weights_refused(node, mapping)
+    refused = in_front_refused(node, index, mapping)
     if refused is not None:
         return refused
     if not mapping.no_shift and not _one_tap(node):
         return Refusal(f"the border of {describe(node)} sees fewer taps and the shift is not zero", node)
     weight, bias = required(node, 1), optional(node, 2)
-    shape = shape_of(weight)
+    shape = shape_of_weight(weight)
     groups = integer(node, "group", 1)
-    channels = shape[1] * groups
-    factor = along(mapping.scale, 1, shape[0]).reshape(-1, *(1,) * (len(shape) - 1))
-    total = np.zeros(channels) if bias is None else array_of(bias)
+    ones = (1,) * (len(shape) - 1)
+    total = np.zeros(shape[1] * groups)
     if not mapping.no_shift:
-        taps = array_of(weight).reshape(groups, shape[0] // groups, shape[1])
-        shift = along(mapping.shift, 1, shape[0]).reshape(groups, shape[0] // groups)
-        total = total + np.einsum("gij,gi->gj", taps, shift).reshape(-1)
-    return in_front(node, mapping, factor, total)
+        shift = along(mapping.shift, 1, shape[0]).reshape(groups, shape[0] // groups, 1)
+        total = (values_of(weight).reshape(groups, shape[0] // groups, shape[1]) * shift).sum(axis=1).reshape(-1)
+        total = total if bias is None else total + array_of(bias)
+    factor = along(mapping.scale, 1, shape[0]).reshape(-1, *ones)
+    return in_front(node, mapping, factor, total, search)
 
 
 def _one_tap(node: ir.Node) -> bool:
-    window = shape_of(required(node, 1))[2:]
+    window = shape_of_weight(required(node, 1))[2:]
     return (
         all(size == 1 for size in window)
         and all(stride == 1 for stride in ints(node, "strides", ()))

@@ -3,9 +3,11 @@
 Behind, per column of Y: the columns of B' times s; C' = s beta C + t (any broadcast shape), beta' = 1. A map that
 varies along the rows of Y goes into A the same way. In front, per column of A' (the summed axis k): the rows of B'
 times s, C' = beta C + alpha t B', beta' = 1; likewise rows of B' into A. alpha stays.
+An operand stored in integers takes a scale as :mod:`.absorb_quantized` and :mod:`.weight` say.
 
 Refused:
-- the operand that would take the scale, or C, is computed at run time;
+- the operand that would take the scale is computed at run time;
+- C, where it changes (behind, or in front with t != 0), is computed at run time or stored in integers;
 - the map varies along both axes of Y (behind) or along an axis that is not summed (in front);
 - float16 overflow.
 """
@@ -15,11 +17,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.absorb_conv import overflows
 from normdeploy.rewrite.affine.absorb_quantized import is_quantized
 from normdeploy.rewrite.affine.constant import (
     array_of,
-    contracted,
     copy_cost,
     derive,
     dtype_of,
@@ -34,6 +34,15 @@ from normdeploy.rewrite.affine.constant import (
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
+from normdeploy.rewrite.affine.weight import (
+    bias_refused,
+    computed,
+    dtype_of_weight,
+    is_fixed,
+    overflows,
+    sum_over,
+    take,
+)
 
 
 def _transposed(node: ir.Node, operand: int) -> bool:
@@ -85,7 +94,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     taking = [operand for operand in wanted if is_constant(required(node, operand))]
     taking = taking or [operand for operand in wanted if is_quantized(required(node, operand))]
     if not taking:
-        return Refusal(f"the weight of {describe(node)} is computed at run time", node)
+        return computed(node)
     operand = taking[0]
     factor_value = required(node, operand)
     factor = _oriented(node, operand, mapping.scale)
@@ -96,7 +105,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     if not fits(dtype_of(factor_value), lambda: array_of(factor_value) * factor) or (
         total is not None and not fits(dtype_of(factor_value), lambda: total)
     ):
-        return overflows(node)
+        return overflows(node, dtype_of(factor_value))
 
     def build(region: Region) -> ir.Value:
         operands: list[ir.Value | None] = [node.inputs[0], node.inputs[1]]
@@ -126,40 +135,38 @@ def _behind_quantized(
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Absorb a map in front of the Gemm."""
-    del search
     if index == 2:
         return Refusal(f"{describe(node)} adds it to a product", node)
     other = 1 - index
     weight, addend = required(node, other), optional(node, 2)
-    if not is_constant(weight):
-        return Refusal(f"the weight of {describe(node)} is computed at run time", node)
-    if addend is not None and not is_constant(addend):
-        return Refusal(f"the addend C of {describe(node)} is computed at run time", node)
+    if not is_fixed(weight):
+        return computed(node)
+    refused = bias_refused(node, mapping, called="addend C")
+    if refused is not None:
+        return refused
     oriented = mapping.moved(lambda array: _oriented(node, index, array))
     summed = 1 - index  # axis of A' (or B') that the product sums over
     if not oriented.axes <= {summed}:
         return Refusal(f"it varies along another axis than the one {describe(node)} sums over", node)
     # along the summed axis, as it lies in the other operand
-    factor = _oriented(node, other, oriented.scale.T)
+    taken = take(node, weight, _oriented(node, other, oriented.scale.T), search)
+    if isinstance(taken, Refusal):
+        return taken
     total: Array | None = None
     if not mapping.no_shift:
         axis = 1 - index if _transposed(node, other) else index
-        product = _oriented(node, other, contracted(weight, _oriented(node, other, oriented.shift.T), [axis]))
+        product = _oriented(node, other, sum_over(weight, _oriented(node, other, oriented.shift.T), [axis]))
         total = _trim(_addend(node) + floating(node, "alpha", 1.0) * product, addend)
-    if not fits(dtype_of(weight), lambda: array_of(weight) * factor) or (
-        total is not None and not fits(dtype_of(weight), lambda: total)
-    ):
-        return overflows(node)
+        if not fits(dtype_of_weight(weight), lambda: total):
+            return overflows(node, dtype_of_weight(weight))
 
     def build(region: Region, raw: ir.Value) -> None:
         operands: list[ir.Value | None] = [raw, raw]
-        operands[other] = weight if mapping.no_scale else scaled(region, weight, factor)
+        operands[other] = taken.build(region)
         region.same(node.outputs[0], _replace(region, node, operands, total).outputs[0])
 
-    extra = (0.0 if mapping.no_scale else copy_cost(weight, node)) + (
-        0.0 if mapping.no_shift else copy_cost(addend, node)
-    )
-    return ForwardPlan(build, (node,), (node,), extra)
+    extra = taken.cost + (0.0 if mapping.no_shift else copy_cost(addend, node))
+    return ForwardPlan(build, (*taken.old, node), (node,), extra)
 
 
 def _trim(total: Array, addend: ir.Value | None) -> Array:

@@ -12,6 +12,7 @@ Refused:
 - an operand of rank 1 (its axis vanishes from the result), unknown ranks;
 - the scale varies along both rows and columns of Y, or in front along k and another axis;
 - in front, the other operand is computed at run time and the shift is not zero, or the scale varies along k;
+- in front, the other operand is stored in integers without a step per k, and the scale varies along k;
 - float16 overflow.
 """
 
@@ -26,20 +27,15 @@ from normdeploy.graph import constant64
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.axes import Dims, dims_of, restrict, widen
 from normdeploy.rewrite.affine.constant import (
-    array_of,
-    contracted,
     copy_cost,
     derive,
-    dtype_of,
-    fits,
     is_constant,
     required,
-    scaled,
-    shape_of,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array, varying
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe, readers
+from normdeploy.rewrite.affine.weight import is_fixed, shape_of_weight, sum_over, take, values_of
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
@@ -137,17 +133,23 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     if shapes[0] is None or shapes[1] is None or mapping.rank < 2 or len(shapes[0]) < 2 or value is other:
         return Refusal(f"an operand of {describe(node)} is a vector, of unknown rank, or used twice", node)
     summed = mapping.rank - 1 if index == 0 else mapping.rank - 2
-    if is_constant(other) and mapping.scale_axes <= {summed}:
-        return _in_front(node, index, mapping, search)
+    if is_fixed(other) and mapping.scale_axes <= {summed}:
+        absorbed = _in_front(node, index, mapping, search)
+        if not isinstance(absorbed, Refusal) or summed in mapping.scale_axes:
+            return absorbed
     if summed in mapping.scale_axes:
+        if not is_fixed(other):
+            return Refusal(
+                f"{describe(node)} sums over the axis along which it varies, with a value computed at run time", node
+            )
         return Refusal(f"its scale varies along the axis that {describe(node)} sums over and along another", node)
     scale, shift = widen(mapping.scale, len(shapes[1])), np.zeros((1,) * len(shapes[1]))
     if not mapping.no_shift:
-        if not is_constant(other):
+        if not is_fixed(other):
             return Refusal(
                 f"{describe(node)} multiplies it with a value computed at run time; its shift is not zero", node
             )
-        shift = _shift_through(mapping.shift, array_of(other), summed, index)
+        shift = _shift_through(mapping.shift, values_of(other), summed, index)
     plan = search.through(result, AffineMap.of(scale, shift, len(shapes[1])))
     if isinstance(plan, Refusal):
         return plan
@@ -172,16 +174,17 @@ def _shift_through(shift: Array, matrix: Array, summed: int, index: int) -> Arra
 def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     weight, result = required(node, 1 - index), node.outputs[0]
     matrix_axis = -2 if index == 0 else -1  # of the weight: the summed one
-    size = int(np.asarray(shape_of(weight))[matrix_axis])
+    shape = shape_of_weight(weight)
+    size, stack = shape[matrix_axis], (1,) * (len(shape) - 2)
 
     def vector(array: Array) -> Array:
         return np.array(np.broadcast_to(array.reshape(-1), (size,)))
 
     scale = vector(mapping.scale)
     factor = scale[:, None] if index == 0 else scale[None, :]
-    factor = factor.reshape((1,) * (len(shape_of(weight)) - 2) + factor.shape)
-    if not fits(dtype_of(weight), lambda: array_of(weight) * factor):
-        return Refusal(f"the weights of {describe(node)} would overflow {dtype_of(weight).name.lower()}", node)
+    taken = take(node, weight, factor.reshape(stack + factor.shape), search)
+    if isinstance(taken, Refusal):
+        return taken
     added: Array | None = None
     grown = 0.0
     bias: _Bias | None = None
@@ -191,10 +194,9 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
             # of a stack of matrices, the same sum for each
             shift = vector(mapping.shift)
             along_k = shift[:, None] if index == 0 else shift[None, :]
-            along_k = along_k.reshape((1,) * (len(shape_of(weight)) - 2) + along_k.shape)
-            added = contracted(weight, along_k, [len(shape_of(weight)) + matrix_axis])
+            added = sum_over(weight, along_k.reshape(stack + along_k.shape), [len(shape) + matrix_axis])
         else:
-            added = _shift_through(mapping.shift, array_of(weight), summed, index)
+            added = _shift_through(mapping.shift, values_of(weight), summed, index)
             grown = added.size * cost.itemsize(result)
         bias = bias_behind(result, search.graph)
         if bias is not None and bias.node in search.visited:
@@ -206,7 +208,7 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
     def build(region: Region, raw: ir.Value) -> None:
         inputs = list(node.inputs)
         inputs[index] = raw
-        inputs[1 - index] = weight if mapping.no_scale else scaled(region, weight, factor)
+        inputs[1 - index] = taken.build(region)
         product = region.replace(node, inputs)
         if total is None:
             region.same(result, product.outputs[0])
@@ -222,8 +224,8 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
             sums = region.replace(bias.node, [product.outputs[0], constant])
             region.same(bias.node.outputs[0], sums.outputs[0])
 
-    extra = grown + (0.0 if mapping.no_scale else copy_cost(weight, node))
+    extra = grown + taken.cost
     if total is not None:
         extra += cost.bias_bytes(result) if bias is None else copy_cost(bias.constant, bias.node)
     old_nodes = (node,) if bias is None else (node, bias.node)
-    return ForwardPlan(build, old_nodes, (node,), extra)
+    return ForwardPlan(build, (*taken.old, *old_nodes), (node,), extra)

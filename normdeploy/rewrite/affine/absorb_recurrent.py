@@ -19,7 +19,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.absorb_conv import overflows
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
@@ -37,6 +36,7 @@ from normdeploy.rewrite.affine.constant import (
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.plan import ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Forward, describe
+from normdeploy.rewrite.affine.weight import computed, overflows
 
 _BIAS = 3
 
@@ -48,7 +48,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     if index != 0:
         return Refusal(f"{describe(node)} reads it as something else than its input sequence", node)
     if not is_constant(weight):
-        return Refusal(f"the weight of {describe(node)} is computed at run time", node)
+        return computed(node)
     if bias is not None and not is_constant(bias):
         return Refusal(f"the bias of {describe(node)} is computed at run time", node)
     if not mapping.axes <= {2}:
@@ -59,7 +59,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     if not mapping.no_shift:
         total[:, :rows] += contracted(weight, shift.reshape(1, 1, -1), [2])[:, :, 0]
     if not fits(dtype_of(weight), lambda: array_of(weight) * scale) or not fits(dtype_of(weight), lambda: total):
-        return overflows(node)
+        return overflows(node, dtype_of(weight))
 
     def build(region: Region, raw: ir.Value) -> None:
         inputs = [raw, weight if mapping.no_scale else scaled(region, weight, scale.reshape(1, 1, -1))]

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from normdeploy.graph import WHERE, module_path
 from normdeploy.graph.scopes import NAME_SCOPES
 from normdeploy.rewrite.affine import activation
+from normdeploy.rewrite.affine.absorb_quantized import is_quantized
 from normdeploy.rewrite.affine.constant import is_constant
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.match import AFFINE_KIND, Match, NoMatch, match
@@ -106,7 +107,10 @@ class RecogniseAffine(ir.passes.InPlacePass):
 
 
 def is_bias(node: ir.Node) -> bool:
-    """Tell whether a node is the bias Add of a product by a constant: part of a Linear, no affine map of its own."""
+    """Tell whether a node is the bias Add of a product by a constant: part of a Linear, no affine map of its own.
+
+    The constant may be stored in integers.
+    """
     if node.op_type != "Add" or node.domain not in ("", "ai.onnx") or len(node.inputs) != 2:
         return False
     for value, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
@@ -118,7 +122,7 @@ def is_bias(node: ir.Node) -> bool:
             and len(value.uses()) == 1
             and not value.is_graph_output()
             and is_constant(other)
-            and any(is_constant(operand) for operand in producer.inputs)
+            and any(is_constant(operand) or is_quantized(operand) for operand in producer.inputs)
         ):
             return True
     return False

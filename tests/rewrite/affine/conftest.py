@@ -69,6 +69,55 @@ class ConvTranspose(OpRun):
         return (np.ascontiguousarray(full[(slice(None), slice(None), *window)]),)
 
 
+def _windows(x, attributes):
+    """Return a pool's kernel, strides, dilations and the padding that all its windows fit into, by torch's order."""
+    spatial = x.ndim - 2
+    assert attributes.get("auto_pad") in (None, "NOTSET")
+    kernel, pads = attributes["kernel_shape"], list(attributes["pads"] or [0] * 2 * spatial)
+    strides, dilations = attributes["strides"] or [1] * spatial, attributes["dilations"] or [1] * spatial
+    widths, given = [], []
+    for axis in reversed(range(spatial)):
+        before, after = pads[axis], pads[axis + spatial]
+        free = x.shape[axis + 2] + before + after - (kernel[axis] - 1) * dilations[axis] - 1
+        count = free // strides[axis] + 1
+        if attributes["ceil_mode"] and free % strides[axis] and count * strides[axis] < x.shape[axis + 2] + before:
+            count += 1  # a further window that begins inside
+        widths += [before, after + max((count - 1) * strides[axis] - free, 0)]
+        given += [before, after]
+    return kernel, tuple(strides), tuple(dilations), widths, given
+
+
+class MaxPool(OpRun):
+    """MaxPool by torch: onnx's own fails on padding of one side."""
+
+    def _run(self, x, **attributes):
+        kernel, strides, dilations, widths, _ = _windows(x, attributes)
+        padded = functional.pad(torch.from_numpy(np.array(x)), widths, value=-float("inf"))
+        run = getattr(functional, f"max_pool{x.ndim - 2}d")
+        return (run(padded, tuple(kernel), strides, 0, dilations).numpy(),)
+
+
+class AveragePool(OpRun):
+    """AveragePool by torch's convolution: sums of values over sums of what counts."""
+
+    def _run(self, x, **attributes):
+        kernel, strides, dilations, widths, given = _windows(x, attributes)
+        run = getattr(functional, f"conv{x.ndim - 2}d")
+        ones = torch.ones(1, 1, *kernel, dtype=torch.from_numpy(np.array(x)).dtype)
+        values = torch.from_numpy(np.array(x)).reshape(-1, 1, *x.shape[2:])
+        counted = torch.ones_like(values)
+        if attributes["count_include_pad"]:
+            counted = functional.pad(counted, given, value=1.0)
+            counted = functional.pad(counted, [wide - own for wide, own in zip(widths, given, strict=True)])
+        else:
+            counted = functional.pad(counted, widths)
+        sums, counts = (
+            run(item, ones, None, strides, 0, dilations) for item in (functional.pad(values, widths), counted)
+        )
+        mean = (sums / counts).numpy()
+        return (mean.reshape(*x.shape[:2], *mean.shape[2:]),)
+
+
 class GlobalMaxPool(OpRun):
     """GlobalMaxPool by numpy: onnx's own takes the wrong axes unless there are two."""
 
@@ -76,9 +125,12 @@ class GlobalMaxPool(OpRun):
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
+OPERATORS = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalMaxPool]
+
+
 def evaluate(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Evaluate a graph by onnx's reference evaluator, convolutions by torch."""
-    return ReferenceEvaluator(proto, new_ops=[Conv, ConvTranspose, GlobalMaxPool]).run(None, feeds)
+    return ReferenceEvaluator(proto, new_ops=OPERATORS).run(None, feeds)
 
 
 def widened(proto: onnx.ModelProto, exact: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:

@@ -89,6 +89,23 @@ def test_rows_of_a_gemm_go_into_a_constant_a(graph, fold, case, in_front, with_s
     assert fold(g).folded().agree_exactly(g.feeds(rng)).ops == {"Gemm": 1}
 
 
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm"])
+def test_a_scale_in_front_leaves_a_computed_bias_alone(graph, fold, kind):
+    rng = np.random.default_rng(0)
+    for shift, action in ((False, "folded"), (True, "kept")):
+        g = graph()
+        shape = (3,) if kind == "Gemm" else (3, 1)
+        x = g.op("Mul", g.input("x", ["N", 3] if kind == "Gemm" else ["N", 3, 4]), rng.normal(size=shape))
+        x = g.op("Add", x, rng.normal(size=shape)) if shift else x
+        weight = rng.normal(size=(3, 3) if kind == "Gemm" else (3, 3, 1))
+        g.output(g.op(kind, x, weight, g.input("b", [3]), name="linear"))
+        result = fold(g).agree(g.feeds(rng, N=2))
+        assert result.actions == [action]
+        if shift:
+            called = "addend C" if kind == "Gemm" else "bias"
+            result.kept(f"the {called} of {kind} 'linear' is computed at run time, and the shift is not zero")
+
+
 def test_gemm_refusals(graph, fold):
     rng = np.random.default_rng(0)
     g = graph()
@@ -217,7 +234,9 @@ def test_matmul_refusals(graph, fold):
     g = graph()
     x = g.op("Mul", g.input("x", ["N", 4, 3]), rng.normal(size=3))
     g.output(g.op("MatMul", x, g.input("y", ["N", 3, 2]), name="product"))
-    fold(g).kept("the axis that MatMul 'product' sums over").agree(g.feeds(rng, N=2))
+    fold(g).kept("MatMul 'product' sums over the axis along which it varies, with a value computed").agree(
+        g.feeds(rng, N=2)
+    )
     g = graph()
     g.output(g.op("Mul", g.op("MatMul", g.input("x", ["N", 4, 3]), rng.normal(size=3), name="product"), np.ones(4) * 2))
     fold(g).kept("a vector").agree(g.feeds(rng, N=2))

@@ -143,12 +143,98 @@ def test_quantized_activations_are_refused(graph, fold):
     fold(g).kept("DequantizeLinear 'activations' dequantizes what is computed at run time")
 
 
-def test_in_front_of_a_quantized_convolution_is_refused(graph, fold):
+KINDS = ["Conv", "ConvTranspose", "Gemm", "MatMul"]
+
+
+def linear(g, x, kind, *, rng, steps="one", bias=False, name="linear"):
+    """A linear operator from 4 to 6 features whose weight is stored in integers.
+
+    Args:
+        steps: one, or one per input or output.
+    """
+    shape, outputs = {"Conv": ((6, 4, 1), 0), "ConvTranspose": ((4, 6, 1), 1)}.get(kind, ((4, 6), 1))
+    axis = {"one": None, "outputs": outputs, "inputs": 1 - outputs}[steps]
+    w = weight(g, rng, shape, axis=axis)
+    if kind == "MatMul":
+        y = g.op(kind, x, w, name=name)
+        return g.op("Add", y, rng.normal(size=6)) if bias else y
+    return g.op(kind, x, w, *([rng.normal(size=6)] if bias else []), name=name)
+
+
+def features(g, kind):
+    """An input of 4 features, and the shape of what varies along them."""
+    shape = {"Gemm": ["N", 4], "MatMul": ["N", 3, 4]}.get(kind, ["N", 4, 5])
+    return g.input("x", shape), (4,) if kind in ("Gemm", "MatMul") else (4, 1)
+
+
+@given(
+    SEED,
+    st.sampled_from(KINDS),
+    st.sampled_from(["one", "outputs", "inputs"]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_in_front_of_a_quantized_weight(graph, fold, seed, kind, steps, bias, shift, negative):
+    """One number as scale, or steps per input; the shift goes into the float bias, in float64."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float32, opset=19)
+    x, shape = features(g, kind)
+    size = rng.uniform(0.5, 2, shape if steps == "inputs" else ())
+    x = g.op("Mul", x, -size if negative else size)
+    x = g.op("Add", x, rng.normal(size=shape)) if shift else x
+    g.output(linear(g, x, kind, rng=rng, steps=steps, bias=bias))
+    result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+    added = {"Add": 1} if kind == "MatMul" and (bias or shift) else {}
+    assert result.ops == {"DequantizeLinear": 1, kind: 1} | added
+    dequantize = next(node for node in result.after.graph.node if node.op_type == "DequantizeLinear")
+    assert result.weight(dequantize.input[0]).dtype == np.int8
+    assert (result.weight(dequantize.input[1]) > 0).all()
+
+
+@pytest.mark.parametrize("steps", ["one", "outputs"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scale_per_input_needs_a_step_per_input(graph, fold, kind, steps):
     rng = np.random.default_rng(0)
     g = graph(dtype=np.float32, opset=19)
-    x = g.batch_norm(g.input("x", ["N", 4, 5]), 4, rng)
-    g.output(g.op("Conv", x, weight(g, rng, (6, 4, 3)), name="conv"))
-    fold(g).kept("the weights of Conv 'conv' are quantized").agree(g.feeds(rng, N=2), ROUNDING)
+    x, shape = features(g, kind)
+    x = g.op("Mul", x, rng.normal(size=shape))
+    g.output(linear(g, x, kind, rng=rng, steps=steps))
+    words = f"the quantized weight of {kind} 'linear' has no step per input, and the scale differs between inputs"
+    fold(g).kept(words).agree(g.feeds(rng, N=2), ROUNDING)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "Gemm"])
+def test_a_shift_in_front_of_a_quantized_bias_is_refused_and_a_scale_is_not(graph, fold, kind):
+    rng = np.random.default_rng(0)
+    for shift in (False, True):
+        g = graph(dtype=np.float32, opset=19)
+        x, shape = features(g, kind)
+        x = g.op("Add", x, rng.normal(size=shape)) if shift else g.op("Mul", x, np.array(1.5))
+        w = weight(g, rng, (6, 4, 1) if kind == "Conv" else (4, 6))
+        bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
+        g.output(g.op(kind, x, w, bias, name="linear"))
+        result = fold(g).agree(g.feeds(rng, N=2), ROUNDING)
+        if shift:
+            result.kept(f"of {kind} 'linear' is quantized, and the shift is not zero")
+        else:
+            result.folded()
+
+
+def test_steps_in_blocks_take_one_number_in_front(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=21)
+    w = g.op(
+        "DequantizeLinear",
+        g.constant(rng.integers(-7, 8, (4, 6)).astype(np.int8), "w"),
+        rng.uniform(0.01, 0.1, (2, 6)),
+        axis=0,
+        block_size=2,
+    )
+    x = g.op("Add", g.op("Mul", g.input("x", ["N", 3, 4]), np.array(0.5)), rng.normal(size=4))
+    g.output(g.op("MatMul", x, w))
+    result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+    assert result.ops == {"DequantizeLinear": 1, "MatMul": 1, "Add": 1}
 
 
 @pytest.mark.parametrize("axis", [0, 1])
