@@ -228,6 +228,12 @@ def make_families(
         yield Family("masks all true", _feeds(specs, np.random.default_rng((seed, 91)), _normal, "mask"))
 
 
+def small_spread_first(spec: InputSpec, seed: int, epsilon: float) -> list[Family]:
+    """Return the families of a single input, those with a spread near epsilon first: as a variance, as a deviation."""
+    families = list(make_families([spec], seed=seed, epsilons=(epsilon**2, epsilon)))
+    return sorted(families, key=lambda family: not family.name.startswith("row variance"))
+
+
 def _is_mask(spec: InputSpec) -> bool:
     return spec.dtype.kind in "iu" and (spec.low, spec.high) == (0, 1)
 

@@ -26,7 +26,7 @@ from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.verify.cases import Case, make_case
 from normdeploy.verify.context import Context
 from normdeploy.verify.cut import cut, entries_of, first_equal, joined
-from normdeploy.verify.families import Family, InputSpec, make_families
+from normdeploy.verify.families import Family, InputSpec, small_spread_first
 from normdeploy.verify.likely import closest_mutant
 from normdeploy.verify.logic import logic_problems
 from normdeploy.verify.mutants import Site
@@ -235,7 +235,7 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target]) -> float:
     epsilon = _epsilon(targets)
     spec = InputSpec(made.names[0], np.dtype(np.float32), made.value.shape, {})
     worst = 0.0
-    for number, family in enumerate(_small_first(spec, context.seed, epsilon)):
+    for number, family in enumerate(small_spread_first(spec, context.seed + 57, epsilon)):
         alive = [t for t in targets if t.report is None]
         if not alive or (number and not context.in_time()):
             break
@@ -265,12 +265,6 @@ def _epsilon(targets: Sequence[Target]) -> float:
         if target.site.epsilon:
             return target.site.epsilon
     return 1e-5
-
-
-def _small_first(spec: InputSpec, seed: int, epsilon: float) -> list[Family]:
-    """Return the families, those with a spread near epsilon first: as a variance, and as a deviation."""
-    families = list(make_families([spec], seed=seed + 57, epsilons=(epsilon**2, epsilon)))
-    return sorted(families, key=lambda family: not family.name.startswith("row variance"))
 
 
 def _judged(context: Context, made: Cut, case: Case) -> tuple[list[str], float]:

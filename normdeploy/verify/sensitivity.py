@@ -17,6 +17,7 @@ from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
 from normdeploy.verify.derivative import MARGIN, Sensitivities
 from normdeploy.verify.harmless import harmless
+from normdeploy.verify.invariant import cancels
 from normdeploy.verify.links import chain_bounds
 from normdeploy.verify.logic import logic_problems
 from normdeploy.verify.mutants import Site
@@ -62,6 +63,8 @@ def check_sensitivity(context: Context) -> None:
         _try_family(context, case, groups, alive)
         context.tell("sensitivity", (number + 1) / len(context.cases))
     _prove(context, groups, _unproven(targets))
+    for target in _unproven(targets):
+        _prove_cancelling(context, target)
     for target in _unproven(targets):
         _second_chance(context, target)
     probe_sites(context, _alive(targets))
@@ -149,6 +152,16 @@ def _prove(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], ali
             if always:
                 known = target.mutant.name, False, target.ratio, target.family
                 target.report = MutantReport(*known, proof, harmless=True)
+
+
+def _prove_cancelling(context: Context, target: Target) -> None:
+    """Find out whether what a survivor changes cancels behind its site, whatever the site reads."""
+    if not context.in_time():
+        return
+    proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
+    if proof:
+        known = target.mutant.name, False, target.ratio, target.family
+        target.report = MutantReport(*known, proof, harmless=True)
 
 
 def _unproven(targets: Sequence[Target]) -> list[Target]:
