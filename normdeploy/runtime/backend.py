@@ -165,6 +165,8 @@ class OpenVinoBackend:
             ) from error
         self.inputs = tuple(self._port(port) for port in self._model.inputs)
         self.outputs = tuple(self._port(port) for port in self._model.outputs)
+        self._dtypes = {spec.name: spec.dtype for spec in self.inputs}
+        self._tensor = openvino.Tensor
         self._local = threading.local()
 
     @staticmethod
@@ -173,12 +175,28 @@ class OpenVinoBackend:
         return TensorSpec(port.get_any_name(), np.dtype(port.get_element_type().to_dtype()).name, shape)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """Return the outputs in order; each thread has its own inference request."""
+        """Return the outputs in order; each thread has its own inference request.
+
+        Inputs are read where they lie; OpenVINO copies by default, which took a tenth of a small network's time.
+        """
         request = getattr(self._local, "request", None)
         if request is None:
             request = self._local.request = self._model.create_infer_request()
-        results = request.infer(dict(feeds))
+        if feeds.keys() == self._dtypes.keys() and all(
+            _readable_in_place(array, self._dtypes[name]) for name, array in feeds.items()
+        ):
+            for name, array in feeds.items():
+                request.set_tensor(name, self._tensor(array, shared_memory=True))
+            results = request.infer(share_outputs=True)
+        else:  # its own checks and conversions, whose words are better than those of a tensor that does not fit
+            results = request.infer(dict(feeds), share_inputs=True, share_outputs=True)
         return [np.array(results[index]) for index in range(len(self.outputs))]
+
+
+def _readable_in_place(array: Array, dtype: str) -> bool:
+    """Whether OpenVINO can read an array without a copy; a scalar's shape it takes from the copy alone."""
+    flags = array.flags
+    return flags.c_contiguous and flags.writeable and array.ndim > 0 and array.size > 0 and array.dtype.name == dtype
 
 
 def open_backend(path: str | Path, settings: Settings) -> Backend:
