@@ -17,9 +17,10 @@ from normdeploy.verify.criteria import (
     Judgement,
     judge,
 )
+from normdeploy.verify.ensemble import EnsembleReference, ensemble
 from normdeploy.verify.families import Family
 from normdeploy.verify.noise import NoisyGraph
-from normdeploy.verify.sides import Reference, run_evaluator
+from normdeploy.verify.sides import EagerReference, Reference, run_evaluator
 from normdeploy.verify.structure import exact_differences, is_float, nonfinite_problems
 from normdeploy.verify.values import Array
 
@@ -151,14 +152,17 @@ def make_case(
 
     Args:
         reference: gives truth and eager outputs.
-        noisy: the reference's graph for the noise runs; None leaves S zero (the verdict is then weak).
+        noisy: the reference's graph for the noise runs; None takes S from a module's own runs (:mod:`.ensemble`).
         runs: noisy runs. fast: take S from float32 runs (:meth:`NoisyGraph.spread_fast`).
     """
     truth = reference.truth(family.feeds)
     eager = reference.native(family.feeds)
     deviations = [np.zeros(np.shape(y)) for y in truth]
     clean: list[Array] = []
-    if noisy is not None:
+    if noisy is None and isinstance(reference, (EagerReference, EnsembleReference)):
+        module = reference if isinstance(reference, EagerReference) else reference.module
+        deviations = [deviation for _, deviation in ensemble(module, family.feeds)]
+    elif noisy is not None:
         found, clean = _spread(noisy, family, runs, seed, precision, fast=fast)
         if fast:
             clean = list(run_evaluator(noisy.evaluator, family.feeds).values())

@@ -21,6 +21,7 @@ from normdeploy.verify.companions import check_companions, check_sizes
 from normdeploy.verify.context import Context, Progress
 from normdeploy.verify.criteria import UNIT_ROUNDOFF
 from normdeploy.verify.depth import error_by_depth
+from normdeploy.verify.ensemble import RUNS, EnsembleReference
 from normdeploy.verify.environment import environment, file_digests, module_digest
 from normdeploy.verify.families import Family, batch_name, input_specs, make_families, resized, user_families
 from normdeploy.verify.levels import level_named
@@ -308,14 +309,19 @@ def _structure(context: Context, example: Arrays) -> bool:
 
 
 def _truth(context: Context, example: Arrays) -> list[Any]:
-    """Return the float64 outputs; of the traced graph, and a weak verdict, where the module runs in float32 alone."""
+    """Return the float64 outputs; where the module runs in float32 alone, what stands for them, and a weak verdict."""
     try:
         return context.reference.truth(example)
     except Refused as error:
-        if not isinstance(context.reference, EagerReference) or context.reference.graph is None:
+        if not isinstance(context.reference, EagerReference):
             raise
-        context.reference = TracedReference(context.reference)
-        text = f"the reference does not run in float64 ({error}): its traced graph in float64 stands for it"
+        if context.reference.graph is None:
+            context.reference = EnsembleReference(context.reference)
+            what = f"{RUNS} runs in its own precision with rounding noise stand for it (a float32 ensemble)"
+        else:
+            context.reference = TracedReference(context.reference)
+            what = "its traced graph in float64 stands for it"
+        text = f"the reference does not run in float64 ({error}): {what}"
         context.answer("reference", "weak", text)
         return context.reference.truth(example)
 

@@ -110,6 +110,14 @@ class EagerReference:
         """
         return self._outputs(feeds, nullcontext())
 
+    def under(self, feeds: Feeds, mode: AbstractContextManager[Any]) -> list[Any]:
+        """Return the module's outputs with a mode of torch around its calls.
+
+        Raises:
+            Refused: the module raised.
+        """
+        return self._outputs(feeds, mode)
+
     def truth(self, feeds: Feeds) -> list[Any]:
         """Return the module's outputs with every float promoted to float64.
 
