@@ -2,15 +2,20 @@
 
 Behind: the scale goes into every operand, the shift into one, and only if every one takes it; a constant operand takes
 anything (this is how the bias Add of a Linear absorbs). In front: (x + t) + b = (x + b) + t, for a map without scale;
-with a constant c for b, any map: (s x + t) + c = s x + (t + c), and the sum is gone.
+with a constant c for b, any map: (s x + t) + c = s x + (t + c), and the sum is gone. In front of all operands, with one
+scale: (s a + t) + (s b + u) = s (a + b) + (t + u).
 
 Refused:
 - an operand does not take its part, or is broadcast along an axis where s varies;
-- in front, s is not 1 and the other operand is computed: it would have to be divided by s.
+- in front, s is not 1 and another operand is computed: it would have to be divided by s;
+- in front of several operands, their scales differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.axes import dims_of, restrict, widen
@@ -78,6 +83,34 @@ def _with_constant(node: ir.Node, index: int, mapping: AffineMap) -> AffineMap |
     return mapping.then(then)
 
 
+def _another(node: ir.Node) -> Refusal:
+    return Refusal(f"{describe(node)} adds another branch to it, which its scale does not apply to", node)
+
+
+def _sign(node: ir.Node, index: int) -> float:
+    return -1.0 if node.op_type == "Sub" and index == 1 else 1.0
+
+
+def _unknown(node: ir.Node) -> Refusal:
+    return Refusal(f"the rank of the result of {describe(node)} is not known", node)
+
+
+def join(node: ir.Node, maps: Mapping[int, AffineMap]) -> AffineMap | Refusal:
+    """Return the map of a sum whose operands carry maps of one scale."""
+    dims = dims_of(node.outputs[0])
+    if dims is None:
+        return _unknown(node)
+    rank, first = len(dims), next(iter(maps.values()))
+    scale, shift = widen(first.scale, rank), np.zeros((1,) * rank)
+    if len(maps) < len(node.inputs) and not first.no_scale:
+        return _another(node)
+    for index, mapping in maps.items():
+        if not np.array_equal(widen(mapping.scale, rank), scale):
+            return Refusal(f"{describe(node)} adds branches that are scaled differently", node)
+        shift = shift + _sign(node, index) * widen(mapping.shift, rank)
+    return AffineMap.of(scale, shift, rank)
+
+
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Pass a shift in front of the sum on to its result."""
     if not mapping.no_scale:
@@ -87,13 +120,12 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
             return (
                 plan if isinstance(plan, Refusal) else ForwardPlan(plan.build, (node, *plan.old), plan.into, plan.cost)
             )
-        return Refusal(f"{describe(node)} adds another branch to it, which its scale does not apply to", node)
+        return _another(node)
     result = node.outputs[0]
     dims = dims_of(result)
     if dims is None or len(dims) < mapping.rank:
-        return Refusal(f"the rank of the result of {describe(node)} is not known", node)
-    sign = -1.0 if node.op_type == "Sub" and index == 1 else 1.0
-    shift = widen(sign * mapping.shift, len(dims))
+        return _unknown(node)
+    shift = widen(_sign(node, index) * mapping.shift, len(dims))
     plan = search.through(result, AffineMap.of(1.0, shift, len(dims)))
     if isinstance(plan, Refusal):
         return plan

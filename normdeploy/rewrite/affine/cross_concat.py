@@ -1,7 +1,7 @@
 """Concat joins maps, and cuts them.
 
 Behind: each operand gets its cut of s and t along the joined axis (the whole along the others), and all must take it.
-In front of one operand: the other operands get s = 1, t = 0, and the joined map goes on behind the Concat.
+In front of some operands: the others get s = 1, t = 0, and the joined map goes on behind the Concat.
 
 Refused:
 - behind, an operand does not take its part;
@@ -10,13 +10,15 @@ Refused:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import integer, required
 from normdeploy.rewrite.affine.cross import pass_on
-from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.map import AffineMap, Array, identity
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, joined
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
@@ -62,20 +64,34 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     return joined(node, plans)
 
 
-def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
-    """Join the map with the identity on the other operands."""
-    axis = integer(node, "axis", 1) % mapping.rank
+def join(node: ir.Node, maps: Mapping[int, AffineMap]) -> AffineMap | Refusal:
+    """Return the joined map; operands without one have s = 1, t = 0."""
+    first = next(iter(maps.values()))
+    axis = integer(node, "axis", 1) % first.rank
+    everywhere = len(maps) == len(node.inputs) and all(mapping.same(first) for mapping in maps.values())
+    if everywhere and axis not in first.axes:
+        return first
     sizes = _sizes(node, axis)
     if sizes is None:
         return _unknown(node)
+    neutral = identity(first.rank)
 
-    def join(array: Array, neutral: float) -> Array:
-        parts = []
-        for position, size in enumerate(sizes):
-            shape = (*array.shape[:axis], size, *array.shape[axis + 1 :])
-            parts.append(np.broadcast_to(array, shape) if position == index else np.full(shape, neutral))
+    def written(arrays: Sequence[Array]) -> Array:
+        """Write s or t of all operands out along the joined axis, and join them."""
+        common = np.broadcast_shapes(*(np.take(array, [0], axis=axis).shape for array in arrays))
+        shapes = [(*common[:axis], size, *common[axis + 1 :]) for size in sizes]
+        parts = [np.broadcast_to(array, shape) for array, shape in zip(arrays, shapes, strict=True)]
         return np.concatenate(parts, axis=axis)
 
-    joined = AffineMap.of(join(mapping.scale, 1.0), join(mapping.shift, 0.0), mapping.rank)
-    plan = search.through(node.outputs[0], joined)
+    whole = [maps.get(position, neutral) for position in range(len(sizes))]
+    scale, shift = written([item.scale for item in whole]), written([item.shift for item in whole])
+    return AffineMap.of(scale, shift, first.rank)
+
+
+def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
+    """Join the map with the identity on the other operands."""
+    moved = join(node, {index: mapping})
+    if isinstance(moved, Refusal):
+        return moved
+    plan = search.through(node.outputs[0], moved)
     return plan if isinstance(plan, Refusal) else pass_on(node, index, plan)

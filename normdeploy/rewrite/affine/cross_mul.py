@@ -1,4 +1,5 @@
 """Mul of two computed values, and Div: s * (a b) = (s a) b; a scale goes into one factor, or on from it to the result.
+In front of both factors, (s a) (u b) = (s u) (a b).
 
 Refused:
 - the shift is not zero;
@@ -7,6 +8,8 @@ Refused:
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -41,15 +44,42 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     return first or Refusal(f"the factors of {describe(node)} are broadcast along the axis where it varies", node)
 
 
+def _unknown(node: ir.Node) -> Refusal:
+    return Refusal(f"the rank of the result of {describe(node)} is not known", node)
+
+
+def _shifted(node: ir.Node) -> Refusal:
+    return Refusal(f"{describe(node)} multiplies it with a computed value and its shift is not zero", node)
+
+
+def _divides(node: ir.Node) -> Refusal:
+    return Refusal(f"{describe(node)} divides by it", node)
+
+
+def join(node: ir.Node, maps: Mapping[int, AffineMap]) -> AffineMap | Refusal:
+    """Return the map of a product whose factors carry scales."""
+    dims = dims_of(node.outputs[0])
+    if dims is None:
+        return _unknown(node)
+    if node.op_type == "Div":
+        return _divides(node)
+    if not all(mapping.no_shift for mapping in maps.values()):
+        return _shifted(node)
+    scale = np.ones((1,) * len(dims))
+    for mapping in maps.values():
+        scale = scale * widen(mapping.scale, len(dims))
+    return AffineMap.of(scale, 0.0, len(dims))
+
+
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Pass the scale on to the result."""
     if not mapping.no_shift:
-        return Refusal(f"{describe(node)} multiplies it with a computed value and its shift is not zero", node)
+        return _shifted(node)
     if node.op_type == "Div" and index == 1:
-        return Refusal(f"{describe(node)} divides by it", node)
+        return _divides(node)
     dims = dims_of(node.outputs[0])
-    if dims is None or required(node, 0) is required(node, 1):
-        return Refusal(f"{describe(node)} squares it, or its rank is not known", node)
+    if dims is None:
+        return _unknown(node)
     scale = widen(mapping.scale, len(dims))
     plan = search.through(node.outputs[0], AffineMap(scale, np.zeros((1,) * scale.ndim)))
     return plan if isinstance(plan, Refusal) else pass_on(node, index, plan)

@@ -54,20 +54,17 @@ def _halves(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> Iterator[Half
     assert source is not None
     scale, shift = mapping.without_shift(), identity(mapping.rank).with_shift(mapping.shift)
     invertible = bool((mapping.scale != 0).all())
-    ahead = identity(mapping.rank).with_shift(mapping.shift / mapping.scale) if invertible else None
+    before = identity(mapping.rank).with_shift(mapping.shift / mapping.scale) if invertible else None
     tries: list[tuple[str, AffineMap, AffineMap | None, bool]] = [
         ("scale", scale, shift, True),
         ("shift", shift, scale, False),
     ]
-    if ahead is not None:
-        tries += [("shift", ahead, scale, True), ("scale", scale, ahead, False)]
+    if before is not None:
+        tries += [("shift", before, scale, True), ("scale", scale, before, False)]
     for name, goes, stays, backward in tries:
         if stays is None or not np.isfinite(goes.shift).all():
             continue
-        plan: BackwardPlan | ForwardPlan | Refusal
-        if backward:
-            plan = Backward(TABLE, graph).plan(source, goes, node)
-        else:
-            plan = Forward(TABLE, graph).through(result, goes)
+        behind, ahead = Backward(TABLE, graph), Forward(TABLE, graph)
+        plan = behind.plan(source, goes, node) if backward else ahead.plan(result, goes)
         if not isinstance(plan, Refusal):
             yield Half(plan, stays, name)

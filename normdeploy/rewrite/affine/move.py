@@ -83,7 +83,7 @@ class MoveAffine(ir.passes.InPlacePass):
         back = self._backward(graph, node, source, mapping)
         if isinstance(back, BackwardPlan) and back.cost == 0:
             return self._commit(graph, node, back)
-        ahead = Forward(TABLE, graph).through(result, mapping)
+        ahead = Forward(TABLE, graph).plan(result, mapping)
         options = [plan for plan in (back, ahead) if not isinstance(plan, Refusal)]
         best = min(options, key=lambda plan: plan.cost, default=None)
         if best is not None and best.cost < saved:

@@ -7,7 +7,7 @@ operator is adding a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -45,12 +45,23 @@ ForwardRule = Callable[[ir.Node, int, AffineMap, Forward], ForwardPlan | Refusal
 """(operator, which of its inputs, the map in front of that input, the search) -> plan or refusal."""
 
 
+JoinRule = Callable[[ir.Node, Mapping[int, AffineMap]], AffineMap | Refusal]
+"""(operator, the maps in front of two or more of its inputs) -> the map behind it, or refusal."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """How a map crosses one operator; None where it never does."""
+    """How a map crosses one operator; None where it never does.
+
+    Args:
+        backward: from behind it.
+        forward: from in front of one input.
+        join: from in front of several inputs at once; only for operators that combine computed values.
+    """
 
     backward: BackwardRule | None
     forward: ForwardRule | None
+    join: JoinRule | None = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,8 @@ class Table:
 
 
 _RECURRENT = Row(None, absorb_recurrent.forward)
-_ADD = Row(cross_add.backward, cross_add.forward)
-_MUL = Row(cross_mul.backward, cross_mul.forward)
+_ADD = Row(cross_add.backward, cross_add.forward, cross_add.join)
+_MUL = Row(cross_mul.backward, cross_mul.forward, cross_mul.join)
 _NORM = Row(absorb_norm.backward, absorb_norm.forward)
 _SAME = Row(cross_identity.backward, cross_identity.forward)
 _RESHAPE = Row(cross_shape.reshape_backward, cross_shape.reshape_forward)
@@ -119,7 +130,7 @@ TABLE = Table(
         ("", "DepthToSpace"): Row(cross_blocks.backward, cross_blocks.forward),
         ("", "SpaceToDepth"): Row(cross_blocks.backward, cross_blocks.forward),
         # s and t are cut and joined
-        ("", "Concat"): Row(cross_concat.backward, cross_concat.forward),
+        ("", "Concat"): Row(cross_concat.backward, cross_concat.forward, cross_concat.join),
         ("", "Split"): _SELECT,
         ("", "Slice"): _SELECT,
         ("", "Gather"): _SELECT,
