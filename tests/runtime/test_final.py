@@ -85,6 +85,26 @@ def test_lower_precision_has_to_beat_float32_too(contest):
     assert name == "float32"
 
 
+def test_one_that_the_finalists_turn_out_to_be_slower_than_is_looked_at_too(contest):
+    """Three look fastest by luck; the one left out is twice as fast as what they are."""
+    lucky = [_entry(f"lucky {index}", "int8", 0.1 + 0.1 * index) for index in range(3)]
+    entries = [*lucky, _entry("steady", "int8", 0.45), _entry(UNTUNED, "float32", 1.0)]
+    first = {UNTUNED: [2.0] * 40} | {entry.candidate.name: [1.9, 2.2] * 20 for entry in lucky}
+    second = {**first, "steady": [0.9] * 40}
+    assert contest(entries, first, second) == ("steady", 2)
+    assert entries[3].ratio["value"] == pytest.approx(0.45)
+    assert len(lucky[0].latency.samples) in (40, 80)  # of the passes it took part in
+
+
+def test_one_that_may_be_as_fast_is_a_finalist(contest):
+    entries = [_entry(f"int8 {index}", "int8", 0.4 + 0.01 * index) for index in range(4)]
+    entries.append(_entry(UNTUNED, "float32", 1.0))
+    times = {UNTUNED: [2.0] * 40} | {f"int8 {index}": [0.9 - 0.1 * index] * 40 for index in range(4)}
+    assert contest(entries, times)[0] == "int8 2"  # the fourth is clearly slower so far
+    entries[3].ratio = {"value": 0.43, "low": 0.3, "high": 0.6}
+    assert contest(entries, times)[0] == "int8 3"
+
+
 def test_a_gain_that_noise_hides_is_called_unclear_and_not_slower():
     base, fast, slow = _entry(UNTUNED, "float32", 1.0), _entry("int8", "int8", 0.5), _entry("float16", "float16", 1.1)
     fast.ratio = {"value": 0.5, "low": 0.2, "high": 1.3}

@@ -125,3 +125,36 @@ def test_tuning_keeps_operators_where_int8_alone_loses_too_much(uneven, monkeypa
     truth = next(iter(Evaluator(ir.load(uneven)).run({"x": x}).values())).numpy()
     found = load(uneven, plan=plan).batched(x)
     assert np.linalg.norm(found - truth) < 0.04 * np.linalg.norm(truth)
+
+
+def test_the_operators_left_in_float32_are_left_in_either_form(uneven, monkeypatch):
+    """With biases there are two ways to write the same choice, and both are tried."""
+    model = onnx.load(uneven)
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            bias = onnx.numpy_helper.from_array(np.full(16, 0.1, np.float32), f"{node.output[0]}_bias")
+            model.graph.initializer.append(bias)
+            result, node.output[0] = node.output[0], f"{node.output[0]}_product"
+            nodes += [node, onnx.helper.make_node("Add", [node.output[0], bias.name], [result])]
+        else:
+            nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, uneven)
+    cpu = [provider for provider in search.find_providers() if provider.name == "CPUExecutionProvider"]
+    monkeypatch.setattr(search, "find_providers", lambda: cpu)
+    monkeypatch.setattr(search, "_WORTH", 1e9)
+    plan = tune(uneven, data=_rows(300), budget="rel=3%", seconds=1.0)
+    mixed = [trial for trial in plan.trials if "operators in float32: " in trial.name]
+    chosen = {trial.name.split(": ")[0] for trial in mixed if trial.loss["rel"] <= 0.03}
+    linear = {name for name in chosen if name.startswith("int8, linear layers")}
+    if linear:  # on which kind of variant the search for the fewest was made is up to the machine
+        left = {name.split(", ")[-1] for name in linear}
+        assert len(left) == 1
+        assert {name.rsplit(", ", 1)[0] for name in linear} == {
+            "int8, linear layers only",
+            "int8, linear layers with their bias",
+        }
+    else:
+        assert {name.split(",")[0] for name in chosen} == {"int8"}

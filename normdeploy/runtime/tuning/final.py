@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from normdeploy.runtime.latency import Latency, measure_latency
+from normdeploy.runtime.latency import Latency, Ratio, measure_latency
 from normdeploy.runtime.tuning.entries import LITTLE, Entry
 
 BLOCK, PAUSE = 5, 0.02  # lets threads that spin between calls show their gain without disturbing the others
-_FINALISTS = 3
+_FINALISTS, _MOST = 3, 6
 _PASSES = 3
 
 Opener = Callable[[Entry], Callable[[], object]]
@@ -21,7 +21,8 @@ def compare_finalists(
 
     The winner has to beat the untuned model, and the best float32 candidate, beyond the noise; otherwise the simpler
     one stays. Where its gain is large but the noise too, the comparison is repeated with fresh sessions, three times in
-    all: on a busy machine the first pass may be too short to tell.
+    all: on a busy machine the first pass may be too short to tell. It is repeated, too, where the finalists turn out to
+    be slower than one that was not among them: what looked fastest in the rounds before may have been luck.
 
     Args:
         accepted: candidates within the budget, the fastest so far first.
@@ -32,35 +33,50 @@ def compare_finalists(
         deadline: whether time is over; then no further pass begins.
     """
     exact = next((entry for entry in accepted if entry.candidate.precision == "float32"), base)
-    finalists = list(accepted[:_FINALISTS])
-    finalists += [entry for entry in dict.fromkeys((exact, base)) if entry not in finalists]
-    steady = any(entry.candidate.settings.spinning == "always" for entry in finalists)
-    block, pause = (BLOCK, PAUSE) if steady else (1, 0.0)
+    finalists = _finalists(accepted, exact, base)
     parts: list[Mapping[str, Latency]] = []
     while True:
         order = finalists if len(parts) % 2 == 0 else finalists[::-1]
         runs = {entry.candidate.name: opened(entry) for entry in order}
+        steady = any(entry.candidate.settings.spinning == "always" for entry in finalists)
+        block, pause = (BLOCK, PAUSE) if steady else (1, 0.0)
         parts.append(measure_latency(runs, seconds=seconds, block=block, pause=pause, seed=seed + len(parts)))
         for entry in finalists:
-            name = entry.candidate.name
-            entry.latency = Latency(name, sum((part[name].samples for part in parts), ()))
-        if base.latency is None:
-            raise AssertionError("the untuned model is always a finalist")
-        for entry in finalists:
-            if entry.latency is not None:
-                entry.ratio = entry.latency.ratio(base.latency).to_dict()
-        winner, clear = _winner(finalists, base, exact)
-        if clear or len(parts) == _PASSES or deadline():
+            entry.latency, entry.ratio = _joint(entry, base, parts), _ratio(entry, base, parts).to_dict()
+        winner, clear = _winner(finalists, base, exact, parts)
+        overlooked = [
+            entry for entry in accepted if entry not in finalists and entry.relative < LITTLE * winner.relative
+        ]
+        if (clear and not overlooked) or len(parts) == _PASSES or deadline():
             return winner
+        finalists = _finalists(sorted(accepted, key=lambda entry: entry.relative), exact, base)
 
 
-def _winner(finalists: Sequence[Entry], base: Entry, exact: Entry) -> tuple[Entry, bool]:
+def _finalists(ranked: Sequence[Entry], exact: Entry, base: Entry) -> list[Entry]:
+    """Return the fastest so far, those that may be as fast, the best float32 candidate and the untuned model."""
+    close = [entry for entry in ranked[:_MOST] if entry.ratio and entry.ratio["low"] < ranked[0].relative]
+    return list(dict.fromkeys((*ranked[:_FINALISTS], *close, exact, base)))
+
+
+def _joint(entry: Entry, other: Entry, parts: Sequence[Mapping[str, Latency]]) -> Latency:
+    """Return an entry's times in the passes in which the other took part too."""
+    name, beside = entry.candidate.name, other.candidate.name
+    return Latency(name, sum((part[name].samples for part in parts if name in part and beside in part), ()))
+
+
+def _ratio(entry: Entry, other: Entry, parts: Sequence[Mapping[str, Latency]]) -> Ratio:
+    return _joint(entry, other, parts).ratio(_joint(other, entry, parts))
+
+
+def _winner(
+    finalists: Sequence[Entry], base: Entry, exact: Entry, parts: Sequence[Mapping[str, Latency]]
+) -> tuple[Entry, bool]:
     """Return who wins by the times so far, and whether that is clear."""
     fastest = min((entry for entry in finalists if entry.accepted), key=lambda entry: entry.relative)
     for simpler in (base, exact):  # settings and precision are given up for a gain beyond the noise only
-        if not simpler.accepted or simpler is fastest or not fastest.latency or not simpler.latency:
+        if not simpler.accepted or simpler is fastest:
             continue
-        gain = fastest.latency.ratio(simpler.latency)
+        gain = _ratio(fastest, simpler, parts)
         worth = simpler is base or (simpler.ratio is not None and simpler.ratio["high"] < 1)
         if gain.high >= 1 and worth:
             return simpler, gain.value > LITTLE

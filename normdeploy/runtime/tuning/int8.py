@@ -19,6 +19,7 @@ import onnx
 
 from normdeploy.runtime.backend import Array
 from normdeploy.runtime.machine import Machine
+from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
 from normdeploy.runtime.tuning.lower import inline, quiet
 
@@ -36,16 +37,28 @@ class Int8Recipe:
         name: for the plan file.
         equalized: apply cross-layer equalization first.
         every_operator: quantize all operators that can be; otherwise only convolutions and matrix products.
+        joined: write matrix products with their bias as one Gemm first; gains through onnxruntime only.
     """
 
     name: str
     equalized: bool
     every_operator: bool
+    joined: bool = False
+
+    def same_operators(self, other: Int8Recipe) -> bool:
+        """Whether both quantize the same operators of the same weights."""
+        return (self.equalized, self.every_operator) == (other.equalized, other.every_operator)
+
+    @property
+    def nothing_to_do(self) -> str:
+        """Why the variant would be another recipe's, where its preparation finds nothing to change."""
+        return "no two neighbouring layers to equalize" if self.equalized else "no MatMul followed by a bias"
 
 
 INT8_RECIPES = (
     Int8Recipe("int8", equalized=False, every_operator=True),
     Int8Recipe("int8, linear layers only", equalized=False, every_operator=False),
+    Int8Recipe("int8, linear layers with their bias", equalized=False, every_operator=False, joined=True),
     Int8Recipe("int8, equalized", equalized=True, every_operator=True),
 )
 
@@ -91,7 +104,7 @@ class Quantizer:
         self._plain = onnx.shape_inference.infer_shapes(model)
         self._calibration = calibration
         self._reduce = saturates(machine)
-        self._ready: dict[bool, tuple[onnx.ModelProto, Any, int]] = {}
+        self._ready: dict[tuple[bool, bool], tuple[onnx.ModelProto, Any, int]] = {}
 
     def operators(self, recipe: Int8Recipe) -> list[str]:
         """Return the names of the nodes that ``recipe`` quantizes, in the order of the graph."""
@@ -112,11 +125,11 @@ class Quantizer:
             keep: names of nodes that stay in float32.
 
         Returns:
-            How many pairs of layers were equalized.
+            How many places the recipe's preparation changed: pairs of layers equalized, or products joined.
         """
         from onnxruntime.quantization import QDQQuantizer, QuantType
 
-        model, ranges, pairs = self._prepared(recipe.equalized)
+        model, ranges, changed = self._prepared(recipe)
         with quiet():
             quantizer = QDQQuantizer(
                 copy.deepcopy(model),
@@ -133,15 +146,19 @@ class Quantizer:
             )
             quantizer.quantize_model()
             quantizer.model.save_model_to_file(str(target))
-        return pairs
+        return changed
 
-    def _prepared(self, equalized: bool) -> tuple[onnx.ModelProto, Any, int]:
-        """Return the model, equalized or not, the ranges of its activations, and how many pairs were equalized."""
-        if equalized not in self._ready:
+    def _prepared(self, recipe: Int8Recipe) -> tuple[onnx.ModelProto, Any, int]:
+        """Return the model as the recipe prepares it, the ranges of its activations, and how many places changed."""
+        key = recipe.equalized, recipe.joined
+        if key not in self._ready:
             model = copy.deepcopy(self._plain)
-            pairs = equalize(model) if equalized else 0
-            self._ready[equalized] = (model, self._ranges(model), pairs)
-        return self._ready[equalized]
+            changed = equalize(model) if recipe.equalized else 0
+            if recipe.joined:
+                changed += join_biases(model)
+                model = onnx.shape_inference.infer_shapes(model)
+            self._ready[key] = (model, self._ranges(model), changed)
+        return self._ready[key]
 
     def _ranges(self, model: onnx.ModelProto) -> Any:
         from onnxruntime.quantization import CalibrationMethod, create_calibrator

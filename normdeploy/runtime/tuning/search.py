@@ -213,21 +213,23 @@ class _Search:
             target = self.workspace / f"{recipe.name.replace(', ', '.').replace(' ', '_')}.onnx"
             self.tell(f"quantizing: {recipe.name}")
             try:
-                pairs = quantizer.write(target, recipe)
+                changed = quantizer.write(target, recipe)
             except Exception as error:
                 self._failed(recipe.name, "int8", error)
                 continue
-            if recipe.equalized and not pairs:
-                self.skipped.append(Trial(recipe.name, "int8", "skipped", "no two neighbouring layers to equalize"))
+            if not changed and (recipe.equalized or recipe.joined):
+                self.skipped.append(Trial(recipe.name, "int8", "skipped", recipe.nothing_to_do))
                 continue
             self.variants[target] = (recipe, quantizer)
-            yield from self._int8_settings(recipe.name, target, fast, recipe.every_operator)
+            yield from self._int8_settings(recipe.name, target, fast, openvino=not recipe.joined)
 
-    def _int8_settings(self, name: str, file: Path, fast: Settings, openvino: bool) -> Iterator[Candidate]:
-        for threads in sorted({1, usable_cores()}):
+    def _int8_settings(self, name: str, file: Path, fast: Settings, *, openvino: bool) -> Iterator[Candidate]:
+        counts = sorted({1, usable_cores()})
+        for threads in counts:
             yield named(replace(fast, threads=threads, optimization="all"), file, name, "int8")
         if openvino and any(entry.usable for entry in find_providers() if entry.name == OPENVINO_RUNTIME):
-            yield named(Settings(OPENVINO_RUNTIME, threads=usable_cores()), file, name, "int8")
+            for threads in counts:
+                yield named(Settings(OPENVINO_RUNTIME, threads=threads), file, name, "int8")
 
     def _mixed(self) -> None:
         """Where int8 would be the fastest but loses too much, keep the operators in float32 that lose most."""
@@ -256,11 +258,19 @@ class _Search:
             name = f"{recipe.name}, {attempt.kept} of {attempt.total} operators in float32"
             if attempt is not best and not attempt.outcome.accepted:
                 self.skipped.append(Trial(name, "int8", "rejected", attempt.outcome.reason, loss=attempt.outcome.loss))
-        if best is not None:
-            name = f"{recipe.name}, {best.kept} of {best.total} operators in float32"
-            fast = fastest.candidate.settings
-            fast = fast if fast.provider == CPU else replace(self.base.settings, provider=CPU, options=())
-            self._round("mixed", list(self._int8_settings(name, best.file, fast, recipe.every_operator)))
+        if best is None:
+            return
+        fast = fastest.candidate.settings
+        fast = fast if fast.provider == CPU else replace(self.base.settings, provider=CPU, options=())
+        wanted: list[Candidate] = []
+        for other in (known for known, _ in self.variants.values() if known.same_operators(recipe)):
+            file = best.file
+            if other != recipe:  # the same operators, written in another form
+                file = best.file.with_stem(f"{best.file.stem}.other")
+                quantizer.write(file, other, keep=ranked[: best.kept])
+            name = f"{other.name}, {best.kept} of {best.total} operators in float32"
+            wanted += self._int8_settings(name, file, fast, openvino=not other.joined)
+        self._round("mixed", wanted)
 
     def _repair_untuned(self) -> None:
         """Where optimization itself changes the result, find out which optimizer, and try all the others."""
