@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError, InputError
+from normdeploy.graph.bodies import BODIES
 from normdeploy.graph.exact import FLOATS, tensor64
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.elementwise import torch_dtype
@@ -25,6 +27,9 @@ from normdeploy.graph.reference import reference_session, run_reference
 
 Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
 """Sees each node's results; what it returns (unless None) replaces them."""
+
+StandIn = Callable[[Sequence[Tensor | None]], Tensor]
+"""Computes a node's result from its inputs in the node's place."""
 
 _DEFAULT_OPSET = 20
 OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError)
@@ -115,6 +120,15 @@ def failed(node: ir.Node, inputs: Sequence[Tensor | None], error: Exception) -> 
     return GraphError(f"operator {node.op_type} ({node.name}) failed on inputs of shapes {shapes}: {error}")
 
 
+@dataclass(frozen=True)
+class _Changes:
+    """What a caller puts in place of what the graph computes (:meth:`Evaluator.run`)."""
+
+    overrides: Mapping[str, Tensor]
+    hook: Hook | None
+    stand_ins: Mapping[ir.Node, StandIn]
+
+
 class Evaluator:
     """Evaluate a graph with every float promoted to one dtype.
 
@@ -153,6 +167,7 @@ class Evaluator:
         fetch: Sequence[str] | None = None,
         replace: Mapping[str, Tensor] | None = None,
         hook: Hook | None = None,
+        stand_ins: Mapping[ir.Node, StandIn] | None = None,
     ) -> dict[str, Tensor]:
         """Evaluate the graph.
 
@@ -161,6 +176,7 @@ class Evaluator:
             fetch: names of the values wanted, any in the graph; the graph outputs by default.
             replace: values that override computed ones, by name (teacher forcing, mutants; initializers too).
             hook: sees each node's results and may replace them.
+            stand_ins: what computes the single result of some nodes in their place, in bodies too.
 
         Returns:
             tensor per fetched name.
@@ -178,17 +194,17 @@ class Evaluator:
             name: promote(feeds[name], self.dtype) for name in (str(v.name) for v in self.graph.inputs) if name in feeds
         }
         known.update(overrides)
-        return self._run(self.graph, known, wanted, overrides, hook)
+        return self._run(self.graph, known, wanted, _Changes(overrides, hook, stand_ins or {}))
 
     def _run(
         self,
         graph: ir.Graph,
         known: dict[str, Tensor],
         wanted: Sequence[str],
-        overrides: Mapping[str, Tensor],
-        hook: Hook | None,
+        changes: _Changes,
         outer: Callable[[str], Tensor | None] | None = None,
     ) -> dict[str, Tensor]:
+        overrides, hook = changes.overrides, changes.hook
         nodes = _needed(graph, wanted, overrides)
         uses = Counter(name for node in nodes for name in _read_names(node))
         uses.update(wanted)
@@ -203,7 +219,7 @@ class Evaluator:
 
         for node in nodes:
             inputs = [None if v is None or not v.name else _required(look_up(v.name), v.name) for v in node.inputs]
-            results = self._evaluate(node, inputs, overrides, hook, look_up)
+            results = self._evaluate(node, inputs, changes, look_up)
             if hook is not None:
                 results = hook(node, results) or results
             for output, result in zip(node.outputs, results, strict=False):
@@ -219,46 +235,22 @@ class Evaluator:
         self,
         node: ir.Node,
         inputs: list[Tensor | None],
-        overrides: Mapping[str, Tensor],
-        hook: Hook | None,
+        changes: _Changes,
         look_up: Callable[[str], Tensor | None],
     ) -> list[Tensor]:
-        if node.op_type == "If":
-            condition = _required(inputs[0], "condition")
-            branch: ir.Graph = node.attributes["then_branch" if bool(condition) else "else_branch"].value
-            names = [str(v.name) for v in branch.outputs]
-            found = self._run(branch, {}, names, overrides, hook, look_up)
-            return [found[name] for name in names]
-        if node.op_type == "Loop":
-            return self._loop(node, inputs, overrides, hook, look_up)
-        if node.op_type == "Scan":
-            raise GraphError(f"operator Scan ({node.name}) is not evaluated; expected If or Loop as control flow")
-        return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
+        stand_in = changes.stand_ins.get(node)
+        if stand_in is not None:
+            return [stand_in(inputs)]
+        if node.op_type in BODIES and node.domain in ("", "ai.onnx"):
 
-    def _loop(
-        self,
-        node: ir.Node,
-        inputs: list[Tensor | None],
-        overrides: Mapping[str, Tensor],
-        hook: Hook | None,
-        look_up: Callable[[str], Tensor | None],
-    ) -> list[Tensor]:
-        body: ir.Graph = node.attributes["body"].value
-        limit = None if inputs[0] is None else int(inputs[0])
-        going = len(inputs) < 2 or inputs[1] is None or bool(inputs[1])
-        carried = [_required(item, "carried") for item in inputs[2:]]
-        names_in, names_out = [str(v.name) for v in body.inputs], [str(v.name) for v in body.outputs]
-        scanned: list[list[Tensor]] = [[] for _ in names_out[1 + len(carried) :]]
-        iteration = 0
-        while going and (limit is None or iteration < limit):
-            feeds = [torch.tensor(iteration), torch.tensor(True), *carried]
-            found = self._run(body, dict(zip(names_in, feeds, strict=True)), names_out, overrides, hook, look_up)
-            going = bool(found[names_out[0]])
-            carried = [found[name] for name in names_out[1 : 1 + len(carried)]]
-            for items, name in zip(scanned, names_out[1 + len(carried) :], strict=True):
-                items.append(found[name])
-            iteration += 1
-        return [*carried, *(torch.stack(items) if items else torch.empty(0, dtype=self.dtype) for items in scanned)]
+            def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:
+                known = dict(zip((str(v.name) for v in body.inputs), values, strict=True))
+                names = [str(v.name) for v in body.outputs]
+                found = self._run(body, known, names, changes, look_up)
+                return [found[name] for name in names]
+
+            return BODIES[node.op_type](node, inputs, run_body)
+        return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
 
 
 def _read_names(node: ir.Node) -> list[str]:

@@ -23,17 +23,18 @@ def harmless(tapes: Sequence[Tape], site: Site, mutant: Mutant) -> tuple[str, bo
     Args:
         tapes: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
     """
-    if not tapes:
+    seen = [values for tape in tapes for values in tape.calls(site)]
+    if not seen:
         return "", False
     roundoff = tapes[0].case.roundoff
     affine = site.kind in ("BatchNormalization", "affine map") and mutant.name.startswith(
         ("epsilon", "variance", "shift", "scale", "stale", "a neighbouring")
     )
     if affine:
-        proof = _affine_proof(tapes[0].inputs(site), site, mutant, roundoff)
+        proof = _affine_proof(seen[0], site, mutant, roundoff)
         if proof:
             return proof, True
-    return _observed([tape.inputs(site) for tape in tapes], site, mutant, roundoff), False
+    return _observed(seen, site, mutant, roundoff), False
 
 
 def _affine_proof(values: Sequence[Tensor | None], site: Site, mutant: Mutant, roundoff: float) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
@@ -68,9 +67,7 @@ def _closest(
     best: tuple[float, Site, Mutant] | None = None
     for site in sites:
         for mutant in site.mutants:
-            with torch.no_grad():
-                wrong = mutant.apply(tape.inputs(site))
-            distance = _distance(tape.behind(site, wrong), outputs)
+            distance = _distance(tape.mutated(site, mutant), outputs)
             if distance is not None and distance / plain < (_CLOSE if best is None else best[0]):
                 best = (distance / plain, site, mutant)
     return best

@@ -7,7 +7,7 @@ function up to one rounding of the site's own operator, it says so: no check can
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from normdeploy.graph import AFFINE_DOMAIN, evaluate_node, module_path
 
 Values = Sequence[Tensor | None]
 Apply = Callable[[Values], Tensor]
+Opset = Mapping[str, int] | None
 
 ROW_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 NORMS = ROW_NORMS | {"BatchNormalization", "InstanceNormalization", "GroupNormalization"}
@@ -46,6 +47,8 @@ class Site:
         output: name of the value that a mutant replaces (for a border mutant, the convolution's). mutants: to try.
         right: computes the right output, where that is not the node itself.
         epsilon: its epsilon; 0 where it has none.
+        opset: operator set versions of the whole graph, where the node stands in the body of an If, Loop or Scan: it
+            has no value of the main graph then, and mutants take the operator's place wherever the body runs.
     """
 
     where: str
@@ -55,6 +58,12 @@ class Site:
     mutants: list[Mutant] = field(default_factory=list)
     right: Apply | None = None
     epsilon: float = 0.0
+    opset: Opset = None
+
+    @property
+    def inner(self) -> bool:
+        """True in the body of a control flow operator."""
+        return self.opset is not None
 
     @property
     def kind(self) -> str:
@@ -67,42 +76,44 @@ class Site:
         """Return the site's right output."""
         if self.right is not None:
             return self.right(values)
-        return evaluate_node(self.node, list(values), opset_imports=opsets(self.node))[0]
+        return evaluate_node(self.node, list(values), opset_imports=self.opset or opsets(self.node))[0]
 
 
-def sites_of(model: ir.Model) -> list[Site]:
-    """Return every normalization operator of a graph with its mutants, in graph order."""
+def sites_of(graph: ir.Graph) -> list[Site]:
+    """Return every normalization operator of a graph and of the bodies in it, with its mutants, in graph order."""
     sites: list[Site] = []
-    for node in model.graph:
-        mutants = _mutants(node)
+    whole = dict(graph.opset_imports)
+    for node in graph.all_nodes():
+        mutants = _mutants(node, whole)
         if mutants:
             names = tuple(str(v.name) if v is not None and v.name else "" for v in node.inputs)
             where = module_path(node)
             epsilon = node.attributes.get_float("epsilon", 1e-5)
             output = str(node.outputs[0].name)
-            sites.append(Site(where, node, names, output, mutants, epsilon=epsilon if epsilon >= _NO_EPSILON else 0.0))
-            sites += border_sites(node, where, names)
+            epsilon = epsilon if epsilon >= _NO_EPSILON else 0.0
+            inner = node.graph is not graph
+            sites.append(Site(where, node, names, output, mutants, epsilon=epsilon, opset=whole if inner else None))
+            sites += [] if inner else border_sites(node, where, names)
     return sites
 
 
-def _mutants(node: ir.Node) -> list[Mutant]:
+def _mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
     if node.domain not in ("", "ai.onnx", "com.microsoft") or node.op_type not in NORMS:
         return []
     if node.op_type == "BatchNormalization":
-        return _batch_mutants(node)
+        return _batch_mutants(node, opset)
     if node.op_type in ROW_NORMS:
-        return _row_mutants(node)
-    return _grouped_mutants(node)
+        return _row_mutants(node, opset)
+    return _grouped_mutants(node, opset)
 
 
-def _with(node: ir.Node, **attributes: float) -> Apply:
+def _with(node: ir.Node, opset: Opset, **attributes: float) -> Apply:
     """Evaluate a node with some attributes changed."""
     changed = [ir.AttrFloat32(name, value) for name, value in attributes.items()]
     kept = [a for a in node.attributes.values() if a.name not in attributes]
     # Operators with a torch mapping read their inputs from the list; the node must not become a user of the graph's
     unconnected = [None] * len(node.inputs)
     other = ir.Node(node.domain, node.op_type, unconnected, [*kept, *changed], num_outputs=1, version=node.version)
-    opset = opsets(node)
     return lambda values: evaluate_node(other, list(values), opset_imports=opset)[0]
 
 
@@ -112,9 +123,8 @@ def opsets(node: ir.Node) -> dict[str, int] | None:
     return dict(graph.opset_imports) if isinstance(graph, ir.Graph) else None
 
 
-def _changed_input(node: ir.Node, index: int, change: Callable[[Tensor], Tensor]) -> Apply:
+def _changed_input(node: ir.Node, opset: Opset, index: int, change: Callable[[Tensor], Tensor]) -> Apply:
     """Evaluate a node with one input changed."""
-    opset = opsets(node)
 
     def apply(values: Values) -> Tensor:
         wrong = list(values)
@@ -134,12 +144,12 @@ _NO_EPSILON = 1e-20
 """Below this an epsilon stands for none (it keeps a zero variance finite, no more)."""
 
 
-def _epsilon_mutants(node: ir.Node) -> list[Mutant]:
+def _epsilon_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     if epsilon < _NO_EPSILON:
-        return [Mutant("epsilon 1e-5 in place of 0", _with(node, epsilon=1e-5))]
+        return [Mutant("epsilon 1e-5 in place of 0", _with(node, opset, epsilon=1e-5))]
     return [
-        Mutant(name, _with(node, epsilon=wrong), epsilon_words(wrong, epsilon))
+        Mutant(name, _with(node, opset, epsilon=wrong), epsilon_words(wrong, epsilon))
         for name, wrong in (("epsilon x10", epsilon * 10), ("epsilon /10", epsilon / 10), ("epsilon 0", 0.0))
     ]
 
@@ -149,8 +159,7 @@ def epsilon_words(wrong: float, right: float) -> str:
     return f"epsilon {wrong:.3g}; the module says {right:.3g}"
 
 
-def _batch_mutants(node: ir.Node) -> list[Mutant]:
-    opset = opsets(node)
+def _batch_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
 
     def both_rolled(values: Values) -> Tensor:
         x, scale, shift, mean, var = values[:5]
@@ -166,19 +175,18 @@ def _batch_mutants(node: ir.Node) -> list[Mutant]:
         return evaluate_node(node, [x, scale, shift, *batch], opset_imports=opset)[0]
 
     return [
-        *_epsilon_mutants(node),
-        Mutant("variance with the other correction (n = 32)", _changed_input(node, 4, lambda v: v * (32 / 31))),
-        Mutant("shift dropped", _changed_input(node, 2, torch.zeros_like)),
-        Mutant("scale dropped", _changed_input(node, 1, torch.ones_like)),
-        Mutant("stale running mean (zeros)", _changed_input(node, 3, torch.zeros_like)),
-        Mutant("stale running variance (ones)", _changed_input(node, 4, torch.ones_like)),
+        *_epsilon_mutants(node, opset),
+        Mutant("variance with the other correction (n = 32)", _changed_input(node, opset, 4, lambda v: v * (32 / 31))),
+        Mutant("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)),
+        Mutant("scale dropped", _changed_input(node, opset, 1, torch.ones_like)),
+        Mutant("stale running mean (zeros)", _changed_input(node, opset, 3, torch.zeros_like)),
+        Mutant("stale running variance (ones)", _changed_input(node, opset, 4, torch.ones_like)),
         Mutant("a neighbouring channel's statistics", both_rolled),
         Mutant("batch statistics in place of running ones", batch_statistics),
     ]
 
 
-def _row_mutants(node: ir.Node) -> list[Mutant]:
-    opset = opsets(node)
+def _row_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
     centred = node.op_type == "LayerNormalization"
 
     def axes_of(x: Tensor) -> list[int]:
@@ -217,16 +225,16 @@ def _row_mutants(node: ir.Node) -> list[Mutant]:
         return _scaled(y, values)
 
     mutants = [
-        *_epsilon_mutants(node),
+        *_epsilon_mutants(node, opset),
         Mutant("variance with the other correction", other_correction),
         Mutant("mean not subtracted" if centred else "mean subtracted", other_centring),
         Mutant("a neighbouring row's statistics", neighbours),
     ]
     if len(node.inputs) > 1:
-        mutants.append(Mutant("scale dropped", _changed_input(node, 1, torch.ones_like)))
-        mutants.append(Mutant("a neighbouring channel's scale", _changed_input(node, 1, _rolled)))
+        mutants.append(Mutant("scale dropped", _changed_input(node, opset, 1, torch.ones_like)))
+        mutants.append(Mutant("a neighbouring channel's scale", _changed_input(node, opset, 1, _rolled)))
     if len(node.inputs) > 2:
-        mutants.append(Mutant("shift dropped", _changed_input(node, 2, torch.zeros_like)))
+        mutants.append(Mutant("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)))
     return mutants
 
 
@@ -237,8 +245,7 @@ def _scaled(y: Tensor, values: Values) -> Tensor:
     return y if shift is None else y + shift
 
 
-def _grouped_mutants(node: ir.Node) -> list[Mutant]:
-    opset = opsets(node)
+def _grouped_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
     groups = node.attributes.get_int("num_groups", 0)
 
     def other_correction(values: Values) -> Tensor:
@@ -251,11 +258,11 @@ def _grouped_mutants(node: ir.Node) -> list[Mutant]:
         return evaluate_node(node, [x, scale * factor, shift], opset_imports=opset)[0]
 
     return [
-        *_epsilon_mutants(node),
+        *_epsilon_mutants(node, opset),
         Mutant("variance with the other correction", other_correction),
-        Mutant("scale dropped", _changed_input(node, 1, torch.ones_like)),
-        Mutant("a neighbouring channel's scale", _changed_input(node, 1, _rolled)),
-        Mutant("shift dropped", _changed_input(node, 2, torch.zeros_like)),
+        Mutant("scale dropped", _changed_input(node, opset, 1, torch.ones_like)),
+        Mutant("a neighbouring channel's scale", _changed_input(node, opset, 1, _rolled)),
+        Mutant("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)),
     ]
 
 

@@ -145,8 +145,10 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> None:
     for site, evaluator, mine in _by_site(targets):
         if context.fails("site"):
             return
-        if not context.in_time():
-            found: Cut | str = "no time was left"
+        if site.inner:
+            found: Cut | str = "it stands in the body of a control flow operator"
+        elif not context.in_time():
+            found = "no time was left"
         else:
             found = _first_cut(context, site, evaluator, made)
         if isinstance(found, str):
@@ -247,9 +249,7 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target]) -> float:
             return worst
         tape = Tape(made.mutated, case, [t.site for t in alive])
         for target in alive:
-            with torch.no_grad():
-                wrong = target.mutant.apply(tape.inputs(target.site))
-            moved = difference_ratio(case, tape.outputs, tape.behind(target.site, wrong))
+            moved = difference_ratio(case, tape.outputs, tape.mutated(target.site, target.mutant))
             if moved >= case.constants.kill:
                 name = case.family.name
                 target.report = MutantReport(target.mutant.name, True, moved, name, KILLED, by="site")

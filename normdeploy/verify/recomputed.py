@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,34 +62,51 @@ def compare_graphs(recomputed: ir.Model, file: ir.Model) -> Comparison:
     Returns:
         A Comparison; its problems are meaningful only with ``same_structure``.
     """
-    ours, theirs = list(recomputed.graph), list(file.graph)
-    if len(ours) != len(theirs):
-        return Comparison(False, f"the file has {len(theirs)} nodes, the recomputed graph {len(ours)}")
-    numbers: tuple[dict[ir.Value, int], dict[ir.Value, int]] = ({}, {})
-    for known, graph in zip(numbers, (recomputed.graph, file.graph), strict=True):
-        for value in graph.inputs:
-            known[value] = len(known)
     comparison = Comparison(True)
+    reason = _compare_nodes(comparison, recomputed.graph, file.graph, ({}, {}))
+    return Comparison(False, reason) if reason else comparison
+
+
+Numbers = tuple[dict[ir.Value, int], dict[ir.Value, int]]
+"""Computed values of both graphs, numbered in the order in which they appear."""
+
+
+def _compare_nodes(comparison: Comparison, recomputed: ir.Graph, file: ir.Graph, numbers: Numbers) -> str:
+    """Compare two graphs, or two bodies of an operator, node by node; return how their structure differs."""
+    ours, theirs = list(recomputed), list(file)
+    if len(ours) != len(theirs):
+        return f"the file has {len(theirs)} nodes, the recomputed graph {len(ours)}"
+    if len(recomputed.inputs) != len(file.inputs):
+        return "the inputs are others than recomputed"
+    _number(numbers, recomputed.inputs, file.inputs)
     for a, b in zip(ours, theirs, strict=True):
         kind_a, kind_b = (a.domain, a.op_type), (b.domain, b.op_type)
         if kind_a != kind_b or len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
-            return Comparison(False, f"node {b.name!r} is {b.op_type}; recomputed, {a.name!r} is {a.op_type}")
+            return f"node {b.name!r} is {b.op_type}; recomputed, {a.name!r} is {a.op_type}"
         for x, y in zip(a.inputs, b.inputs, strict=True):
             if not _same_source(x, y, numbers):
-                return Comparison(False, f"node {b.name!r} ({b.op_type}) reads other values than recomputed")
-            _compare_constant(comparison, a, x, y)
-        _compare_attributes(comparison, a, b)
-        for p, q in zip(a.outputs, b.outputs, strict=True):
-            numbers[0][p] = numbers[1][q] = len(numbers[0])
-    outputs = [(numbers[0].get(p), numbers[1].get(q)) for p, q in zip(recomputed.graph.outputs, file.graph.outputs)]  # noqa: B905 - lengths are compared below
-    if len(recomputed.graph.outputs) != len(file.graph.outputs) or any(p != q for p, q in outputs):
-        return Comparison(False, "the outputs are other values than recomputed")
-    return comparison
+                return f"node {b.name!r} ({b.op_type}) reads other values than recomputed"
+            reason = _compare_constant(comparison, a, x, y)
+            if reason:
+                return reason
+        reason = _compare_attributes(comparison, a, b, numbers)
+        if reason:
+            return reason
+        _number(numbers, a.outputs, b.outputs)
+    if len(recomputed.outputs) != len(file.outputs):
+        return "the outputs are other values than recomputed"
+    for p, q in zip(recomputed.outputs, file.outputs, strict=True):
+        if not _same_source(p, q, numbers):
+            return "the outputs are other values than recomputed"
+    return ""
 
 
-def _same_source(
-    x: ir.Value | None, y: ir.Value | None, numbers: tuple[dict[ir.Value, int], dict[ir.Value, int]]
-) -> bool:
+def _number(numbers: Numbers, ours: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> None:
+    for p, q in zip(ours, theirs, strict=True):
+        numbers[0][p] = numbers[1][q] = len(numbers[0])
+
+
+def _same_source(x: ir.Value | None, y: ir.Value | None, numbers: Numbers) -> bool:
     if x is None or y is None:
         return x is y
     if x in numbers[0] or y in numbers[1]:
@@ -96,15 +114,14 @@ def _same_source(
     return True  # both are stored constants, compared by value
 
 
-def _compare_constant(comparison: Comparison, node: ir.Node, x: ir.Value | None, y: ir.Value | None) -> None:
+def _compare_constant(comparison: Comparison, node: ir.Node, x: ir.Value | None, y: ir.Value | None) -> str:
+    """Hold a stored constant against the recomputed one; return how the structure differs where only one is stored."""
     if x is None or y is None:
-        return
+        return ""
     want, have = constant_tensor(x), constant_tensor(y)
     if want is None or have is None:
-        if (want is None) != (have is None):
-            comparison.same_structure = False
-            comparison.reason = f"value {y.name!r} is {'not ' if have is None else ''}a constant"
-        return
+        both = want is None and have is None
+        return "" if both else f"value {y.name!r} is {'not ' if have is None else ''}a constant"
     comparison.tensors += 1
     text = tensor_difference(want, have)
     if text:
@@ -112,6 +129,7 @@ def _compare_constant(comparison: Comparison, node: ir.Node, x: ir.Value | None,
         comparison.problems.append(
             Difference(where, str(node.name), f"{y.name!r} of {node.op_type} at {where!r} {text}")
         )
+    return ""
 
 
 def tensor_difference(want: ir.TensorProtocol, have: ir.TensorProtocol) -> str:
@@ -159,9 +177,18 @@ def _within_half_ulp(a: Array, b: Array, dtype: str) -> Array:
         return np.asarray(np.abs(a - b) <= half_ulp * (1 + 1e-9))
 
 
-def _compare_attributes(comparison: Comparison, a: ir.Node, b: ir.Node) -> None:
+def _compare_attributes(comparison: Comparison, a: ir.Node, b: ir.Node, numbers: Numbers) -> str:
+    """Compare attributes, bodies among them; return how the structure of a body differs."""
     for name in sorted(set(a.attributes) | set(b.attributes)):
         x, y = a.attributes.get(name), b.attributes.get(name)
+        bodies = [attr.type == ir.AttributeType.GRAPH for attr in (x, y) if attr is not None]
+        if any(bodies):
+            if x is None or y is None or not all(bodies):
+                return f"node {b.name!r} ({b.op_type}) has other bodies than recomputed"
+            reason = _compare_nodes(comparison, x.as_graph(), y.as_graph(), numbers)
+            if reason:
+                return f"in {name} of {b.name!r} ({b.op_type}): {reason}"
+            continue
         if x is not None and y is not None and _same_attribute(x, y):
             continue
         want = "absent" if x is None else _shown(x)
@@ -172,6 +199,7 @@ def _compare_attributes(comparison: Comparison, a: ir.Node, b: ir.Node) -> None:
                 where, str(b.name), f"attribute {name!r} of {b.op_type} at {where!r} is {have}; recomputed {want}"
             )
         )
+    return ""
 
 
 def _same_attribute(x: ir.Attr, y: ir.Attr) -> bool:
@@ -184,12 +212,10 @@ def _same_attribute(x: ir.Attr, y: ir.Attr) -> bool:
         return bool(np.allclose(x.value, y.value, rtol=_ATTRIBUTE_ROUNDOFF, atol=0.0))
     if x.type == ir.AttributeType.TENSOR:
         return tensor_difference(x.value, y.value) == ""
-    if x.type == ir.AttributeType.GRAPH:
-        return [n.op_type for n in x.value] == [n.op_type for n in y.value]
     return bool(x.value == y.value)
 
 
 def _shown(attribute: ir.Attr) -> str:
-    if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH):
-        return f"another {attribute.type.name.lower()}"
+    if attribute.type == ir.AttributeType.TENSOR:
+        return "another tensor"
     return f"{attribute.value!r}"

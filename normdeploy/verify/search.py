@@ -63,9 +63,7 @@ def _better(
 ) -> tuple[Family, float] | None:
     case = context.case(family, runs=4)
     tape = Tape(evaluator, case, [site])
-    with torch.no_grad():
-        wrong = mutant.apply(tape.inputs(site))
-    ratio = difference_ratio(case, tape.outputs, tape.behind(site, wrong))
+    ratio = difference_ratio(case, tape.outputs, tape.mutated(site, mutant))
     return (family, ratio) if best is None or ratio > best[1] else best
 
 
@@ -76,7 +74,7 @@ def _ascend(
     inputs: dict[str, Tensor] = {k: torch.from_numpy(np.array(v)) for k, v in start.items()}
     for name in floats:
         inputs[name] = inputs[name].double().requires_grad_(True)
-    names = [name for name in site.inputs if name]
+    names = [] if site.inner else [name for name in site.inputs if name]
     fetch = [*dict.fromkeys(names), *evaluator.output_names]
     step = 0.3
     best_value = -math.inf
@@ -86,8 +84,11 @@ def _ascend(
             break
         with torch.enable_grad():
             found = evaluator.run(inputs, fetch=fetch)
-            wrong = mutant.apply([found[n] if n else None for n in site.inputs])
-            moved = evaluator.run(inputs, replace={site.output: wrong})
+            if site.inner:
+                moved = evaluator.run(inputs, stand_ins={site.node: mutant.apply})
+            else:
+                wrong = mutant.apply([found[n] if n else None for n in site.inputs])
+                moved = evaluator.run(inputs, replace={site.output: wrong})
             objective = _objective(found, moved, evaluator.output_names)
         if objective is None or not objective.requires_grad:
             return None if best_inputs is None else _rounded(best_inputs, start)

@@ -34,7 +34,9 @@ def epsilons(model: ir.Model | None) -> list[float]:
     if model is None:
         return [1e-5]
     found = {
-        node.attributes.get_float("epsilon", 1e-5) for node in model.graph if node.op_type.endswith("Normalization")
+        node.attributes.get_float("epsilon", 1e-5)
+        for node in model.graph.all_nodes()
+        if node.op_type.endswith("Normalization")
     }
     return sorted(found) or [1e-5]
 
@@ -87,9 +89,10 @@ def _by_derivative(context: Context, groups: Sequence[tuple[Evaluator, list[Site
     """Kill by a backward pass what it kills with room to spare (:mod:`normdeploy.verify.derivative`)."""
     case = min(context.cases, key=lambda c: sum(a.size for a in c.family.feeds.values()))
     for evaluator, sites in groups:
-        mine = [t for t in targets if t.evaluator is evaluator]
+        mine = [t for t in targets if t.evaluator is evaluator and not t.site.inner]
         if not mine:
             continue
+        sites = [site for site in sites if not site.inner]
         tape = Tape(evaluator, case, sites)
         # Gradients in float32: an estimate needs no more, and autograd keeps every weight for its way back
         single = Evaluator(evaluator.graph, dtype=torch.float32)
@@ -120,9 +123,7 @@ def _try_family(
 
 
 def _effect(context: Context, tape: Tape, target: Target) -> tuple[float, float]:
-    with torch.no_grad():
-        wrong = target.mutant.apply(tape.inputs(target.site))
-    outputs = tape.behind(target.site, wrong)
+    outputs = tape.mutated(target.site, target.mutant)
     ratio = difference_ratio(tape.case, tape.outputs, outputs)
     chain = 0.0
     if context.facts.get("chain") and tape.case.chain is not None and ratio < tape.case.constants.kill:
@@ -156,7 +157,7 @@ def _prove(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], ali
 
 def _prove_cancelling(context: Context, target: Target) -> None:
     """Find out whether what a survivor changes cancels behind its site, whatever the site reads."""
-    if not context.in_time():
+    if target.site.inner or not context.in_time():
         return
     proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
     if proof:

@@ -70,7 +70,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     options.graph_optimization_level = LEVELS[setting.level]
     options.intra_op_num_threads = setting.threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails raises; its text would stand on the console a second time
     # Spinning threads burn a core between runs and change no result
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for key, value in setting.config:

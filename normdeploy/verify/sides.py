@@ -259,13 +259,14 @@ def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int
     Args:
         model: the graph.
         seed: of the random numbers.
-        sizes: size per dynamic dimension's name; 3 where the first dimension is dynamic, 8 elsewhere.
+        sizes: size per dynamic dimension's name; by default 3 for one that is some input's first, 8 elsewhere.
 
     Raises:
         InputError: an input's dtype or rank is not declared.
     """
     rng = np.random.default_rng(seed)
     feeds: Arrays = {}
+    first = {str(v.shape[0]) for v in model.graph.inputs if v.shape and not isinstance(v.shape[0], int)}
     for value in model.graph.inputs:
         if value.name in model.graph.initializers:
             continue
@@ -279,7 +280,7 @@ def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int
             if isinstance(dim, int):
                 shape.append(dim)
             else:
-                shape.append((sizes or {}).get(str(dim.value), 3 if axis == 0 else 8))
+                shape.append((sizes or {}).get(str(dim.value), 3 if axis == 0 or str(dim) in first else 8))
         dtype = value.dtype.numpy()
         name = str(value.name)
         if np.issubdtype(dtype, np.floating) or value.dtype.is_floating_point():

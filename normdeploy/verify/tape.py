@@ -14,7 +14,7 @@ from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
 from normdeploy.verify.criteria import Bounds, judge_error
-from normdeploy.verify.mutants import Mutant, Site, sites_of
+from normdeploy.verify.mutants import Apply, Mutant, Site, sites_of
 from normdeploy.verify.mutate_affine import affine_sites, epsilon_sites
 from normdeploy.verify.structure import is_float
 from normdeploy.verify.values import Array, to_numpy
@@ -31,21 +31,45 @@ class Tape:
     def __init__(self, evaluator: Evaluator, case: Case, sites: Sequence[Site]) -> None:
         self.evaluator, self.case = evaluator, case
         self._graph = evaluator.graph
-        constants = {n for site in sites for n in site.inputs if n and _is_constant(self._graph, n)}
-        names = dict.fromkeys(n for s in sites for n in (*s.inputs, s.output) if n and n not in constants)
+        outer = [site for site in sites if not site.inner]
+        constants = {n for site in outer for n in site.inputs if n and _is_constant(self._graph, n)}
+        names = dict.fromkeys(n for s in outer for n in (*s.inputs, s.output) if n and n not in constants)
         outputs = evaluator.output_names
+        self._calls: dict[ir.Node, list[list[Tensor | None]]] = {}
+        recording = {site.node: self._recording(site) for site in sites if site.inner}
         with torch.no_grad():
-            found = evaluator.run(dict(case.family.feeds), fetch=[*names, *constants, *outputs])
+            found = evaluator.run(dict(case.family.feeds), fetch=[*names, *constants, *outputs], stand_ins=recording)
         self.kept: dict[str, Tensor] = {name: found[name] for name in names}
         self.constants = {name: found[name] for name in constants}
         self.outputs: list[Array] = [to_numpy(found[name]) for name in outputs]
 
+    def _recording(self, site: Site) -> Apply:
+        calls = self._calls.setdefault(site.node, [])
+
+        def apply(values: Sequence[Tensor | None]) -> Tensor:
+            calls.append(list(values))
+            return site.clean(values)
+
+        return apply
+
+    def calls(self, site: Site) -> list[list[Tensor | None]]:
+        """Return what a site reads each time it runs: once in the main graph, any number of times in a body."""
+        return self._calls.get(site.node, []) if site.inner else [self.inputs(site)]
+
     def inputs(self, site: Site) -> list[Tensor | None]:
-        """Return the values that a site reads."""
+        """Return the values that a site of the main graph reads."""
         return [None if not n else self.kept[n] if n in self.kept else self.constants[n] for n in site.inputs]
 
+    def mutated(self, site: Site, mutant: Mutant) -> list[Array]:
+        """Return the graph's outputs with a mutant in its site's place."""
+        with torch.no_grad():
+            if not site.inner:
+                return self.behind(site, mutant.apply(self.inputs(site)))
+            found = self.evaluator.run(dict(self.case.family.feeds), stand_ins={site.node: mutant.apply})
+        return [to_numpy(found[name]) for name in self.evaluator.output_names]
+
     def behind(self, site: Site, wrong: Tensor) -> list[Array]:
-        """Return the graph's outputs with the site's output replaced."""
+        """Return the graph's outputs with the output of a site of the main graph replaced."""
         downstream = _downstream(self._graph, site.output)
         replace = {name: tensor for name, tensor in self.kept.items() if name not in downstream}
         replace[site.output] = wrong
@@ -133,10 +157,11 @@ def site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:
     assert context.canonical is not None
     assert context.evaluator is not None
     assert context.reference.graph is not None
-    operators = sites_of(context.canonical)
+    canonical = Evaluator(context.canonical)
+    operators = sites_of(canonical.graph)
     known: dict[str, list[float]] = {}
     for site in operators:
         known.setdefault(site.where, []).append(site.node.attributes.get_float("epsilon", 1e-5))
     spelled = affine_sites(context.canonical)
     epsilon = epsilon_sites(context.reference.graph, known)
-    return [(Evaluator(context.canonical), operators + spelled), (context.evaluator, epsilon)]
+    return [(canonical, operators + spelled), (context.evaluator, epsilon)]

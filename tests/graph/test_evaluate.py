@@ -241,3 +241,39 @@ def test_a_window_far_larger_than_its_input_costs_what_the_input_costs(size: int
     cells = (size + begin) ** 2 if counted else size**2
     torch.testing.assert_close(average, x.sum((2, 3), keepdim=True) / cells)
     torch.testing.assert_close(largest, x.amax((2, 3), keepdim=True))
+
+
+SCAN = """
+<ir_version: 10, opset_import: ["" : 20]>
+run (float[2] start, float[3, 2] first, float[2, 3] second) => (float[2] last, float[2, K] sums, float[K, 2] products)
+<float[2] w = {2, 0.5}>
+{
+  last, sums, products = Scan <num_scan_inputs = 2, scan_input_axes = [0, 1], scan_input_directions = [1, 0],
+      scan_output_axes = [1, 0], scan_output_directions = [0, 1],
+      body = step (float[2] state, float[2] a, float[2] b) => (float[2] next, float[2] sum, float[2] product) {
+        more = Add(a, b)
+        next = Add(state, more)
+        sum = Mul(next, w)
+        product = Mul(a, b)
+      }
+  > (start, first, second)
+}
+"""
+
+
+def test_scan_agrees_with_onnxruntime_on_axes_and_directions():
+    model = ir.from_onnx_text(SCAN)
+    rng = np.random.default_rng(0)
+    shapes = {"start": (2,), "first": (3, 2), "second": (2, 3)}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    got = Evaluator(model).run(feeds)
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    for value, expected in zip(got.values(), session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-6)
+
+
+def test_a_stand_in_computes_a_node_of_a_body_each_time_it_runs():
+    model = ir.from_onnx_text(LOOP)
+    node = next(n for n in model.graph.all_nodes() if n.op_type == "Mul")
+    found = Evaluator(model).run({"x": np.array([1.0, 8.0])}, stand_ins={node: lambda values: values[0] + values[1]})
+    np.testing.assert_allclose(found["y"].numpy(), [1 + 3 * 2, 8 + 3 * 0.5])
