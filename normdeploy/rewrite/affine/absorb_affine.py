@@ -1,12 +1,13 @@
 """An affine map absorbs its neighbour: (s2, t2) after (s1, t1) is (s2 s1, s2 t1 + t2).
 
-Always legal. The node that remains answers for the ledger rows of both.
+Legal where the numbers can be stored. The node that remains answers for the ledger rows of both.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import affine_map, new_affine, origins_of
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
@@ -17,7 +18,7 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     """Absorb the map behind."""
     del index, search
     composed = affine_map(node).then(mapping)
-    if not composed.finite:
+    if not storable(node.outputs[0].dtype, composed.scale, composed.shift):
         return Refusal("their composition overflows", node)
 
     def build(region: Region) -> ir.Value:
@@ -33,7 +34,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     """Absorb the map in front."""
     del index, search
     composed = mapping.then(affine_map(node))
-    if not composed.finite:
+    if not storable(node.outputs[0].dtype, composed.scale, composed.shift):
         return Refusal("their composition overflows", node)
 
     def build(region: Region, raw: ir.Value) -> None:

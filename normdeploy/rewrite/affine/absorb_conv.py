@@ -39,6 +39,7 @@ from normdeploy.rewrite.affine.constant import (
     required,
     scaled,
     shape_of,
+    storable,
     string,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array
@@ -101,7 +102,7 @@ def behind(node: ir.Node, mapping: AffineMap, factor: Array, total: Array) -> Ba
     """Plan weights ``weight * factor`` and a bias ``total`` [O] that carry a map behind a (transposed) convolution."""
     weight, bias = required(node, 1), optional(node, 2)
     dtype = dtype_of(weight)
-    if not fits(dtype, lambda: array_of(weight) * factor) or not fits(dtype, lambda: total):
+    if not fits(dtype, lambda: array_of(weight) * factor) or not storable(dtype, total):
         return overflows(node, dtype)
 
     def build(region: Region) -> ir.Value:
@@ -121,7 +122,7 @@ def in_front(node: ir.Node, mapping: AffineMap, factor: Array, total: Array, sea
     if isinstance(taken, Refusal):
         return taken
     dtype = dtype_of_weight(weight)
-    if not mapping.no_shift and not fits(dtype, lambda: total):
+    if not mapping.no_shift and not storable(dtype, total):
         return overflows(node, dtype)
 
     def build(region: Region, raw: ir.Value) -> None:

@@ -30,6 +30,7 @@ from normdeploy.rewrite.affine.constant import (
     optional,
     required,
     scaled,
+    storable,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
@@ -99,12 +100,12 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
     factor_value = required(node, operand)
     factor = _oriented(node, operand, mapping.scale)
     total = None if mapping.no_shift and addend is None else _trim(mapping(_addend(node)), addend)
+    if total is not None and not storable(node.outputs[0].dtype, total):
+        return overflows(node, node.outputs[0].dtype)
 
     if is_quantized(factor_value):
         return _behind_quantized(node, operand, AffineMap.of(factor, 0.0, 2), total, search)
-    if not fits(dtype_of(factor_value), lambda: array_of(factor_value) * factor) or (
-        total is not None and not fits(dtype_of(factor_value), lambda: total)
-    ):
+    if not fits(dtype_of(factor_value), lambda: array_of(factor_value) * factor):
         return overflows(node, dtype_of(factor_value))
 
     def build(region: Region) -> ir.Value:
@@ -157,7 +158,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
         axis = 1 - index if _transposed(node, other) else index
         product = _oriented(node, other, sum_over(weight, _oriented(node, other, oriented.shift.T), [axis]))
         total = _trim(_addend(node) + floating(node, "alpha", 1.0) * product, addend)
-        if not fits(dtype_of_weight(weight), lambda: total):
+        if not storable(dtype_of_weight(weight), total):
             return overflows(node, dtype_of_weight(weight))
 
     def build(region: Region, raw: ir.Value) -> None:

@@ -23,19 +23,21 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant64
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.axes import Dims, dims_of, restrict, widen
 from normdeploy.rewrite.affine.constant import (
+    array_of,
     copy_cost,
     derive,
     is_constant,
     required,
+    shape_of,
+    storable,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array, varying
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe, readers
-from normdeploy.rewrite.affine.weight import is_fixed, shape_of_weight, sum_over, take, values_of
+from normdeploy.rewrite.affine.weight import is_fixed, overflows, shape_of_weight, sum_over, take, values_of
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
@@ -76,6 +78,7 @@ def _operand_scale(scale: Array, position: int, dims: Dims) -> Array | None:
 
 
 def _behind(node: ir.Node, position: int, plan: BackwardPlan, mapping: AffineMap) -> BackwardPlan:
+    """Plan one operand that carries the scale, and the shift behind the product (stored there already, in the map)."""
     operands = list(node.inputs)
 
     def build(region: Region) -> ir.Value:
@@ -185,7 +188,7 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
     taken = take(node, weight, factor.reshape(stack + factor.shape), search)
     if isinstance(taken, Refusal):
         return taken
-    added: Array | None = None
+    total: Array | None = None  # what is added behind: t B, and the bias that was there
     grown = 0.0
     bias: _Bias | None = None
     if not mapping.no_shift:
@@ -201,9 +204,11 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
         bias = bias_behind(result, search.graph)
         if bias is not None and bias.node in search.visited:
             bias = None
+        total = added if bias is None else array_of(bias.constant) + added
+        if not storable(result.dtype, total):
+            return overflows(node, result.dtype)
         if bias is not None:
             search.visited.add(bias.node)
-    total = added
 
     def build(region: Region, raw: ir.Value) -> None:
         inputs = list(node.inputs)
@@ -215,10 +220,8 @@ def _in_front(node: ir.Node, index: int, mapping: AffineMap, search: Forward) ->
         elif bias is None:
             region.same(result, add_constant(region, product, total))
         else:
-            old = constant64(bias.constant)
-            assert old is not None
-            new = old + total
-            while new.ndim > max(1, old.ndim) and new.shape[0] == 1:
+            new, rank = total, len(shape_of(bias.constant))
+            while new.ndim > max(1, rank) and new.shape[0] == 1:
                 new = new[0]
             constant = derive(region, bias.constant, lambda _old: new, new.shape)
             sums = region.replace(bias.node, [product.outputs[0], constant])

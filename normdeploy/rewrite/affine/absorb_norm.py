@@ -10,7 +10,8 @@ RMSNormalization the same without shift. This is why a bias in front of an Insta
 Refused:
 - behind: the map varies along other axes than g and b; RMSNormalization has no b for a shift; g or b is computed;
 - in front: the map varies along what one statistic averages over, |s| differs between channels (epsilon is one number),
-  a scale is negative or zero, or statistics are outputs that something reads.
+  a scale is negative or zero, its square or the epsilon leaves the range of float32, or statistics are outputs that
+  something reads.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from normdeploy.rewrite.affine.constant import (
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
+
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 _LAYER = frozenset({"LayerNormalization", "RMSNormalization"})
 
@@ -109,9 +112,13 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     if mapping.scale_axes or not mapping.positive:
         return Refusal(f"{describe(node)} has one epsilon, and the scale is not one positive number", node)
     factor = mapping.scale.item()
-    epsilon = floating(node, "epsilon", 1e-5) / factor**2
-    if not 0 <= epsilon < np.finfo(np.float32).max or (epsilon == 0) != (floating(node, "epsilon", 1e-5) == 0):
-        return Refusal(f"the epsilon of {describe(node)} would overflow", node)
+    written = floating(node, "epsilon", 1e-5)
+    epsilon = written / factor / factor
+    in_reach = _SMALLEST <= factor * factor <= _LARGEST and (not written or _SMALLEST <= epsilon <= _LARGEST)
+    if not in_reach:
+        return Refusal(
+            f"a scale of {factor:.3g} takes the epsilon of {describe(node)} out of the range of float32", node
+        )
 
     def build(region: Region, raw: ir.Value) -> None:
         attributes = dict(node.attributes)

@@ -32,6 +32,7 @@ from normdeploy.rewrite.affine.constant import (
     is_constant,
     optional,
     required,
+    storable,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal, Region
@@ -94,8 +95,6 @@ def _placed(node: ir.Node, mapping: AffineMap) -> tuple[int | None, Array] | Ref
     tensor = constant_tensor(required(node, 0))
     assert tensor is not None
     shape, steps, size = tuple(tensor.shape.numpy()), array_of(required(node, 1)), np.abs(mapping.scale)
-    if mapping.rank != len(shape):
-        return Refusal(f"the rank of {describe(node)} is not that of what it is combined with", node)
     if integer(node, "block_size", 0):
         axis = integer(node, "axis", 1) % len(shape)
         if axis in mapping.axes:
@@ -165,10 +164,12 @@ def behind_convolution(node: ir.Node, mapping: AffineMap, search: Backward) -> B
     transposed = node.op_type == "ConvTranspose"
     if transposed and integer(node, "group", 1) > 1:
         return Refusal(f"the channels of the grouped {describe(node)} are not one axis of its quantized weight", node)
-    rank, channel = (0, 0) if weight.shape is None else (weight.shape.rank(), int(transposed))
-    channels = None if weight.shape is None else weight.shape[channel]
-    if not isinstance(channels, int):
-        return Refusal(f"the shape of the quantized weight of {describe(node)} is not known", node)
+    producer = weight.producer()
+    assert producer is not None
+    stored = constant_tensor(required(producer, 0))
+    assert stored is not None
+    rank, channel = len(stored.shape), int(transposed)
+    channels = stored.shape.numpy()[channel]
     scale, shift = along(mapping.scale, 1, channels), along(mapping.shift, 1, channels)
     into_weight = search.into(weight, _scale_only(scale, rank, channel), node)
     if isinstance(into_weight, Refusal):
@@ -184,6 +185,9 @@ def behind_convolution(node: ir.Node, mapping: AffineMap, search: Backward) -> B
         parts.append(found)
     elif bias is not None or not mapping.no_shift:
         total = shift + (0.0 if bias is None else scale * array_of(bias))
+        dtype = dtype_of(required(producer, 1) if bias is None else bias)
+        if not storable(dtype, total):
+            return Refusal(f"the bias of {describe(node)} would overflow {dtype.name.lower()}", node)
 
     def build(region: Region) -> ir.Value:
         inputs: list[ir.Value | None] = [node.inputs[0], into_weight.build(region)]
@@ -191,8 +195,6 @@ def behind_convolution(node: ir.Node, mapping: AffineMap, search: Backward) -> B
             inputs.append(into_bias.build(region))
         elif total is not None:
             value: Array = total
-            producer = weight.producer()
-            assert producer is not None
             stem = str(required(producer, 0).name).removesuffix(".weight")
             dtype = dtype_of(required(producer, 1) if bias is None else bias)
             name = f"{stem}.bias" if bias is None else str(bias.name)

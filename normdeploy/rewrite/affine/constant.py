@@ -17,24 +17,26 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal, Region
 
-_LARGEST = {ir.DataType.FLOAT16: 65504.0}
+_LARGEST = {
+    ir.DataType.FLOAT16: 65504.0,
+    ir.DataType.BFLOAT16: 255 / 128 * 2.0**127,
+    ir.DataType.FLOAT: float(np.finfo(np.float32).max),
+    ir.DataType.DOUBLE: float(np.finfo(np.float64).max),
+}
 
 
 def absorb(value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
-    """Absorb a map into a constant c: c' = s * c + t.
+    """Absorb a map into a constant c: c' = s * c + t, which broadcasts against s and t (they have its result's rank).
 
-    Legal where c is a float and broadcasts against s and t without growing in rank. Refused where c' overflows its
-    dtype. What it grows by counts as cost.
+    Refused where c' overflows its dtype. What it grows by counts as cost.
     """
     tensor = constant_tensor(value)
     assert tensor is not None
-    if tensor.dtype not in FLOATS:
-        return Refusal(f"the constant '{value.name}' holds no floating-point numbers")
+    assert tensor.dtype in FLOATS  # maps are of floats, and no row crosses a conversion of anything else
     shape = tuple(tensor.shape.numpy())
+    assert len(shape) <= mapping.rank
     padded = (1,) * (mapping.rank - len(shape)) + shape
     result = np.broadcast_shapes(mapping.scale.shape, mapping.shift.shape, padded)
-    if len(shape) > mapping.rank:
-        return Refusal(f"the constant '{value.name}' has more dimensions than what it is combined with")
 
     leading = 0  # axes of size 1 in front that the constant did not have: a bias stays a vector
     while leading < mapping.rank - len(shape) and result[leading] == 1:
@@ -79,9 +81,14 @@ def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
 
 
 def fits(dtype: ir.DataType, compute: Callable[[], Array]) -> bool:
-    """Tell whether a new weight can be stored; only float16 is narrow enough to be asked."""
-    largest = _LARGEST.get(dtype)
-    return largest is None or bool(np.abs(compute()).max(initial=0.0) <= largest)
+    """Tell whether a new weight can be stored; only float16 is narrow enough to compute it for the question."""
+    return dtype != ir.DataType.FLOAT16 or storable(dtype, compute())
+
+
+def storable(dtype: ir.DataType | None, *arrays: Array) -> bool:
+    """Tell whether small arrays are finite when rounded to a float type (float32 where it is not known)."""
+    largest = _LARGEST[dtype or ir.DataType.FLOAT]
+    return all(bool(np.abs(array).max(initial=0.0) <= largest) for array in arrays)
 
 
 def derive(

@@ -3,7 +3,7 @@
 Also those that look at the shape only, which no map changes: Shape, Size.
 
 Refused:
-- Dropout whose training flag is set or computed, or whose mask is read;
+- Dropout whose training flag is set or computed;
 - a Cast to or from something that is no float;
 - a Cast whose other side stores fewer bits of mantissa or exponent: the map would be computed and rounded there, where
   it was meant to be computed on this side.
@@ -35,8 +35,6 @@ def _refused(node: ir.Node, here: ir.Value, there: ir.Value) -> Refusal | None:
         training = None if flag is None else constant64(flag)
         if flag is not None and (training is None or bool(training)):
             return Refusal(f"{describe(node)} drops at random (training mode)", node)
-        if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
-            return Refusal(f"the mask of {describe(node)} is read", node)
     if node.op_type == "Cast":
         ours = None if here.dtype is None else _MANTISSA_EXPONENT.get(here.dtype)
         theirs = None if there.dtype is None else _MANTISSA_EXPONENT.get(there.dtype)
@@ -50,7 +48,8 @@ def _refused(node: ir.Node, here: ir.Value, there: ir.Value) -> Refusal | None:
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
     """Pass the map as it is."""
     source = required(node, 0)
-    refused = _refused(node, node.outputs[0], source) if index == 0 else Refusal(f"the mask of {describe(node)}", node)
+    assert index == 0  # the mask of a Dropout holds booleans
+    refused = _refused(node, node.outputs[0], source)
     if refused is not None:
         return refused
     plan = search.into(source, mapping, node)
@@ -69,10 +68,9 @@ def shape_forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Pass the map as it is."""
-    if index != 0:
-        return Refusal(f"{describe(node)} reads it as an option", node)
     refused = _refused(node, required(node, 0), node.outputs[0])
     if refused is not None:
         return refused
+    assert index == 0  # the ratio of a Dropout is a number, which no map has
     plan = search.through(node.outputs[0], mapping)
     return plan if isinstance(plan, Refusal) else pass_on(node, index, plan)

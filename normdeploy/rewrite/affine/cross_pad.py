@@ -6,7 +6,7 @@ must be the same number for all channels; in front, v' = (v - t) / s must be.
 Refused:
 - the map varies along a padded axis;
 - the mapped constant differs between channels (zero padding and a shift that varies, usually), or s = 0 in front;
-- pads, axes or the constant are computed at run time.
+- pads, axes or the constant are computed at run time, or the new constant overflows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
-from normdeploy.rewrite.affine.constant import optional, required, string
+from normdeploy.rewrite.affine.constant import optional, required, storable, string
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
@@ -54,21 +54,24 @@ def _constant(node: ir.Node) -> float | None:
     return None if found is None else float(np.asarray(found).reshape(-1)[0])
 
 
-def _one(array: Array) -> float | None:
-    """Return the number that all entries are; None if they differ or are not finite."""
+def _computed(node: ir.Node) -> Refusal:
+    return Refusal(f"what {describe(node)} pads with is computed at run time", node)
+
+
+def _one(node: ir.Node, array: Array) -> float | Refusal:
+    """Return the number that all entries are, if it can be stored."""
     flat = array.reshape(-1)
-    return float(flat[0]) if np.isfinite(flat).all() and (flat == flat[0]).all() else None
+    if not np.isfinite(flat).all() or not (flat == flat[0]).all():
+        return Refusal(f"{describe(node)} pads all channels with one number, which it sends to several", node)
+    if not storable(node.outputs[0].dtype, flat):
+        return Refusal(f"what {describe(node)} pads with would overflow", node)
+    return float(flat[0])
 
 
-def _uneven(node: ir.Node) -> Refusal:
-    return Refusal(f"{describe(node)} pads all channels with one number, which it sends to several", node)
-
-
-def _with_value(region: Region, node: ir.Node, data: ir.Value, value: float | None) -> ir.Node:
-    """Make the Pad of other data, with another constant (None keeps it)."""
+def _with_value(region: Region, node: ir.Node, data: ir.Value, number: float) -> ir.Node:
+    """Make the Pad of other data, with another constant."""
     inputs: list[ir.Value | None] = [data, *node.inputs[1:]]
-    if value is not None and value != _constant(node):
-        number = value
+    if number != _constant(node):
         while len(inputs) < 3:
             inputs.append(None)
         dtype = data.dtype or ir.DataType.FLOAT
@@ -86,9 +89,9 @@ def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) ->
         plan = search.into(required(node, 0), mapping, node)
         return plan if isinstance(plan, Refusal) else pass_back(node, index, 0, plan)
     old = _constant(node)
-    value = None if old is None else _one(mapping.scale * old + mapping.shift)
-    if value is None:
-        return _uneven(node)
+    value = _computed(node) if old is None else _one(node, mapping.scale * old + mapping.shift)
+    if isinstance(value, Refusal):
+        return value
     inner = search.into(required(node, 0), mapping, node)
     if isinstance(inner, Refusal):
         return inner
@@ -109,9 +112,9 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
         return plan if isinstance(plan, Refusal) else pass_on(node, index, plan)
     old = _constant(node)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = None if old is None else _one((old - mapping.shift) / mapping.scale)
-    if value is None:
-        return _uneven(node)
+        value = _computed(node) if old is None else _one(node, (old - mapping.shift) / mapping.scale)
+    if isinstance(value, Refusal):
+        return value
     behind = search.through(node.outputs[0], mapping)
     if isinstance(behind, Refusal):
         return behind

@@ -62,7 +62,8 @@ def _counts_padding(node: ir.Node) -> bool:
 
 def pool_backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
     """Pass the map through a pool."""
-    refused = _pooled(node, mapping) if index == 0 else Refusal(f"it is an index that {describe(node)} found", node)
+    assert index == 0  # the indices of a MaxPool are integers
+    refused = _pooled(node, mapping)
     if refused is not None:
         return refused
     plan = search.into(required(node, 0), mapping, node)
@@ -127,8 +128,6 @@ def reduce_backward(node: ir.Node, index: int, mapping: AffineMap, search: Backw
         return found
     if not integer(node, "keepdims", 1):
         mapping = mapping.moved(lambda array: np.expand_dims(array, axes))
-    if mapping.axes & set(axes):
-        return Refusal(f"it varies along an axis that {describe(node)} reduces", node)
     plan = search.into(required(node, 0), mapping.with_shift(mapping.shift / found[1]), node)
     return plan if isinstance(plan, Refusal) else pass_back(node, index, 0, plan)
 

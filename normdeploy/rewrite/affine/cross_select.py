@@ -191,8 +191,7 @@ def _share(node: ir.Node, index: int, others: list[ir.Node], plan: BackwardPlan)
 
 def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> ForwardPlan | Refusal:
     """Select from s and t too; every output's readers must take their part."""
-    if index != 0:
-        return Refusal(f"{describe(node)} reads it as an index", node)
+    assert index == 0  # what selects holds integers
     plans: list[tuple[int, ForwardPlan]] = []
     for at, output in enumerate(node.outputs):
         chosen = selection(node, at)

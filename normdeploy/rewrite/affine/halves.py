@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.map import AffineMap, identity
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
 from normdeploy.rewrite.affine.search import Backward, Forward
@@ -54,7 +55,8 @@ def _halves(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> Iterator[Half
     assert source is not None
     scale, shift = mapping.without_shift(), identity(mapping.rank).with_shift(mapping.shift)
     invertible = bool((mapping.scale != 0).all())
-    before = identity(mapping.rank).with_shift(mapping.shift / mapping.scale) if invertible else None
+    with np.errstate(over="ignore"):
+        before = identity(mapping.rank).with_shift(mapping.shift / mapping.scale) if invertible else None
     tries: list[tuple[str, AffineMap, AffineMap | None, bool]] = [
         ("scale", scale, shift, True),
         ("shift", shift, scale, False),
@@ -62,7 +64,7 @@ def _halves(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> Iterator[Half
     if before is not None:
         tries += [("shift", before, scale, True), ("scale", scale, before, False)]
     for name, goes, stays, backward in tries:
-        if stays is None or not np.isfinite(goes.shift).all():
+        if stays is None or not storable(result.dtype, goes.shift, stays.shift):
             continue
         behind, ahead = Backward(TABLE, graph), Forward(TABLE, graph)
         plan = behind.plan(source, goes, node) if backward else ahead.plan(result, goes)

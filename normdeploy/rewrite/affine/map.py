@@ -96,8 +96,9 @@ class AffineMap:
 
     def then(self, after: AffineMap) -> AffineMap:
         """Return the composition after(self(x))."""
-        scale = after.scale * self.scale
-        return AffineMap(compress(scale), compress(after.scale * self.shift + after.shift))
+        with np.errstate(over="ignore", invalid="ignore"):  # who composes asks whether the result can be stored
+            scale, shift = after.scale * self.scale, after.scale * self.shift + after.shift
+        return AffineMap(compress(scale), compress(shift))
 
     def moved(self, transform: Callable[[Array], Array]) -> AffineMap:
         """Return the map with both arrays transformed (transposed, reshaped, cut, ...)."""

@@ -15,7 +15,7 @@ from normdeploy.graph import WHERE, module_path
 from normdeploy.graph.scopes import NAME_SCOPES
 from normdeploy.rewrite.affine import activation
 from normdeploy.rewrite.affine.absorb_quantized import is_quantized
-from normdeploy.rewrite.affine.constant import is_constant
+from normdeploy.rewrite.affine.constant import is_constant, storable
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.match import AFFINE_KIND, Match, NoMatch, match
 from normdeploy.rewrite.affine.node import (
@@ -70,7 +70,12 @@ class RecogniseAffine(ir.passes.InPlacePass):
 
     def _convert(self, graph: ir.Graph, node: ir.Node, found: Match) -> bool:
         previous = found.x.producer()
-        if previous is not None and is_affine(previous) and previous.graph is graph and self._continues(previous, node):
+        if (
+            previous is not None
+            and is_affine(previous)
+            and previous.graph is graph
+            and self._continues(previous, node, found)
+        ):
             if found.kind == AFFINE_KIND:
                 self._extend(graph, previous, node, found.mapping, found.x)
                 return True
@@ -83,9 +88,12 @@ class RecogniseAffine(ir.passes.InPlacePass):
         _swap(graph, node, affine)
         return True
 
-    def _continues(self, previous: ir.Node, node: ir.Node) -> bool:
+    def _continues(self, previous: ir.Node, node: ir.Node, found: Match) -> bool:
         result = previous.outputs[0]
         alone = len(result.uses()) == 1 and not result.is_graph_output()
+        composed = affine_map(previous).then(found.mapping)
+        if not storable(result.dtype, composed.scale, composed.shift):
+            return False
         return alone and origins_of(previous)[0].kind == AFFINE_KIND and _scope(previous) == _scope(node)
 
     def _extend(self, graph: ir.Graph, previous: ir.Node, node: ir.Node, mapping: AffineMap, x: ir.Value) -> None:

@@ -225,7 +225,7 @@ class Forward:
             if isinstance(plan, Refusal):
                 return plan
             plans.append(plan)
-        return _all_of(plans) if plans else Refusal("nothing reads its result")
+        return _all_of(plans)
 
     def _reader(self, node: ir.Node, index: int, mapping: AffineMap) -> ForwardPlan | Refusal:
         """Ask one reader, or let it wait for the other branches that reach it."""

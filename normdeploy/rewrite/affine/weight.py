@@ -39,9 +39,10 @@ from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
-def overflows(node: ir.Node, dtype: ir.DataType) -> Refusal:
-    """Return the refusal of weights that would not fit their dtype."""
-    return Refusal(f"the weights of {describe(node)} would overflow {dtype.name.lower()}", node)
+def overflows(node: ir.Node, dtype: ir.DataType | None) -> Refusal:
+    """Return the refusal of weights, or of a bias, that would not fit their dtype."""
+    what = "their type" if dtype is None else dtype.name.lower()
+    return Refusal(f"the weights of {describe(node)} would overflow {what}", node)
 
 
 def computed(node: ir.Node) -> Refusal:

@@ -8,7 +8,7 @@ Done where
 
 1. every reader of the map is a Conv or ConvTranspose with constant weights, which reads it as its input;
 2. the map varies along the channels only, and x has static spatial dimensions (K is a constant [1, O, spatial...]);
-3. the weights fit their dtype;
+3. the weights and the map fit their dtype;
 4. adding the maps to the (smaller) results costs less than the pass over x that it saves.
 """
 
@@ -36,6 +36,7 @@ from normdeploy.rewrite.affine.constant import (
     optional,
     required,
     shape_of,
+    storable,
 )
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.plan import Region
@@ -59,10 +60,13 @@ def fold_border(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> bool
         return False
     if any(not fits(dtype_of(required(reader, 1)), partial(_scaled, reader, mapping)) for reader in readers):
         return False
+    maps = {} if mapping.no_shift else {reader: _map(reader, source, mapping) for reader in readers}
+    if not all(storable(dtype_of(required(reader, 1)), array) for reader, array in maps.items()):
+        return False
     region = Region(graph)
     region.before = [node, *readers]
     for reader in readers:
-        _build(region, reader, source, mapping)
+        _build(region, reader, source, mapping, maps.get(reader))
     into = ", ".join(dict.fromkeys(module_path(reader) for reader in readers))
     feeds = {source: torch.from_numpy(context.rng.standard_normal([2, *_static_dims(source)]))}
     try:
@@ -127,14 +131,14 @@ def _scaling(reader: ir.Node, mapping: AffineMap) -> Callable[[Array], Array]:
     return lambda array: array * factor
 
 
-def _build(region: Region, reader: ir.Node, source: ir.Value, mapping: AffineMap) -> None:
+def _build(region: Region, reader: ir.Node, source: ir.Value, mapping: AffineMap, border: Array | None) -> None:
     weight, bias, result = required(reader, 1), optional(reader, 2), reader.outputs[0]
     scaled = weight if mapping.no_scale else derive(region, weight, _scaling(reader, mapping))
     new = region.replace(reader, [source, scaled, *([] if bias is None else [bias])])
-    if mapping.no_shift:
+    if border is None:
         region.same(result, new.outputs[0])
         return
-    array = _map(reader, source, mapping)
+    array: Array = border
     stem = str(weight.name).removesuffix(".weight")
     constant = region.constant(lambda: array, array.shape, dtype_of(weight), name=f"{stem}.border")
     region.same(result, region.insert("Add", [new.outputs[0], constant], after=new, like=result).outputs[0])

@@ -23,7 +23,7 @@ settings.register_profile("affine", deadline=None, max_examples=20, suppress_hea
 
 _TYPES = {np.dtype(np.float64): TensorProto.DOUBLE, np.dtype(np.float32): TensorProto.FLOAT,
           np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(np.int64): TensorProto.INT64,
-          np.dtype(np.bool_): TensorProto.BOOL}  # fmt: skip
+          np.dtype(np.int8): TensorProto.INT8, np.dtype(np.bool_): TensorProto.BOOL}  # fmt: skip
 
 
 class Conv(OpRun):
@@ -163,6 +163,7 @@ class GraphBuilder:
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
         self.initializers: list[onnx.TensorProto] = []
+        self.stated: list[onnx.ValueInfoProto] = []
         self.sizes: dict[str, list[Any]] = {}
 
     def input(self, name: str, shape: list[Any], dtype: Any = None) -> str:
@@ -170,6 +171,11 @@ class GraphBuilder:
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
         self.sizes[name] = shape
         return name
+
+    def known(self, value: str, *shape: Any) -> str:
+        """State a value's shape, as a file may where inference does not find it."""
+        self.stated.append(helper.make_tensor_value_info(value, _TYPES[self.dtype], list(shape)))
+        return value
 
     def constant(self, array: Any, name: str | None = None) -> str:
         array = np.asarray(array)
@@ -204,7 +210,7 @@ class GraphBuilder:
         self.outputs.append(helper.make_tensor_value_info(value, kind, shape))
 
     def proto(self) -> onnx.ModelProto:
-        graph = helper.make_graph(self.nodes, "g", self.inputs, self.outputs, self.initializers)
+        graph = helper.make_graph(self.nodes, "g", self.inputs, self.outputs, self.initializers, value_info=self.stated)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
         inferred = {item.name: item for item in onnx.shape_inference.infer_shapes(model).graph.output}
         for item in model.graph.output:
