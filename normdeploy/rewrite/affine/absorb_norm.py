@@ -3,9 +3,10 @@
 Behind, LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormalization: g' = s g, b' = s b + t, along
 the axes of g and b.
 
-In front, LayerNormalization and InstanceNormalization, with s and t the same for all that one statistic averages over:
-n(s x + t; e) = sign(s) n(x; e / s^2). A shift is cancelled by the mean; a scale of one size for all goes into epsilon.
-RMSNormalization the same without shift. This is why a bias in front of an InstanceNormalization is dead.
+In front, LayerNormalization, InstanceNormalization and GroupNormalization, with s and t the same for all that one
+statistic averages over: n(s x + t; e) = sign(s) n(x; e / s^2). A shift is cancelled by the mean; a scale of one size for
+all goes into epsilon. RMSNormalization the same without shift. This is why a bias in front of an InstanceNormalization
+is dead.
 
 Refused:
 - behind: the map varies along other axes than g and b; RMSNormalization has no b for a shift; g or b is computed;
@@ -46,6 +47,12 @@ def _parameter_axes(node: ir.Node, rank: int) -> tuple[int, ...]:
     if node.op_type in _LAYER:
         return tuple(range(integer(node, "axis", -1) % rank, rank))
     return (1,)
+
+
+def _one_per_group(node: ir.Node) -> bool:
+    """Tell whether a GroupNormalization averages over each channel alone."""
+    shape = required(node, 0).shape
+    return node.op_type == "GroupNormalization" and shape is not None and shape[1] == integer(node, "num_groups", 1)
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
@@ -99,7 +106,7 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
         return Refusal(f"{describe(node)} reads it as its scale or bias", node)
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         return Refusal(f"the statistics of {describe(node)} are read", node)
-    if node.op_type == "InstanceNormalization":
+    if node.op_type == "InstanceNormalization" or _one_per_group(node):
         averaged = set(range(2, mapping.rank))
     elif node.op_type in _LAYER:
         averaged = set(_parameter_axes(node, mapping.rank))

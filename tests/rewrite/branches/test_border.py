@@ -120,6 +120,16 @@ def test_what_does_not_pay_or_is_not_exact_stays(net, case):
     assert len(n.context.ledger) == 0
 
 
+def test_a_scale_alone_needs_no_border_map(net):
+    rng = np.random.default_rng(0)
+    n = net(("n", 8, 9, 9))
+    mapped = n.affine(n.x, rng.standard_normal(8), np.zeros(8), "norm")
+    n.end(n.op("Conv", mapped, n.constant(rng.standard_normal((2, 8, 3, 3))), pads=[1] * 4))
+    before = n.run()
+    assert n.merge() == ["Conv"]
+    close(n.run(), before)
+
+
 @pytest.mark.parametrize("norm", ["InstanceNormalization", "GroupNormalization"])
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
 def test_a_bias_before_a_norm_of_each_channel_is_dead(net, norm, op):

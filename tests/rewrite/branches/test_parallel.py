@@ -222,6 +222,11 @@ REFUSALS = {
     "only affine maps": 3,
     "more multiply-adds": 3,
     "float16 overflow": 3,
+    "dilations differ": 3,
+    "taps between taps": 3,
+    "automatic padding of a dynamic size": 3,
+    "negative padding": 3,
+    "a window wider than its padding": 3,
 }
 
 
@@ -267,6 +272,23 @@ def test_what_is_not_exact_or_does_not_pay_stays(net, case):
     elif case == "float16 overflow":
         a = n.op("Conv", n.x, n.constant(np.full((4, 4, 1, 1), 6e4)))
         b = n.op("Conv", n.x, n.constant(np.full((4, 4, 1, 1), 6e4)))
+    elif case == "dilations differ":
+        a = n.op("Conv", n.x, w(4, 4, 3, 3), pads=[2] * 4, dilations=[2, 2])
+        b = n.op("Conv", n.x, w(4, 4, 3, 3), pads=[1] * 4)
+    elif case == "taps between taps":
+        a = n.op("Conv", n.x, w(4, 4, 3, 3), pads=[2] * 4, dilations=[2, 2])
+        b = n.op("Conv", n.x, w(4, 4, 3, 3), pads=[1, 1, 3, 3], dilations=[2, 2])
+    elif case == "automatic padding of a dynamic size":
+        n = net(("n", 4, "h", "w"))
+        a = n.op("Conv", n.x, w(4, 4, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2])
+        b = n.op("Conv", n.x, w(4, 4, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2])
+    elif case == "negative padding":
+        a = n.op("Conv", n.x, w(4, 4, 1, 1), pads=[-1, 0, 0, 0])
+        b = n.op("Conv", n.x, w(4, 4, 1, 1), pads=[-1, 0, 0, 0])
+    elif case == "a window wider than its padding":
+        # both shrink the size by 1, but one reads a row that the other's window would have to begin before
+        a = n.op("Conv", n.x, w(4, 4, 1, 1), pads=[0, 0, -1, 0])
+        b = n.op("Conv", n.x, w(4, 4, 2, 1))
     n.end(n.op("Add", a, b), *outputs)
     before, text = n.run(), n.operators()
     assert n.merge() == text, case
