@@ -4,8 +4,8 @@ Behind, LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormal
 the axes of g and b.
 
 In front, LayerNormalization, InstanceNormalization and GroupNormalization, with s and t the same for all that one
-statistic averages over: n(s x + t; e) = sign(s) n(x; e / s^2). A shift is cancelled by the mean; a scale of one size for
-all goes into epsilon. RMSNormalization the same without shift. This is why a bias in front of an InstanceNormalization
+statistic averages over: n(s x + t; e) = sign(s) n(x; e / s^2). A shift is cancelled by the mean; one scale for all goes
+into epsilon. RMSNormalization the same without shift. This is why a bias in front of an InstanceNormalization
 is dead.
 
 Refused:
