@@ -96,8 +96,9 @@ def last_axis(rounds: int) -> None:
                 vector("ob", 0.0, rows),
                 vector("gn", float(np.sqrt(c)), c),
                 vector("one", 1.0, 1),
+                vector("ge", 1e6, c),
                 "int64[1] ax = {-1}, float e = {0.00001}, float e6 = {0.000001}, float two = {2.0}",
-                f"float en = {{{1e-6 * np.sqrt(c):.9g}}}",
+                f"float en = {{{1e-6 * np.sqrt(c):.9g}}}, float per = {{1000000.0}}",
             ]
         )
         compare(
@@ -184,6 +185,11 @@ def last_axis(rounds: int) -> None:
                     20,
                     "z, m, i = LayerNormalization <axis = -1, epsilon = 1e-36> (x, g) t = Mul(i, e6) "
                     "f = Add(t, one) k = Reciprocal(f) r = Mul(z, k) y = Add(r, b)",
+                ),
+                "the same, divided by epsilon (5)": (
+                    20,
+                    "z, m, i = LayerNormalization <axis = -1, epsilon = 1e-36> (x, ge) f = Add(i, per) "
+                    "k = Reciprocal(f) r = Mul(z, k) y = Add(r, b)",
                 ),
                 "LayerNormalization and its 1/s (5)": (
                     20,

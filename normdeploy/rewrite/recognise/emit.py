@@ -43,6 +43,12 @@ TINY = 1e-36
 INSTANCE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 """What the runtime has an InstanceNormalization for."""
 
+_SMALLEST = 1e-13
+"""Epsilons below this, added to a deviation, would feel TINY: it is 1e-10 of their square."""
+
+_FAR = 1e30
+"""How far from 1 scale / epsilon may be in float32: it meets numbers up to the root of a row's length."""
+
 _HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
@@ -89,7 +95,7 @@ def emit(norm: Norm, x: ir.Value, builder: Builder, *, instance: bool = False) -
         inputs = [x, builder.constant("scale", scale), builder.constant("shift", shift)]
         return builder.op("InstanceNormalization", inputs, epsilon=norm.epsilon)
     static = all(isinstance(dims[axis], int) for axis in norm.blocks.axes)
-    if norm.outside and not (norm.centred and static and builder.dtype == ir.DataType.FLOAT):
+    if norm.outside and not (norm.centred and static and builder.dtype == ir.DataType.FLOAT and _divides(norm)):
         return _emit_steps(norm, x, builder)
     order = [axis for axis in range(rank) if axis not in norm.blocks.axes] + list(norm.blocks.axes)
     emit_last = _emit_outside if norm.outside else _emit_last
@@ -163,7 +169,8 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
         plain = replace(norm, blocks=Blocks((lead + 1,)), scale=np.ones(unit), shift=np.zeros(unit))
         sizes = [size for size in inner if isinstance(size, int)]
         count = norm.blocks.width * math.prod(sizes)
-        if norm.correction or not norm.centred or len(sizes) < len(inner) or builder.dtype != ir.DataType.FLOAT:
+        short = norm.centred and len(sizes) == len(inner) and builder.dtype == ir.DataType.FLOAT and _divides(plain)
+        if norm.correction or not short:
             normal = _emit_steps(plain, split_up, builder)
         else:
             normal = _emit_outside(plain, split_up, builder, [*(dims[axis] for axis in others), groups, count])
@@ -193,23 +200,30 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
 
 
 def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) -> ir.Value:
-    """Epsilon added to the standard deviation s, last axes: with z = g (x - m) / s and 1/s from LayerNormalization,
-    g (x - m) / (s + e) = z / (1 + e (1/s)); three passes over data. Its own epsilon, 1e-36, is there for constant rows
-    (s = 0, z = 0) and is 1e-24 of e squared for an e of 1e-6."""
+    """Epsilon added to the standard deviation s, last axes: with z = (g / e) (x - m) / s and 1/s from
+    LayerNormalization, g (x - m) / (s + e) = z / (1/s + 1/e); three passes over data, and two operators on one number
+    per row. Its own epsilon, 1e-36, is there for constant rows (s = 0, z = 0): a deviation of 1e-18, 1e-12 of an e of
+    1e-6."""
     axis = norm.blocks.axes[0]
     ones = np.ones((1,) * len(dims))
     scale, plain = _full(norm.scale, axis, dims), _full(ones, axis, dims)
     if plain is None:
         raise ValueError(f"the normalized axes {norm.blocks.axes} of {dims} must be static")
-    inputs = [x, builder.constant("scale", plain if scale is None else scale)]
+    weight = (plain if scale is None else scale) / norm.epsilon
+    inputs = [x, builder.constant("scale", weight)]
     normal = builder.op("LayerNormalization", inputs, outputs=3, axis=axis - len(dims), epsilon=TINY)
     inverse = builder.nodes[-1].outputs[2]
-    part = builder.statistic("Mul", [inverse, builder.constant("epsilon", np.array(norm.epsilon))])
-    divisor = builder.statistic("Add", [part, builder.constant("unit", np.array(1.0))])
+    divisor = builder.statistic("Add", [inverse, builder.constant("per_epsilon", np.array(1.0 / norm.epsilon))])
     # a reciprocal per row and a product: a division of every element is slower
     result = builder.op("Mul", [normal, builder.statistic("Reciprocal", [divisor])])
     result.shape = ir.Shape(dims)
     return builder.affine(norm.scale if scale is None else ones, norm.shift, result)
+
+
+def _divides(norm: Norm) -> bool:
+    """Tell whether the short form that divides by epsilon holds: nothing it multiplies overflows or vanishes."""
+    divided = np.append(np.abs(norm.scale[norm.scale != 0.0]), 1.0) / norm.epsilon
+    return bool(norm.epsilon >= _SMALLEST and divided.min() > 1.0 / _FAR and divided.max() < _FAR)
 
 
 def _emit_steps(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:

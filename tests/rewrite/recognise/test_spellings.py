@@ -106,7 +106,7 @@ ROOT = {"axes": (-1,), "epsilon": 1e-5, "centred": False, "scale": G}
 CHANNELS = {"axes": (1,), "epsilon": 1e-5, "scale": G.reshape(C4), "shift": B.reshape(C4)}
 SPATIAL = {"axes": (2, 3), "epsilon": 1e-5, "scale": G.reshape(C4), "shift": B.reshape(C4)}
 GROUPS = {"axes": (), "groups": 4, "epsilon": 1e-5, "scale": G.reshape(C4), "shift": B.reshape(C4)}
-SHORT = [LN, "Mul", "Add", "Reciprocal", "Mul", "Add"]
+SHORT = [LN, "Add", "Reciprocal", "Mul", "Add"]
 TURNED = ["Transpose", LN, "Transpose"]
 GROUPED = ["Reshape", IN, "Reshape", "Mul", "Add"]
 
@@ -185,7 +185,7 @@ SPELLINGS = {
     "epsilon outside, channels first": (
         lambda x: deviation(x, (1,)) / (biased(x, (1,)).sqrt() + 1e-6),
         IMAGE,
-        ["Transpose", LN, "Mul", "Add", "Reciprocal", "Mul", "Transpose"],
+        ["Transpose", LN, "Add", "Reciprocal", "Mul", "Transpose"],
         {"axes": (1,), "epsilon": 1e-6, "outside": True},
     ),
     "big epsilon outside": (

@@ -81,7 +81,7 @@ ROWS, IMAGE = (3, 5, C), (3, C, 4, 6)
 SPELLINGS: list[tuple[Callable[[Parameters, Tensor], Tensor], tuple[int, ...], list[str]]] = [
     (var_mean, ROWS, [LN]),
     (unbiased, ROWS, [LN]),
-    (annotated, ROWS, [LN, "Mul", "Add", "Reciprocal", "Mul", "Add"]),
+    (annotated, ROWS, [LN, "Add", "Reciprocal", "Mul", "Add"]),
     (llama, ROWS, [RMS]),
     (gemma, ROWS, [RMS]),
     (contracted, ROWS, [LN]),

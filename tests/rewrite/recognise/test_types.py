@@ -45,7 +45,7 @@ def in_float64(x, g):
 
 
 LN, RMS, IN = "LayerNormalization", "RMSNormalization", "InstanceNormalization"
-SHORT = [LN, "Mul", "Add", "Reciprocal", "Mul"]
+SHORT = [LN, "Add", "Reciprocal", "Mul"]
 # model, input, operators in float64, float16 and bfloat16
 CASES = {
     "LayerNorm": (lambda: nn.LayerNorm(C), ROWS, [LN], [LN], [LN]),
