@@ -185,9 +185,19 @@ def _wrong_row(model: ModelProto, node: NodeProto) -> bool:
     return _store(model, node, 0, table)
 
 
+def _source(model: ModelProto, name: str) -> str:
+    """Return the value whose numbers a value holds, in another shape."""
+    makers = {node.output[0]: node for node in model.graph.node}
+    while name in makers and makers[name].op_type in ("Identity", "Reshape", "Squeeze", "Unsqueeze"):
+        name = makers[name].input[0]
+    return name
+
+
 def _operands_exchanged(model: ModelProto, node: NodeProto) -> bool:
-    if node.op_type not in ("Concat", "Sub", "Div") or len(node.input) < 2 or node.input[0] == node.input[1]:
+    if node.op_type not in ("Concat", "Sub", "Div") or len(node.input) < 2:
         return False
+    if _source(model, node.input[0]) == _source(model, node.input[1]):
+        return False  # one size twice: nothing is damaged
     node.input[0], node.input[1] = node.input[1], node.input[0]
     return True
 

@@ -28,8 +28,8 @@ from normdeploy.graph.reference import reference_session, run_reference
 Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
 """Sees each node's results; what it returns (unless None) replaces them."""
 
-StandIn = Callable[[Sequence[Tensor | None]], Tensor]
-"""Computes a node's result from its inputs in the node's place."""
+StandIn = Callable[[Sequence[Tensor | None]], Tensor | Sequence[Tensor]]
+"""Computes a node's result, or all of them, from its inputs in the node's place."""
 
 _DEFAULT_OPSET = 20
 OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError)
@@ -176,7 +176,7 @@ class Evaluator:
             fetch: names of the values wanted, any in the graph; the graph outputs by default.
             replace: values that override computed ones, by name (teacher forcing, mutants; initializers too).
             hook: sees each node's results and may replace them.
-            stand_ins: what computes the single result of some nodes in their place, in bodies too.
+            stand_ins: what computes the results of some nodes in their place, in bodies too.
 
         Returns:
             tensor per fetched name.
@@ -240,7 +240,8 @@ class Evaluator:
     ) -> list[Tensor]:
         stand_in = changes.stand_ins.get(node)
         if stand_in is not None:
-            return [stand_in(inputs)]
+            result = stand_in(inputs)
+            return [result] if isinstance(result, Tensor) else list(result)
         if node.op_type in BODIES and node.domain in ("", "ai.onnx"):
 
             def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:

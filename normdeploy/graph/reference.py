@@ -76,6 +76,13 @@ def _keep_sizes(node: ir.Node, feeds: dict[str, npt.NDArray[np.generic]]) -> Non
     feeds[str(value.name)] = np.where(np.floor(sizes * scales) == stored, scales, stored / sizes)
 
 
+def _keep_vectors(node: ir.Node, feeds: dict[str, npt.NDArray[np.generic]]) -> None:
+    """Give a NonMaxSuppression its limits as vectors of one: the reference implementation indexes the scalars too."""
+    for value in node.inputs[2:]:
+        if value is not None and str(value.name) in feeds:
+            feeds[str(value.name)] = feeds[str(value.name)].reshape(-1)
+
+
 def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tensor | None]) -> list[Tensor]:
     """Evaluate one node by the reference implementation; gradients stop here."""
     feeds: dict[str, npt.NDArray[np.generic]] = {}
@@ -84,6 +91,8 @@ def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tenso
             feeds[str(value.name)] = tensor.detach().numpy()
     if node.op_type == "Resize" and len(node.inputs) > _SCALES:
         _keep_sizes(node, feeds)
+    if node.op_type == "NonMaxSuppression":
+        _keep_vectors(node, feeds)
     wanted = [str(output.name) for output in node.outputs if output.name]
     with np.errstate(all="ignore"):  # a sigmoid that saturates through exp's overflow is right, and NumPy warns of it
         results = session.run(wanted, feeds)

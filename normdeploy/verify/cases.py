@@ -17,6 +17,7 @@ from normdeploy.verify.criteria import (
     Judgement,
     judge,
 )
+from normdeploy.verify.decisions import MOST_TIES, find_ties
 from normdeploy.verify.ensemble import EnsembleReference, ensemble
 from normdeploy.verify.families import Family
 from normdeploy.verify.noise import NoisyGraph
@@ -24,17 +25,10 @@ from normdeploy.verify.sides import EagerReference, Reference, run_evaluator
 from normdeploy.verify.structure import exact_differences, is_float, nonfinite_problems
 from normdeploy.verify.values import Array
 
-_TIE_RUNS = 24
-_TIE_AMPLIFICATION = 24.0
-"""A decision is a tie if noise of the criterion's own reach (8 times 3 S) can turn it."""
-
 _DOUBTFUL = 4.0
 """Ratio of error to bound up to which S is measured anew: a few runs may have drawn it small in one of many blocks."""
 
 _MORE_RUNS = 16
-
-_MOST_TIES = 0.25
-"""Ties beyond this share of an output would leave nothing checked; the excess is a failure."""
 
 
 @dataclass
@@ -107,6 +101,16 @@ class Case:
         floor = SMALLEST_NORMAL[self.precision]
         return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
 
+    def undecided(self, index: int) -> bool:
+        """Return whether so much of an output hangs on ties that it is not judged (computed once, on demand)."""
+        ties = self.ties(index)
+        return bool(ties.sum() > MOST_TIES * max(ties.size, 4))
+
+    @property
+    def found_undecided(self) -> list[int]:
+        """The outputs that were found undecided so far."""
+        return [i for i in self._ties if self.undecided(i)]
+
     def ties(self, index: int) -> Array:
         """Return the elements of an output that turn under noise as large as the bound (computed once, on demand)."""
         if index in self._ties:
@@ -114,25 +118,15 @@ class Case:
         if self.noisy is None:
             self._ties = {i: np.zeros(np.shape(t), bool) for i, t in enumerate(self.truth)}
             return self._ties[index]
-        masks = [np.zeros(np.shape(t), bool) for t in self.truth]
-        floor = SMALLEST_NORMAL[self.precision]
-        for run in range(_TIE_RUNS):
-            noisy = self.noisy.run(
-                self.family.feeds,
-                roundoff=_TIE_AMPLIFICATION * self.roundoff,
-                floor=floor,
-                seed=self.seed + 7919 * (run + 1),
-            ).values()
-            for mask, y, n, s in zip(masks, self.truth, noisy, self.spread, strict=True):
-                if y.shape != n.shape:
-                    mask[...] = True
-                elif is_float(y):
-                    # A jump far beyond proportional noise is another branch taken, not rounding
-                    typical = float(np.median(s)) + self.roundoff * float(np.median(np.abs(y)))
-                    with np.errstate(invalid="ignore"):
-                        mask |= np.abs(n - y) > 100 * _TIE_AMPLIFICATION * typical
-                else:
-                    mask |= n != y
+        masks = find_ties(
+            self.noisy,
+            self.family.feeds,
+            self.truth,
+            self.spread,
+            roundoff=self.roundoff,
+            floor=SMALLEST_NORMAL[self.precision],
+            seed=self.seed,
+        )
         self._ties = dict(enumerate(masks))
         return self._ties[index]
 
@@ -187,7 +181,7 @@ class OutputResult:
 
     Args:
         index: which output. problems: failures, in sentences. notes: remarks.
-        judgement: of a float output. ties: elements left out as undecidable.
+        judgement: of a float output that was judged. ties: elements left out as undecidable.
     """
 
     index: int
@@ -236,16 +230,23 @@ def _exact_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputRe
     if not different.any():
         return OutputResult(i, (), (), None)
     ties = case.ties(i)
+    if case.undecided(i):
+        return _undecided(case, i)
     wrong = different & ~ties
     tied = int((different & ties).sum())
-    if wrong.any() or tied > _MOST_TIES * max(y.size, 4):
-        bad = wrong if wrong.any() else different
-        at = tuple(int(k) for k in np.argwhere(bad)[0])
+    if wrong.any():
+        at = tuple(int(k) for k in np.argwhere(wrong)[0])
         text = (
-            f"output {name!r} is {o[at]} at {list(at)}; the reference is {y[at]} ({int(bad.sum())} of {y.size} differ"
+            f"output {name!r} is {o[at]} at {list(at)}; the reference is {y[at]} ({int(wrong.sum())} of {y.size} differ"
         )
         return OutputResult(i, (text + (", beyond what ties explain)" if tied else ")"),), (), None, tied)
     return OutputResult(i, (), (f"{tied} elements of {name!r} are decided by a margin within the bound",), None, tied)
+
+
+def _undecided(case: Case, i: int) -> OutputResult:
+    size = int(np.size(case.truth[i]))
+    note = f"{case.names[i]!r} hangs on decisions within the bound in {int(case.ties(i).sum())} of {size} elements"
+    return OutputResult(i, (), (f"{note}: not judged in this family",), None, size)
 
 
 def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> OutputResult:
@@ -255,38 +256,12 @@ def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> Ou
     if 1 < judgement.ratio <= _DOUBTFUL and case.refine():
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
     tied = 0
-    if judgement.ratio > 1 and case.noisy is not None and _decides(case.noisy):
+    if judgement.ratio > 1 and case.noisy is not None and case.noisy.decides:
+        if case.undecided(i):
+            return _undecided(case, i)
         ties = case.ties(i)
-        if ties.any() and ties.sum() <= _MOST_TIES * max(ties.size, 4):
+        if ties.any():
             tied = int(ties.sum())
             judgement = judge(candidate, case.bounds(i, keep=finite & ~ties, eager=eager))
             notes = [*notes, f"{tied} elements of {name!r} hang on decisions within the bound and are left out"]
     return OutputResult(i, tuple(failures), tuple(notes), judgement, tied)
-
-
-_DECIDING = frozenset(
-    [
-        "TopK",
-        "ArgMax",
-        "ArgMin",
-        "NonMaxSuppression",
-        "NonZero",
-        "Greater",
-        "Less",
-        "GreaterOrEqual",
-        "LessOrEqual",
-        "Round",
-        "Floor",
-        "Ceil",
-        "Sign",
-        "Unique",
-        "Hardmax",
-        "Equal",
-        "QuantizeLinear",
-        "DynamicQuantizeLinear",
-    ]
-)
-
-
-def _decides(noisy: NoisyGraph) -> bool:
-    return any(node.op_type in _DECIDING for node in noisy.graph)

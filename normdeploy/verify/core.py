@@ -29,7 +29,7 @@ from normdeploy.verify.localize import localize
 from normdeploy.verify.logic import check_logic
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.reduced import check_conversion, lowest_precision, parse_budget
-from normdeploy.verify.rounding import check_rounding
+from normdeploy.verify.rounding import check_decided, check_rounding
 from normdeploy.verify.sensitivity import check_sensitivity, epsilons
 from normdeploy.verify.sessions import Setting
 from normdeploy.verify.sides import (
@@ -248,6 +248,7 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         check_companions(context)
         check_sizes(context)
+    check_decided(context)
     context.subject.release()
     with context.stage("depth"):
         if context.level.name != "quick" and context.in_time(0.7):

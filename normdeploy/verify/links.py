@@ -108,6 +108,10 @@ def chain_bounds(case: Case, index: int) -> Bounds:
 
 
 def _ratio(case: Case, index: int, y: Array) -> float:
+    if case.noisy is not None and case.noisy.decides and case.ties(index).any():
+        if case.undecided(index):
+            return 0.0
+        y = np.where(case.ties(index), case.truth[index], y)
     single = replace(
         case,
         truth=[case.truth[index]],

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
-from normdeploy.graph.evaluate import promote
+from normdeploy.graph.evaluate import StandIn, promote
 from normdeploy.verify.accuracy import FUNCTIONS, reduction_length, rounds
 from normdeploy.verify.cancellation import CANCELLING, condensed, row_shift, terms
 from normdeploy.verify.criteria import SMALLEST_NORMAL
+from normdeploy.verify.decisions import decides, held, held_nodes
 from normdeploy.verify.values import Array, Arrays, Feeds, to_numpy
 
 _PATTERN = 1 << 18
@@ -43,14 +44,16 @@ FAST_ROUNDOFF = 2.0**-16
 """The noise of :meth:`NoisyGraph.spread_fast`."""
 
 
-def hashed_noise(values: Tensor, seed: int) -> Tensor:
+def hashed_noise(values: Tensor, seed: int, *, distinct: bool = False) -> Tensor:
     """Return noise in [-1, 1) that is a function of each value and the seed: equal values, equal noise.
 
     Args:
-        values: floats of any shape.
+        values: floats of any shape. distinct: of each value's place too, so that equal values get unequal noise.
     """
     # Hashed at float32's resolution: float64's own rounding must not make equal values look different
     bits = values.detach().to(torch.float32).contiguous().view(torch.int32)
+    if distinct:
+        bits = bits ^ (torch.arange(bits.numel(), dtype=torch.int32).reshape(bits.shape) * 668265263)
     mixed = bits * -1640531527 + _wrapped(seed * 747796405)  # products wrap, as hashing wants
     mixed ^= mixed >> 15
     mixed *= -2048144789
@@ -74,6 +77,7 @@ class NoiseHook:
         feeds: the run's inputs, for their shapes.
         plain: round each result once, without the growth of long sums (arithmetic with a wide accumulator); weights
             are taken as they are.
+        distinct: equal values get unequal noise.
         operands: how often each value is an operand of a sum; such values are kept until the last of these has run.
         constants: returns a constant operand of a sum, given the node and the operand's place.
     """
@@ -86,10 +90,11 @@ class NoiseHook:
         feeds: Mapping[str, Tensor],
         *,
         plain: bool = False,
+        distinct: bool = False,
         operands: Mapping[str, int] | None = None,
         constants: Callable[[ir.Node, int], Tensor | None] | None = None,
     ) -> None:
-        self._plain = plain
+        self._plain, self._distinct = plain, distinct
         self._roundoff, self._floor = roundoff, floor
         self._seed = seed
         self._count = 0
@@ -150,7 +155,7 @@ class NoiseHook:
         if not result.is_floating_point() or result.numel() == 0:
             return result
         self._count += 1
-        noise = hashed_noise(result, self._seed * 1_000_003 + self._count)
+        noise = hashed_noise(result, self._seed * 1_000_003 + self._count, distinct=self._distinct)
         low, high = torch.aminmax(result)
         reach = max(-float(low), float(high))
         if least is None and absolute == 0 and reach >= _ORDINARY:
@@ -186,6 +191,10 @@ class NoisyGraph:
 
     Args:
         model: the graph; it is left as it is.
+
+    Attributes:
+        deciding: the nodes whose decisions can be held or shuffled (:mod:`normdeploy.verify.decisions`).
+        decides: the graph takes decisions.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -201,6 +210,7 @@ class NoisyGraph:
                 value.const_value = self._perturbed(tensor, number)
         self._noisy = Evaluator(copy)
         self._fast = Evaluator(copy, dtype=torch.float32)
+        self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph)
         self._operands: Counter[str] = Counter()
         for node in copy.graph.all_nodes():
             if node.op_type in CANCELLING:
@@ -237,7 +247,15 @@ class NoisyGraph:
         return found.to(dtype) if found.is_floating_point() else found
 
     def _hook(
-        self, feeds: Feeds, roundoff: float, floor: float, seed: int, dtype: torch.dtype, plain: bool
+        self,
+        feeds: Feeds,
+        roundoff: float,
+        floor: float,
+        seed: int,
+        dtype: torch.dtype,
+        *,
+        plain: bool = False,
+        distinct: bool = False,
     ) -> NoiseHook:
         return NoiseHook(
             roundoff,
@@ -245,30 +263,54 @@ class NoisyGraph:
             seed,
             {name: promote(array, dtype) for name, array in feeds.items()},
             plain=plain,
+            distinct=distinct,
             operands=self._operands,
             constants=lambda node, index: self._constant(node, index, dtype),
         )
 
-    def run(self, feeds: Feeds, *, roundoff: float, floor: float, seed: int, plain: bool = False) -> Arrays:
+    def run(
+        self,
+        feeds: Feeds,
+        *,
+        roundoff: float,
+        floor: float,
+        seed: int,
+        plain: bool = False,
+        distinct: bool = False,
+        decisions: Mapping[ir.Node, StandIn] | None = None,
+    ) -> Arrays:
         """Return the outputs of one noisy run.
 
         Args:
             roundoff, floor: u and the smallest normal number of the precision to imitate. seed: of the noise.
-            plain: as for :class:`NoiseHook`.
+            plain, distinct: as for :class:`NoiseHook`. decisions: what decides in place of the graph.
         """
         self._seed, self._roundoff = seed, 0.0 if plain else roundoff
-        hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain)
+        hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain=plain, distinct=distinct)
         with torch.no_grad(), np.errstate(over="ignore"):
-            return {name: to_numpy(t) for name, t in self._noisy.run(dict(feeds), hook=hook).items()}
+            found = self._noisy.run(dict(feeds), hook=hook, stand_ins=decisions)
+            return {name: to_numpy(t) for name, t in found.items()}
 
-    def _run_fast(self, feeds: Feeds, seed: int | None) -> list[Array]:
-        """Run in float32, with noise 256 times float32's if there is a seed; exact weights otherwise."""
-        self._seed, self._roundoff = seed or 0, 0.0 if seed is None else FAST_ROUNDOFF
-        hook = None
-        if seed is not None:
-            hook = self._hook(feeds, FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, torch.float32, plain=False)
+    def _clean(self, evaluator: Evaluator, feeds: Feeds) -> tuple[list[Array], dict[ir.Node, StandIn]]:
+        """Return the outputs of a run without noise, and what decides as it did."""
+        wanted = {str(node.outputs[0].name) for node in self.deciding}
+        decided: dict[str, list[Tensor]] = {}
+
+        def remember(node: ir.Node, results: list[Tensor]) -> None:
+            name = str(node.outputs[0].name)
+            if name in wanted:
+                decided[name] = list(results)
+
+        with torch.no_grad():
+            found = evaluator.run(dict(feeds), hook=remember if wanted else None)
+        return [to_numpy(t) for t in found.values()], held(self.deciding, decided)
+
+    def _run_fast(self, feeds: Feeds, seed: int, decisions: Mapping[ir.Node, StandIn]) -> list[Array]:
+        """Run in float32 with noise 256 times float32's."""
+        self._seed, self._roundoff = seed, FAST_ROUNDOFF
+        hook = self._hook(feeds, FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, torch.float32)
         with torch.no_grad(), np.errstate(over="ignore"):
-            return [to_numpy(t) for t in self._fast.run(dict(feeds), hook=hook).values()]
+            return [to_numpy(t) for t in self._fast.run(dict(feeds), hook=hook, stand_ins=decisions).values()]
 
     def spread_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> list[Array]:
         """Return S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.
@@ -278,10 +320,11 @@ class NoisyGraph:
         Args:
             feeds: the inputs. roundoff: u to scale to. runs: noisy runs. seed: of the noise.
         """
-        clean = self._run_fast(feeds, None)
+        self._roundoff = 0.0
+        clean, decisions = self._clean(self._fast, feeds)
         squares = [np.zeros(c.shape) for c in clean]
         for run in range(runs):
-            for i, n in enumerate(self._run_fast(feeds, seed + 1000 * run + 1)):
+            for i, n in enumerate(self._run_fast(feeds, seed + 1000 * run + 1, decisions)):
                 if n.shape == clean[i].shape and n.dtype.kind == "f":
                     with np.errstate(invalid="ignore", over="ignore"):
                         change = np.square(n.astype(np.float64) - clean[i].astype(np.float64))
@@ -299,11 +342,11 @@ class NoisyGraph:
             feeds: the inputs. roundoff, floor: of the precision to imitate. runs: noisy runs, at least 2.
             seed: of the noise. plain: as for :class:`NoiseHook`.
         """
-        with torch.no_grad():
-            clean = [to_numpy(t) for t in self.evaluator.run(dict(feeds)).values()]
+        clean, decisions = self._clean(self.evaluator, feeds)
         squares = [np.zeros(c.shape) for c in clean]
         for run in range(runs):
-            noisy = self.run(feeds, roundoff=roundoff, floor=floor, seed=seed + 1000 * run + 1, plain=plain)
+            one = seed + 1000 * run + 1
+            noisy = self.run(feeds, roundoff=roundoff, floor=floor, seed=one, plain=plain, decisions=decisions)
             for i, (c, n) in enumerate(zip(clean, noisy.values(), strict=True)):
                 if c.shape == n.shape and c.dtype.kind == "f":
                     with np.errstate(invalid="ignore"):

@@ -58,6 +58,22 @@ def check_rounding(context: Context) -> None:
         )
 
 
+def check_decided(context: Context) -> None:
+    """Say which outputs hang on ties too much to be judged, and in how many families; in most of them is too many."""
+    for i, name in enumerate(context.subject.output_names):
+        families = [case.family.name for case in context.cases if i in case.found_undecided]
+        if not families:
+            continue
+        text = (
+            f"output {name!r} hangs on decisions within rounding (equal scores, margins of zero) in "
+            f"{len(families)} of {len(context.cases)} input families and is not judged there"
+        )
+        if 2 * len(families) > len(context.cases):
+            context.answer("decisions", "not-exercised", f"{text}: give data on which it decides (data=, --data)")
+        else:
+            context.not_checked.append(f"{text} ({', '.join(families)})")
+
+
 def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:
     """Return every deployed setting with all cases, then its other optimization levels with the telling ones."""
     plan = [(setting, context.cases) for setting in context.settings]

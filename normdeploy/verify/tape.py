@@ -13,7 +13,7 @@ from torch import Tensor
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
-from normdeploy.verify.criteria import Bounds, judge_error
+from normdeploy.verify.criteria import Bounds, Floats, judge_error
 from normdeploy.verify.mutants import Apply, Mutant, Site, sites_of
 from normdeploy.verify.mutate_affine import affine_sites, epsilon_sites
 from normdeploy.verify.structure import is_float
@@ -116,7 +116,7 @@ def difference_ratio(
                 return float("inf")
             error = np.where(finite, np.abs(np.where(finite, b, 0.0) - np.where(finite, a, 0.0)), 0.0)
             if error.any():
-                worst = max(worst, judge_error(error, bounds(case, i)).ratio)
+                worst = max(worst, _ratio(case, i, error, bounds(case, i)))
     if worst == 0.0:
         for i, (a, b) in enumerate(zip(clean, outputs, strict=True)):
             if not is_float(a):
@@ -124,6 +124,16 @@ def difference_ratio(
                 if different.any() and bool((different & ~case.ties(i)).any()):
                     return float("inf")
     return worst
+
+
+def _ratio(case: Case, index: int, error: Floats, bounds: Bounds) -> float:
+    """Return an error over its bound; where decisions could have turned by rounding, without these elements."""
+    ratio = judge_error(error, bounds).ratio
+    if ratio >= 1 and case.noisy is not None and case.noisy.decides and case.ties(index).any():
+        if case.undecided(index):
+            return 0.0
+        return judge_error(np.where(case.ties(index), 0.0, error), bounds).ratio
+    return ratio
 
 
 @dataclass

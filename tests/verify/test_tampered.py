@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from normdeploy.graph import save_graph
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verify import verify
+from normdeploy.verify.cases import make_case
+from normdeploy.verify.families import Family
 
 RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))
 NEVER = ("pass", "weak")
@@ -70,7 +73,23 @@ def test_a_fold_that_ignores_the_zero_padded_border_is_caught(small, tmp_path: P
     assert "ignores the zero-padded border" in verdict.localization["summary"]
 
 
+@pytest.fixture
+def references_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluate the reference once per family instead of once per damaged file: it is the same each time."""
+    module = importlib.import_module("normdeploy.verify.context")
+    made: dict[tuple[object, ...], object] = {}
+
+    def once(reference: object, noisy: object, family: Family, *args: object, **options: object) -> object:
+        key = (family.name, *((name, a.shape, a.tobytes()) for name, a in family.feeds.items()), *options.items())
+        if key not in made:
+            made[key] = make_case(reference, noisy, family, *args, **options)  # type: ignore[arg-type] # passed on
+        return made[key]
+
+    monkeypatch.setattr(module, "make_case", once)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("references_once")
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda p: p.stem)
 @pytest.mark.parametrize("fold", [True, False], ids=["folded", "plain"])
 def test_every_kind_of_damage_is_caught_at_every_site_of_every_model(recipe: Path, fold: bool, tmp_path: Path):

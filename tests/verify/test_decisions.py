@@ -1,0 +1,115 @@
+"""Detection-type outputs: what hangs on a tie is left out, everything else is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import helper
+from torch import Tensor, nn
+
+import normdeploy as nd
+from normdeploy.verify import verify
+from normdeploy.verify.noise import NoisyGraph
+
+Write = Callable[..., Path]
+
+SUPPRESSION = """g (float[N,20,8] x) => (float[K,3] out, int64[K,3] chosen)
+    <int64 most = {5}, float overlap = {0.5}, float least = {0.1}>
+    { f = LayerNormalization<axis=-1>(x, scale, shift)
+      b = MatMul(f, wb) boxes = Sigmoid(b)
+      s = MatMul(f, ws) p = Sigmoid(s) scores = Transpose<perm=[0,2,1]>(p)
+      chosen = NonMaxSuppression(boxes, scores, most, overlap, least)
+      out = Cast<to=1>(chosen) }"""
+
+
+def weights() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {"shift": (8,), "wb": (8, 4), "ws": (8, 3)}
+    found = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {"scale": rng.uniform(0.5, 2, 8).astype(np.float32), **found}
+
+
+class Detector(nn.Module):
+    """A heat map's local maxima, the ten best of them, and a box for each: saturated scores are exact ties."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16)
+        self.heat, self.box = nn.Conv2d(16, 4, 1), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.norm(self.first(x)).relu()
+        heat = torch.sigmoid(self.heat(features))
+        heat = heat * (nn.functional.max_pool2d(heat, 3, 1, 1) == heat)
+        scores, places = torch.topk(heat.flatten(1), 10)
+        cells = features.shape[2] * features.shape[3]
+        boxes = self.box(features).flatten(2).transpose(1, 2)
+        chosen = torch.gather(boxes, 1, (places % cells)[..., None].expand(-1, -1, 4))
+        return {"scores": scores, "labels": places // cells, "boxes": chosen}
+
+
+@pytest.fixture(scope="module")
+def detector() -> Detector:
+    torch.manual_seed(0)
+    model = Detector()
+    nn.init.normal_(model.norm.running_mean)
+    nn.init.uniform_(model.norm.running_var, 0.5, 2)
+    return model.eval()
+
+
+def test_a_detector_whose_scores_saturate_is_no_false_failure(detector: Detector, tmp_path: Path):
+    path = tmp_path / "detector.onnx"
+    args = torch.randn(2, 3, 32, 32)
+    nd.export(detector, args, path, verify=False)
+    verdict = verify(detector, path, args=args)
+    assert verdict.status == "pass", verdict.summary()
+    assert any("hangs on decisions" in text for text in verdict.not_checked)
+    proto = onnx.load(str(path))
+    bias = next(t for t in proto.graph.initializer if t.name.endswith("box.bias"))
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(1e-3), bias.name))
+    onnx.save(proto, str(path))
+    assert verify(detector, path, args=args).status == "fail"
+
+
+def test_non_maximum_suppression_with_limits_without_axes(write: Write):
+    path = write(SUPPRESSION, **weights())
+    verdict = verify(path, path)
+    assert verdict.status == "pass", verdict.summary()
+    proto = onnx.load(str(path))
+    norm = next(n for n in proto.graph.node if n.op_type == "LayerNormalization")
+    norm.attribute.append(helper.make_attribute("epsilon", 1e-2))
+    other = path.with_name("other.onnx")
+    onnx.save(proto, str(other))
+    assert verify(path, other).status == "fail"
+
+
+def test_an_output_that_hangs_on_ties_in_most_families_is_not_exercised(write: Write):
+    """Relu(-x^2) is zero everywhere: which of the equal places TopK names is nobody's error, and nothing is shown."""
+    body = """g (float[N,16] x) => (float[N,4] v, int64[N,4] i) {
+        h = LayerNormalization<axis=-1>(x, scale, shift)
+        square = Mul(h, h) low = Neg(square) flat = Relu(low) sum = Mul(flat, h)
+        v, i = TopK(sum, four) }"""
+    rng = np.random.default_rng(0)
+    known = {"scale": rng.uniform(0.5, 2, 16).astype(np.float32), "shift": rng.standard_normal(16).astype(np.float32)}
+    path = write(body, four=np.asarray([4], np.int64), **known)
+    verdict = verify(path, path)
+    assert verdict.status == "not-exercised", verdict.summary()
+
+
+def test_the_spread_is_that_of_held_decisions(graph_of: Callable[[str], ir.Model]):
+    """Two scores one rounding apart: a turned decision would make the spread as large as their places' difference."""
+    graph = graph_of(
+        "g (float[2] x) => (float[1] y) <float[2] place = {0, 1000}, int64[1] one = {1}>"
+        "{ v, i = TopK(x, one) y = Gather(place, i) }"
+    )
+    feeds = {"x": np.asarray([1.0, 1.0 + 2.0**-24])}
+    noisy = NoisyGraph(graph)
+    (spread,), (clean,) = noisy.spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=16)
+    assert clean == 1000
+    assert float(spread.max()) < 1e-3
