@@ -16,7 +16,8 @@ from normdeploy.export.trace import trace
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.rewrite import Ledger, rewrite
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
 
 
 def randomize(module: nn.Module) -> nn.Module:
@@ -24,7 +25,7 @@ def randomize(module: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for part in module.modules():
-            if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            if isinstance(part, BATCH_NORMS):
                 part.running_mean.normal_(generator=generator)
                 part.running_var.uniform_(0.5, 2.0, generator=generator)
             for name, parameter in part.named_parameters(recurse=False):
@@ -32,7 +33,7 @@ def randomize(module: nn.Module) -> nn.Module:
                     parameter.uniform_(0.5, 1.5, generator=generator)
                 elif parameter.ndim < 2 or isinstance(part, NORMS):
                     parameter.normal_(generator=generator)
-                elif "gamma" in name or "alpha" in name:
+                elif "gamma" in name or "alpha" in name or "scale_" in name:
                     parameter.uniform_(0.5, 1.5, generator=generator)
                 elif "beta" in name:
                     parameter.normal_(generator=generator)

@@ -127,6 +127,7 @@ def test_visformer(fold):
     folded = fold(net, torch.randn(2, 3, 12, 12))
     norms = [row for row in folded.ledger if row.kind == "BatchNormalization"]
     assert {row.action for row in norms} == {"folded"}
+    assert len(folded.passes) <= 1  # the position embedding, added to what is computed at run time
 
 
 class LayerScaleBlock(nn.Module):
