@@ -384,3 +384,34 @@ def test_a_scale_along_the_summed_axis_and_another_is_refused(graph, fold):
     x = g.op("Div", g.op("Sub", g.input("x", ["N", 5, 4]), rng.normal(size=(5, 4))), rng.uniform(1, 2, (5, 4)))
     g.output(g.op("MatMul", x, rng.normal(size=(4, 3)), name="product"))
     fold(g).kept("its scale varies along the axis that MatMul 'product' sums over").agree(g.feeds(rng, N=2))
+
+
+@given(SEED, st.sampled_from(["Conv", "Gemm", "MatMul", "Gather"]), BOOL, DTYPES)
+def test_a_weight_that_two_operators_read_is_copied_or_stays(graph, fold, seed, kind, large, dtype):
+    """A copy that costs less than the pass is made; the other reader keeps the old weight either way."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=dtype)
+    size = 40 if large else 2  # elements beside the pass over [2, 3] rows
+    shape = {"Conv": (3, size, 1), "Gemm": (size, 3), "MatMul": (size, 3), "Gather": (size, 3)}[kind]
+    g.constant(rng.normal(size=shape), name="shared")
+    for index in range(2):
+        if kind == "Gather":
+            y = g.op(kind, "shared", g.input(f"ids{index}", [4], np.int64))
+        else:
+            x = g.input(f"x{index}", [2, size, 2] if kind == "Conv" else [2, size])
+            y = g.op(kind, x, "shared")
+        if index == 0:
+            y = g.op("Mul", y, rng.uniform(0.5, 2, (3, 1) if kind == "Conv" else 3))
+        g.output(g.op("Sigmoid", y))
+    feeds = g.feeds(rng)
+    for index in range(2):
+        if kind == "Gather":
+            feeds[f"ids{index}"] = np.array([0, 1, 1, 0])
+    result = fold(g).agree_exactly(feeds)
+    elements = {"Conv": 12, "Gather": 12}.get(kind, 6)
+    assert result.actions == ["folded" if size * 3 < 2 * elements else "kept"]
+    copies = 2 if result.actions == ["folded"] else 1
+    assert (
+        len({node.input[0 if kind == "Gather" else 1] for node in result.after.graph.node if node.op_type == kind})
+        == copies
+    )

@@ -1,0 +1,338 @@
+"""The catalogue of folds, row by row: the rules that make each row true and the tests that draw its dimensions.
+
+Every row has a property test that compares with an evaluation in float64 that is none of the package's; every rule that
+can refuse belongs to a row, and each of its reasons has a graph that gives it (tests/rewrite/affine/test_refusals.py).
+What a test draws stands in its strategy: ranks, groups, strides, dilations, uneven and automatic padding, absent and
+unnamed biases, alpha, beta, orientations and shapes of C of a Gemm, stacks of matrices, and the type of the weights.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from refusal_reasons import reasons
+
+from normdeploy.rewrite.affine.table import TABLE
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the catalogue.
+
+    Args:
+        rules: modules of the fold engine (affine/) that it stands in; other rooms are covered by their own tests.
+        drawn: property tests, as "file::test".
+        shown: tests of single cases and of refusals that give no reason.
+        operators: what the engine's table holds for it.
+    """
+
+    rules: tuple[str, ...]
+    drawn: tuple[str, ...]
+    shown: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+
+CONV, PRODUCTS = "affine/test_absorb_conv.py", "affine/test_absorb_products.py"
+POINTWISE, SHAPE = "affine/test_cross_pointwise.py", "affine/test_cross_shape.py"
+NORMS, CORNERS, QUANTIZED = (f"affine/test_{name}.py" for name in ("absorb_norms", "corners", "absorb_quantized"))
+BORDER, PARALLEL, SERIAL, LINEAR = (f"branches/test_{name}.py" for name in ("border", "parallel", "serial", "linear"))
+
+BEFORE = {
+    "Conv, any rank, groups, dilation, with or without bias": Row(
+        ("absorb_conv",), (f"{CONV}::test_behind_a_conv",), (f"{CONV}::test_weights_are_rounded_once",), ("Conv",)
+    ),
+    "ConvTranspose, groups": Row(
+        ("absorb_convtranspose",), (f"{CONV}::test_behind_a_transposed_conv",), (), ("ConvTranspose",)
+    ),
+    "Gemm (alpha, beta, transA, transB, C absent or any broadcast shape)": Row(
+        ("absorb_gemm",),
+        (f"{PRODUCTS}::test_behind_a_gemm", f"{PRODUCTS}::test_rows_of_a_gemm_go_into_a_constant_a"),
+        (f"{PRODUCTS}::test_gemm_refusals",),
+        ("Gemm",),
+    ),
+    "MatMul by a constant (left or right, batched) + Add": Row(
+        ("absorb_matmul",),
+        (f"{PRODUCTS}::test_behind_a_matmul", f"{PRODUCTS}::test_a_map_along_any_axis_beside_a_matmul"),
+        (f"{PRODUCTS}::test_matmul_refusals",),
+        ("MatMul",),
+    ),
+    "Gather from a constant table; a row-wise norm of a gathered row is the norm of the table": Row(
+        ("constant",),
+        (
+            f"{PRODUCTS}::test_behind_an_embedding",
+            "affine/test_row_norm.py::test_an_embedding_norm_goes_into_the_table",
+        ),
+        ("affine/test_row_norm.py::test_refusals",),
+    ),
+    "Conv or Linear whose weight is used elsewhere": Row(
+        (),
+        (f"{PRODUCTS}::test_a_weight_that_two_operators_read_is_copied_or_stays",),
+        (f"{PRODUCTS}::test_a_large_table_that_a_head_shares_is_not_copied_for_a_small_pass",),
+    ),
+}
+
+AFTER = {
+    "Conv without padding; Gemm; MatMul by a constant": Row(
+        ("absorb_conv", "absorb_convtranspose", "absorb_gemm", "absorb_matmul", "weight"),
+        (
+            f"{CONV}::test_in_front_of_a_conv_without_padding",
+            f"{CONV}::test_a_scale_in_front_of_a_transposed_conv",
+            f"{CONV}::test_a_shift_in_front_of_a_one_tap_transposed_conv",
+            f"{PRODUCTS}::test_in_front_of_a_gemm",
+            f"{PRODUCTS}::test_in_front_of_a_matmul",
+            f"{PRODUCTS}::test_a_map_of_the_rows_crosses_a_product_by_a_constant",
+        ),
+        (f"{CORNERS}::test_a_weight_computed_at_run_time_on_either_side",),
+    ),
+    "recurrent operators": Row(
+        ("absorb_recurrent",),
+        ("affine/test_absorb_recurrent.py::test_in_front_of_a_recurrent_operator",),
+        (),
+        ("LSTM", "GRU", "RNN"),
+    ),
+    "the same through Flatten/Reshape (BN neck before a classifier)": Row(
+        ("cross_shape",),
+        (f"{SHAPE}::test_batch_norm_before_a_flattened_classifier",),
+        ("blocks/test_convnets.py::test_a_norm_before_a_classifier",),
+    ),
+    "Conv with zero padding": Row(
+        ("absorb_conv",),
+        (f"{CONV}::test_a_scale_in_front_of_a_padded_conv", f"{BORDER}::test_the_border_map_is_exact"),
+        (f"{BORDER}::test_what_does_not_pay_or_is_not_exact_stays",),
+    ),
+    "BN/Mul/Add before LayerNorm, softmax scale, attention scale": Row(
+        ("absorb_norm",),
+        (
+            f"{NORMS}::test_one_positive_scale_in_front_of_a_norm",
+            f"{PRODUCTS}::test_a_scale_of_attention_scores_goes_into_the_query_projection",
+        ),
+    ),
+}
+
+CROSSING = {
+    "Transpose, Reshape, Flatten, Squeeze, Unsqueeze, Expand": Row(
+        ("cross_shape", "cross_blocks"),
+        (
+            f"{SHAPE}::test_transposes",
+            f"{SHAPE}::test_reshape_of_a_map_is_the_map_of_the_reshaped",
+            f"{SHAPE}::test_channel_shuffle",
+            f"{SHAPE}::test_squeeze_and_unsqueeze",
+            f"{SHAPE}::test_expand",
+            f"{CORNERS}::test_in_front_of_an_expand",
+            f"{SHAPE}::test_tile",
+            f"{CORNERS}::test_behind_a_tile",
+            f"{SHAPE}::test_depth_to_space",
+            f"{SHAPE}::test_space_to_depth",
+        ),
+        (f"{SHAPE}::test_six_by_six",),
+        (
+            "Transpose",
+            "Reshape",
+            "Flatten",
+            "Squeeze",
+            "Unsqueeze",
+            "Expand",
+            "Tile",
+            "DepthToSpace",
+            "SpaceToDepth",
+        ),
+    ),
+    "Concat, Split, Slice, Gather on an axis": Row(
+        ("cross_concat", "cross_select"),
+        (
+            f"{SHAPE}::test_concat_behind",
+            f"{SHAPE}::test_concat_in_front",
+            f"{SHAPE}::test_scaling_the_queries_goes_into_the_joint_projection",
+            f"{SHAPE}::test_slices_in_front",
+            f"{SHAPE}::test_a_split_in_front_of_two_convolutions",
+        ),
+        (f"{CORNERS}::test_selections_along_a_dynamic_axis",),
+        ("Concat", "Split", "Slice", "Gather"),
+    ),
+    "Add (residual)": Row(
+        ("cross_add", "cross_mul", "search", "absorb_affine"),
+        (
+            f"{POINTWISE}::test_residual_sums",
+            f"{POINTWISE}::test_a_value_that_all_its_readers_want_mapped",
+            f"{POINTWISE}::test_products_of_computed_values",
+            f"{CORNERS}::test_the_operand_that_can_takes_the_shift",
+            "affine/test_diamonds.py::test_branches_that_meet",
+            "affine/test_recognise.py::test_any_chain_is_one_map",
+        ),
+        ("affine/test_diamonds.py::test_what_does_not_cross",),
+        ("Add", "Sub", "Sum", "Mul", "Div", "Affine"),
+    ),
+    "AveragePool, GlobalAveragePool, ReduceMean over other axes, Resize; MaxPool": Row(
+        ("cross_pool",),
+        (
+            f"{POINTWISE}::test_pools",
+            f"{POINTWISE}::test_reductions",
+            f"{POINTWISE}::test_resize",
+            f"{CORNERS}::test_a_reduction_over_nothing_or_everything",
+        ),
+        (f"{POINTWISE}::test_order_reversing_channels_block_a_maximum",),
+        (
+            "AveragePool",
+            "GlobalAveragePool",
+            "MaxPool",
+            "GlobalMaxPool",
+            "ReduceMean",
+            "ReduceSum",
+            "ReduceMax",
+            "ReduceMin",
+            "Resize",
+        ),
+    ),
+    "Pad": Row(
+        ("cross_pad",),
+        (f"{POINTWISE}::test_pads_that_repeat_values", f"{POINTWISE}::test_pads_with_a_constant"),
+        (f"{POINTWISE}::test_pad_refusals",),
+        ("Pad",),
+    ),
+    "Relu, LeakyRelu, PRelu": Row(
+        ("cross_activation",),
+        (f"{POINTWISE}::test_homogeneous_activations", f"{POINTWISE}::test_clip", f"{SHAPE}::test_negation"),
+        (f"{POINTWISE}::test_activation_refusals",),
+        ("Relu", "LeakyRelu", "PRelu", "Clip", "Neg"),
+    ),
+    "Identity, Dropout in evaluation, Cast between floats": Row(
+        ("cross_identity",),
+        (f"{POINTWISE}::test_identity_and_dropout",),
+        (f"{POINTWISE}::test_casts", f"{POINTWISE}::test_a_reader_of_the_shape_is_no_reader"),
+        ("Identity", "Dropout", "Cast", "Shape", "Size"),
+    ),
+}
+
+BRANCHES = {
+    "sum of convolutions of one input, identity, affine and average-pool branches": Row(
+        (),
+        (
+            f"{PARALLEL}::test_a_sum_of_convolutions_is_one",
+            f"{PARALLEL}::test_identity_affine_and_pool_branches_are_kernels",
+            f"{LINEAR}::test_a_sum_of_matmuls_is_one",
+            f"{LINEAR}::test_a_sum_of_gemms_is_one_whatever_their_attributes",
+        ),
+        (f"{PARALLEL}::test_what_is_not_exact_or_does_not_pay_stays", f"{LINEAR}::test_what_is_not_exact_stays"),
+    ),
+    "1x1 then kxk without anything in between": Row(
+        (),
+        (f"{SERIAL}::test_a_point_and_a_wide_convolution_are_one",),
+        (f"{SERIAL}::test_what_is_not_exact_or_does_not_pay_stays",),
+    ),
+    "Conv weight behind weight_norm, spectral_norm or weight standardization": Row(
+        (),
+        ("weights/test_evaluate_constants.py::test_a_normalized_weight_is_its_float64_value_rounded_once",),
+        ("weights/test_evaluate_constants.py::test_a_parametrized_convolution_of_torch_becomes_a_plain_one",),
+    ),
+}
+
+STATISTICS = {
+    "LayerNorm, RMSNorm, GroupNorm, InstanceNorm in any spelling": Row(
+        ("absorb_norm",),
+        (
+            "recognise/test_random_spellings.py::test_random_spelling_is_recognised",
+            "recognise/test_random_spellings.py::test_one_flaw_and_it_stays_as_written",
+            f"{NORMS}::test_behind_a_norm",
+        ),
+        ("recognise/test_near_misses.py::test_near_miss_computes_what_it_computed",),
+        ("LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization"),
+    ),
+}
+
+OPENINGS = {
+    "BatchNorm before a zero-padded convolution": Row((), (f"{BORDER}::test_the_border_map_is_exact",)),
+    "Add(a, b) -> affine; Concat -> affine": Row(
+        (), (f"{POINTWISE}::test_residual_sums", f"{SHAPE}::test_concat_behind")
+    ),
+    "A constant Pad value c in front of an affine becomes (c - t) / s": Row(
+        (), (f"{POINTWISE}::test_pads_with_a_constant",)
+    ),
+    "A convolution bias before a plain InstanceNorm is dead": Row(
+        (),
+        (f"{NORMS}::test_a_bias_in_front_of_a_norm_of_each_channel_is_dead",),
+        (f"{BORDER}::test_a_living_bias_stays",),
+    ),
+    "QDQ graphs: the weight scale takes |s|, the quantized weight its sign": Row(
+        ("absorb_quantized", "weight"),
+        (
+            f"{QUANTIZED}::test_behind_a_convolution",
+            f"{QUANTIZED}::test_behind_a_product",
+            f"{QUANTIZED}::test_behind_a_gemm",
+            f"{QUANTIZED}::test_in_front_of_a_quantized_weight",
+            f"{CORNERS}::test_zero_points_in_blocks",
+        ),
+        (f"{QUANTIZED}::test_the_least_integer_has_no_opposite",),
+        ("DequantizeLinear",),
+    ),
+}
+
+REFUSED = {
+    "batch statistics, negative or NaN variance, parameters that are no constants": Row(
+        ("match",),
+        ("affine/test_recognise.py::test_any_chain_is_one_map",),
+        ("recognise/test_batch_statistics.py::test_batch_statistics_are_kept_with_the_reason",),
+    ),
+    "whole graphs of all of it: the function stays, each map has one row": Row(
+        (), ("affine/test_random_graphs.py::test_random_graphs",), ("affine/test_refusals.py::test_reason",)
+    ),
+}
+
+CATALOGUE = BEFORE | AFTER | CROSSING | BRANCHES | STATISTICS | OPENINGS | REFUSED
+
+SILENT_ERRORS = {
+    "a channel axis that coincides with another": "test_onnxruntime_follows_no_channel_through_transposes",
+    "ConvTranspose with Cin == Cout, or grouped": "test_inductor_scales_the_wrong_axis_of_a_transposed_convolution",
+    "grouped ConvTranspose in fuse_conv_bn_eval": "test_torch_fuses_no_grouped_transposed_convolution",
+    "one convolution used twice": "test_torch_fx_fuse_is_wrong",
+    "a convolution read by something else": "test_pt2e_is_wrong",
+    "a model in training mode": "test_a_model_left_in_training_mode",
+    "counted padding, Gemm with beta != 1": "test_other_folders_on_the_same_cases",
+    "LayerNorm over channels": "test_a_layer_norm_over_channels",
+    "zero variance in float16": "test_zero_variance_in_float16",
+    "weight expressions, InstanceNorm with running statistics": "test_what_the_exporter_leaves_unfolded",
+    "ours on all of them": "test_ours_is_right",
+}
+"""Rows of "Where peers are silently wrong", each a regression test of peers/test_silent_errors.py."""
+
+
+@cache
+def functions_of(file: str) -> dict[str, bool]:
+    """Return the tests of a file, and whether each draws its cases."""
+    found = {}
+    for node in ast.parse((HERE / file).read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            calls = [item.func for item in node.decorator_list if isinstance(item, ast.Call)]
+            found[node.name] = any(isinstance(call, ast.Name) and call.id == "given" for call in calls)
+    return found
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_row_has_its_tests(name):
+    row = CATALOGUE[name]
+    assert row.drawn
+    for test in row.drawn:
+        file, _, function = test.partition("::")
+        assert functions_of(file)[function], f"{test} draws nothing"
+    for test in row.shown:
+        file, _, function = test.partition("::")
+        assert function in functions_of(file), f"there is no {test}"
+
+
+def test_every_operator_of_the_table_belongs_to_a_row():
+    claimed = {operator for row in CATALOGUE.values() for operator in row.operators}
+    assert claimed == {operator for _, operator in TABLE.rows}
+
+
+def test_every_rule_that_refuses_belongs_to_a_row():
+    claimed = {rule for row in CATALOGUE.values() for rule in row.rules}
+    assert {reason.partition(".")[0] for reason in reasons()} <= claimed
+
+
+def test_silent_errors_of_peers_are_tests():
+    assert set(SILENT_ERRORS.values()) <= set(functions_of("peers/test_silent_errors.py"))
