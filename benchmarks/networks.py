@@ -183,3 +183,15 @@ def settle(network: nn.Module, seed: int = 0) -> nn.Module:
                 value = torch.rand(tensor.numel(), generator=random).reshape(tensor.shape)
                 tensor.copy_(value + 0.5 if position in (0, 3) else value - 0.5)
     return network.eval()
+
+
+def residual_net() -> nn.Module:
+    """Return a ResidualNet that is the same each time: what a command names as SOURCE."""
+    torch.manual_seed(0)
+    return settle(ResidualNet())
+
+
+def mixer_net() -> nn.Module:
+    """Return a MixerNet that is the same each time."""
+    torch.manual_seed(0)
+    return settle(MixerNet())

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 OURS, TUNED = "normdeploy", "normdeploy tuned"
 SCHEMA = 1
 _SESSIONS = 3
+_STRANGE = 0.1  # of the largest output: no rounding of one network to another of its forms
 Contestant = FileContestant | ModuleContestant
 
 
@@ -85,6 +86,7 @@ class BenchResult:
         footprints: contestant to memory and load time in a fresh process.
         skipped: contestant to why it was not measured (or not its memory).
         machine: where.
+        notes: what a reader of the numbers should know.
     """
 
     model: str
@@ -92,6 +94,7 @@ class BenchResult:
     footprints: Mapping[str, Footprint]
     skipped: Mapping[str, str]
     machine: Mapping[str, Any] = field(default_factory=lambda: this_machine().to_dict())
+    notes: tuple[str, ...] = ()
 
     def row(self, name: str, *, batch: int, threads: int) -> BenchRow:
         """Return one cell's row.
@@ -116,6 +119,7 @@ class BenchResult:
             "rows": [row.to_dict() for row in self.rows],
             "footprints": {name: footprint.to_dict() for name, footprint in self.footprints.items()},
             "skipped": dict(self.skipped),
+            "notes": list(self.notes),
         }
         return json.dumps(fields, indent=indent) + "\n"
 
@@ -138,6 +142,7 @@ class BenchResult:
                 f"for the model; load {footprint.load_s * 1e3:.0f} ms, first run {footprint.first_run_s * 1e3:.0f} ms"
             )
         lines += [f"skipped {name}: {reason}" for name, reason in self.skipped.items()]
+        lines += [f"note: {text}" for text in self.notes]
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -228,9 +233,11 @@ def bench(
 
     contestants: list[Contestant] = [FileContestant(OURS, ours.path, ours.settings)]
     skipped: dict[str, str] = {}
+    notes: list[str] = []
     if plan is not None:
         tuned = load(path, plan=plan)
         contestants.append(FileContestant(TUNED, tuned.path, tuned.settings))
+        notes.append(f"{TUNED} is {tuned.path.name} on {tuned.settings.describe()}, whatever the cell's threads")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         references = list(against) if isinstance(against, (list, tuple)) else [against]
@@ -259,7 +266,22 @@ def bench(
                     footprints[contestant.name] = _footprint(contestant, feeds, count)
                 except ModelError as error:
                     skipped[f"{contestant.name} (memory)"] = str(error)
-    return BenchResult(Path(path).name, tuple(rows), footprints, skipped)
+    notes += _strangers(Path(path).name, rows)
+    return BenchResult(Path(path).name, tuple(rows), footprints, skipped, notes=tuple(notes))
+
+
+def _strangers(model: str, rows: Sequence[BenchRow]) -> list[str]:
+    """Return a note for each module whose results are not those of the file."""
+    worst: dict[str, float] = {}
+    for row in rows:
+        if row.name.startswith(EAGER):
+            worst[row.name] = max(worst.get(row.name, 0.0), row.difference)
+    return [
+        f"{name} is off by {gap:.1g}: it is another network than {model}, or has other weights; expected the weights "
+        f"that {model} was exported with (--weights)"
+        for name, gap in worst.items()
+        if not gap <= _STRANGE
+    ]
 
 
 def _footprint(contestant: Contestant, feeds: Mapping[str, Array], threads: int) -> Footprint:

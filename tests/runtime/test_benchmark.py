@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.runtime import ModuleSource, Settings, bench
+from normdeploy.runtime import ModuleSource, Settings, bench, tune
 from normdeploy.runtime import peers as peers_module
 from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.machine import reduced_precision, this_machine
@@ -255,3 +255,22 @@ def test_each_step_is_announced(linear):
         "memory of normdeploy, in a fresh process",
         f"memory of {PLAIN}, in a fresh process",
     ]
+
+
+def test_a_module_with_other_weights_is_noted_and_one_with_the_same_is_not(linear):
+    path, weight, bias = linear
+    assert _bench(path, against=Scale(weight, bias), peers=[EAGER]).notes == ()
+    result = _bench(path, against=Scale(weight[::-1].copy(), bias), peers=[EAGER])
+    (note,) = result.notes
+    assert note.startswith(f"{EAGER} is off by ")
+    assert note.endswith(f"expected the weights that {path.name} was exported with (--weights)")
+    assert f"note: {note}" in result.summary()
+    assert json.loads(result.to_json())["notes"] == [note]
+
+
+def test_a_plan_keeps_its_threads_and_the_table_says_so(linear):
+    plan = tune(linear[0], seconds=0.3)
+    result = _bench(linear[0], plan=plan, peers=[])
+    assert result.notes == (
+        f"normdeploy tuned is {linear[0].name} on {plan.settings.describe()}, whatever the cell's threads",
+    )
