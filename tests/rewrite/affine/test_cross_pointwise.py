@@ -354,12 +354,13 @@ def test_activation_refusals(graph, fold):
     fold(g).kept("Sigmoid 'gate' stands between it and the next Conv 'conv1'").agree(g.feeds(rng, N=2))
 
 
-@given(SEED, BOOL, BOOL, DTYPES)
-def test_clip(graph, fold, seed, behind, upper, dtype):
+@given(SEED, BOOL, st.sampled_from(["lower", "upper", "both", "neither"]), DTYPES)
+def test_clip(graph, fold, seed, behind, cut, dtype):
     rng = np.random.default_rng(seed)
     g = graph(dtype=dtype)
     x, scale, shift = g.input("x", ["N", 3, 4]), np.float64(rng.uniform(0.5, 2)), np.float64(rng.normal())
-    bounds = [np.float64(-0.5), np.float64(0.75)] if upper else [np.float64(-0.5)]
+    low, high = np.float64(-0.5), np.float64(0.75)
+    bounds = {"lower": [low], "upper": [None, high], "both": [low, high], "neither": []}[cut]
     if behind:
         y = g.op("Add", g.op("Mul", g.op("Clip", conv(g, x, 3, 3, rng, spatial=1), *bounds), scale), shift)
     else:
