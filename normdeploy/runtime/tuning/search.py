@@ -42,7 +42,7 @@ from normdeploy.verify.optimizers import guilty_optimizers
 
 _SHARES = {"levels": 0.25, "threading": 0.15, "providers": 0.15, "precisions": 0.15, "mixed": 0.1, "final": 0.2}
 _GLANCE = 3
-_RANKING_SECONDS = 60.0
+_RANKING_SECONDS = 45.0
 _WORTH = 0.95  # of the best accepted time: what int8 must be able to reach for a search which operators to keep
 
 
@@ -232,15 +232,27 @@ class _Search:
                 yield named(Settings(OPENVINO_RUNTIME, threads=threads), file, name, "int8")
 
     def _mixed(self) -> None:
-        """Where int8 would be the fastest but loses too much, keep the operators in float32 that lose most."""
+        """Where int8 would be the fastest but loses too much, keep the operators in float32 that lose most.
+
+        Asked of the fastest variant that quantizes every operator, and of the fastest that quantizes linear layers:
+        what the one loses in sums and norms, the other does not lose.
+        """
         accepted = self._accepted()
         promising = [entry for entry in self.entries if entry.candidate.file in self.variants and entry.too_lossy]
         promising.sort(key=lambda entry: entry.relative)
-        if not promising or not accepted or not promising[0].ratio or not accepted[0].ratio:
-            return
-        fastest = promising[0]
-        if promising[0].ratio["low"] > _WORTH * accepted[0].ratio["value"] or self._late("int8, part of it", "int8"):
-            return
+        wanted: list[Candidate] = []
+        for every in (True, False):
+            of_kind = (entry for entry in promising if self.variants[entry.candidate.file][0].every_operator == every)
+            fastest = next(of_kind, None)
+            if fastest is None or not fastest.ratio or not accepted or not accepted[0].ratio:
+                continue
+            if fastest.ratio["low"] > _WORTH * accepted[0].ratio["value"] or self._late("int8, part of it", "int8"):
+                continue
+            wanted += self._partly(fastest)
+        self._round("mixed", wanted)
+
+    def _partly(self, fastest: Entry) -> list[Candidate]:
+        """Return the candidates that quantize most of what an entry does, if any is within the budget."""
         recipe, quantizer = self.variants[fastest.candidate.file]
         self.tell(f"measuring what each operator loses in {recipe.name}")
         ranked = rank_by_loss(
@@ -248,7 +260,7 @@ class _Search:
         )
 
         def judged(file: Path) -> Outcome:
-            self.tell(f"int8 with {file.suffixes[-2][1:]} of {len(ranked)} operators in float32")
+            self.tell(f"{recipe.name}, with {file.suffixes[-2][1:]} of {len(ranked)} operators in float32")
             backend = open_backend(file, replace(fastest.candidate.settings, provider=CPU, options=()))
             return self.judge.judge(backend.run, "int8")
 
@@ -259,7 +271,7 @@ class _Search:
             if attempt is not best and not attempt.outcome.accepted:
                 self.skipped.append(Trial(name, "int8", "rejected", attempt.outcome.reason, loss=attempt.outcome.loss))
         if best is None:
-            return
+            return []
         fast = fastest.candidate.settings
         fast = fast if fast.provider == CPU else replace(self.base.settings, provider=CPU, options=())
         wanted: list[Candidate] = []
@@ -270,7 +282,7 @@ class _Search:
                 quantizer.write(file, other, keep=ranked[: best.kept])
             name = f"{other.name}, {best.kept} of {best.total} operators in float32"
             wanted += self._int8_settings(name, file, fast, openvino=not other.joined)
-        self._round("mixed", wanted)
+        return wanted
 
     def _repair_untuned(self) -> None:
         """Where optimization itself changes the result, find out which optimizer, and try all the others."""
