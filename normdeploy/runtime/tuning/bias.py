@@ -14,13 +14,14 @@ OpenVINO adds biases inside the product in either form, and fuses more around Ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+
+from normdeploy.runtime.tuning.protos import ProtoGraph, reads
 
 _SHAPE_SLICES = 15  # the operator set from which Shape can leave the last axis out
 
@@ -40,62 +41,21 @@ class _Layer:
         return last
 
 
-class _Graph:
-    """Who makes and reads what, and the shapes that are known."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        graph = model.graph
-        self.opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in graph.node:
-            for name in _reads(node):
-                self.readers.setdefault(name, []).append(node)
-        self.names = {name for node in graph.node for name in (*node.input, *node.output)} | set(self.constants)
-        self.outputs = {value.name for value in graph.output}
-        self.shapes: dict[str, list[int | None]] = {}
-        for value in (*graph.input, *graph.value_info):
-            if value.type.tensor_type.HasField("shape"):
-                dims = value.type.tensor_type.shape.dim
-                self.shapes[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-
-    def name(self, wanted: str) -> str:
-        """Return a name for a new value, free and like the one wanted."""
-        while wanted in self.names:
-            wanted += "_"
-        self.names.add(wanted)
-        return wanted
-
-    def only_reader(self, name: str, kind: str) -> onnx.NodeProto | None:
-        """Return the node of that kind which alone reads a value; None where there is none."""
-        readers = self.readers.get(name, [])
-        alone = len(readers) == 1 and name not in self.outputs and readers[0].op_type == kind
-        return readers[0] if alone else None
-
-    def layer(self, node: onnx.NodeProto) -> _Layer | None:
-        """Return the linear layer that begins with a node; None where none does."""
-        weight = self.constants.get(node.input[1]) if node.op_type == "MatMul" else None
-        if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
-            return None
-        shape = self.shapes.get(node.input[0])
-        if shape is None or len(shape) < 2 or (shape[:-1].count(None) > 1 and self.opset < _SHAPE_SLICES):
-            return None
-        add = self.only_reader(node.output[0], "Add")
-        if add is None:
-            return None
-        bias = add.input[1] if add.input[0] == node.output[0] else add.input[0]
-        if bias not in self.constants or list(self.constants[bias].dims) != [weight.dims[1]]:
-            return None
-        return _Layer(node, add, self.only_reader(add.output[0], "Relu"), bias)
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node reads, and what the bodies in it capture."""
-    yield from node.input
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            for inner in body.node:
-                yield from _reads(inner)
+def _layer(graph: ProtoGraph, node: onnx.NodeProto) -> _Layer | None:
+    """Return the linear layer that begins with a node; None where none does."""
+    weight = graph.constants.get(node.input[1]) if node.op_type == "MatMul" else None
+    if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
+        return None
+    shape = graph.shapes.get(node.input[0])
+    if shape is None or len(shape) < 2 or (shape[:-1].count(None) > 1 and graph.opset < _SHAPE_SLICES):
+        return None
+    add = graph.only_reader(node.output[0], "Add")
+    if add is None:
+        return None
+    bias = add.input[1] if add.input[0] == node.output[0] else add.input[0]
+    if bias not in graph.constants or list(graph.constants[bias].dims) != [weight.dims[1]]:
+        return None
+    return _Layer(node, add, graph.only_reader(add.output[0], "Relu"), bias)
 
 
 def join_biases(model: onnx.ModelProto) -> int:
@@ -107,8 +67,8 @@ def join_biases(model: onnx.ModelProto) -> int:
     Returns:
         How many there were. The names of the nodes stay: the Gemm has that of the MatMul.
     """
-    graph = _Graph(model)
-    layers = {node.output[0]: layer for node in model.graph.node if (layer := graph.layer(node)) is not None}
+    graph = ProtoGraph(model)
+    layers = {node.output[0]: layer for node in model.graph.node if (layer := _layer(graph, node)) is not None}
     inside = {name for layer in layers.values() for name in (layer.add.output[0], layer.result)}
     rows: dict[str, tuple[str, str]] = {}  # result of a layer: the same as rows, and a value of its leading sizes
     nodes: list[onnx.NodeProto] = []
@@ -118,8 +78,8 @@ def join_biases(model: onnx.ModelProto) -> int:
         elif node.output[0] not in inside:
             nodes.append(node)
     needed = _needed(nodes, graph.outputs)
-    read = graph.outputs | {name for node in needed for name in _reads(node)}
-    constants = [tensor for tensor in model.graph.initializer if tensor.name in read or tensor.name in graph.constants]
+    read = graph.outputs | {name for node in needed for name in reads(node)}
+    constants = [tensor for tensor in model.graph.initializer if tensor.name in read or tensor.name not in graph.added]
     del model.graph.node[:]
     del model.graph.initializer[:]
     model.graph.node.extend(needed)
@@ -128,7 +88,7 @@ def join_biases(model: onnx.ModelProto) -> int:
 
 
 def _over_rows(
-    layer: _Layer, graph: _Graph, rows: dict[str, tuple[str, str]], proto: onnx.GraphProto
+    layer: _Layer, graph: ProtoGraph, rows: dict[str, tuple[str, str]], proto: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
     """Return the nodes of one layer: rows in, Gemm, Relu, rows out."""
     product, stem = layer.product, layer.product.output[0]
@@ -139,6 +99,7 @@ def _over_rows(
 
     def integers(role: str, values: list[int]) -> str:
         name = graph.name(f"{stem}_{role}")
+        graph.added.add(name)
         proto.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
         return name
 
@@ -172,7 +133,7 @@ def _needed(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodePro
     """Return the nodes without the Reshapes, and what computes their shapes, that nothing reads any more."""
     kept = list(nodes)
     while True:
-        read = outputs | {name for node in kept for name in _reads(node)}
+        read = outputs | {name for node in kept for name in reads(node)}
         left = [node for node in kept if any(name in read for name in node.output)]
         if len(left) == len(kept):
             return kept

@@ -22,6 +22,7 @@ from normdeploy.runtime.machine import Machine
 from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
 from normdeploy.runtime.tuning.lower import inline, quiet
+from normdeploy.runtime.tuning.plain_norms import move_affines
 
 _DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 _LINEAR = ("Conv", "Gemm", "MatMul")
@@ -38,12 +39,15 @@ class Int8Recipe:
         equalized: apply cross-layer equalization first.
         every_operator: quantize all operators that can be; otherwise only convolutions and matrix products.
         joined: write matrix products with their bias as one Gemm first; gains through onnxruntime only.
+        plain: move the scale and shift of normalizations into the linear layers behind them first; gains through
+            OpenVINO.
     """
 
     name: str
     equalized: bool
     every_operator: bool
     joined: bool = False
+    plain: bool = False
 
     def same_operators(self, other: Int8Recipe) -> bool:
         """Whether both quantize the same operators of the same weights."""
@@ -57,7 +61,7 @@ class Int8Recipe:
 
 INT8_RECIPES = (
     Int8Recipe("int8", equalized=False, every_operator=True),
-    Int8Recipe("int8, linear layers only", equalized=False, every_operator=False),
+    Int8Recipe("int8, linear layers only", equalized=False, every_operator=False, plain=True),
     Int8Recipe("int8, linear layers with their bias", equalized=False, every_operator=False, joined=True),
     Int8Recipe("int8, equalized", equalized=True, every_operator=True),
 )
@@ -104,7 +108,7 @@ class Quantizer:
         self._plain = onnx.shape_inference.infer_shapes(model)
         self._calibration = calibration
         self._reduce = saturates(machine)
-        self._ready: dict[tuple[bool, bool], tuple[onnx.ModelProto, Any, int]] = {}
+        self._ready: dict[tuple[bool, bool, bool], tuple[onnx.ModelProto, Any, int]] = {}
 
     def operators(self, recipe: Int8Recipe) -> list[str]:
         """Return the names of the nodes that ``recipe`` quantizes, in the order of the graph."""
@@ -125,7 +129,8 @@ class Quantizer:
             keep: names of nodes that stay in float32.
 
         Returns:
-            How many places the recipe's preparation changed: pairs of layers equalized, or products joined.
+            How many places the recipe's preparation changed: pairs of layers equalized, products joined, norms made
+            plain.
         """
         from onnxruntime.quantization import QDQQuantizer, QuantType
 
@@ -150,10 +155,12 @@ class Quantizer:
 
     def _prepared(self, recipe: Int8Recipe) -> tuple[onnx.ModelProto, Any, int]:
         """Return the model as the recipe prepares it, the ranges of its activations, and how many places changed."""
-        key = recipe.equalized, recipe.joined
+        key = recipe.equalized, recipe.joined, recipe.plain
         if key not in self._ready:
             model = copy.deepcopy(self._plain)
             changed = equalize(model) if recipe.equalized else 0
+            if recipe.plain:
+                changed += move_affines(model)
             if recipe.joined:
                 changed += join_biases(model)
                 model = onnx.shape_inference.infer_shapes(model)
