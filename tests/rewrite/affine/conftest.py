@@ -268,7 +268,7 @@ class Folding:
         self._compare(self.before, self.after, feeds, tolerance)
         return self
 
-    def agree_exactly(self, feeds: dict[str, np.ndarray]) -> Folding:
+    def agree_exactly(self, feeds: dict[str, np.ndarray], tolerance: float = 1e-10) -> Folding:
         """Compare both graphs in float64, whatever they store: the algebra is exact, each weight rounded once."""
         exact = {}
         for name, value in self.result.model.graph.initializers.items():
@@ -282,7 +282,7 @@ class Folding:
         types = [[item.type.tensor_type.elem_type for item in p.graph.output] for p in (self.before, self.after)]
         assert types[0] == types[1]
         wide = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in feeds.items()}
-        self._compare(widened(self.before), widened(self.after, exact), wide, 1e-10)
+        self._compare(widened(self.before), widened(self.after, exact), wide, tolerance)
         return self
 
     def _compare(

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 settings.load_profile("affine")
 
@@ -81,13 +82,42 @@ class Net:
         if kind == "mean":
             axis = int(rng.integers(1, 4))
             return g.op("Add", x, g.op("ReduceMean", y, np.array([axis])))
+        if kind == "diamond":
+            beside = g.op(str(rng.choice(["Neg", "Identity"])), g.op("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4))
+            return g.op(str(rng.choice(["Add", "Sub", "Mul"])), x, x if rng.integers(4) == 0 else beside)
+        if kind == "gate":
+            return g.op("Mul", x, g.op("Softplus", g.op("GlobalAveragePool", y)))
+        if kind == "gather":
+            axis = int(rng.integers(1, 4))
+            return g.op("Gather", x, rng.permutation(4) if rng.integers(2) else rng.integers(0, 4, 4), axis=axis)
+        if kind == "gemm":
+            weight, options = rng.normal(size=(4, 4)) / 2, {"transB": int(rng.integers(2)), "alpha": 0.5, "beta": 2.0}
+            operands = [weight, rng.normal(size=[(), (4,), (1, 4)][rng.integers(3)])][: 1 + rng.integers(2)]
+            flat = g.op("Gemm", g.op("Reshape", x, np.array([-1, 4])), *operands, **options)
+            return g.op("Reshape", flat, np.array([-1, 4, 4, 4]))
+        if kind == "blocks":
+            mode = str(rng.choice(["DCR", "CRD"]))
+            return g.op("DepthToSpace", g.op("SpaceToDepth", x, blocksize=2), blocksize=2, mode=mode)
+        if kind == "tile":
+            axis = int(rng.integers(1, 4))
+            repeats = np.ones(4, dtype=np.int64)
+            repeats[axis] = 2
+            return g.op("Tile", g.op("Slice", x, np.array([1]), np.array([3]), np.array([axis])), repeats)
+        if kind == "resize":
+            axis = int(rng.integers(2, 4))
+            scales = np.ones(4, dtype=np.float32)
+            scales[axis] = 2
+            g.initializers.append(numpy_helper.from_array(scales, f"scales_{len(g.nodes)}"))
+            mode = str(rng.choice(["nearest", "linear"]))
+            wide = g.op("Resize", x, None, f"scales_{len(g.nodes)}", mode=mode)
+            return g.op("Slice", wide, np.array([1]), np.array([8]), np.array([axis]), np.array([2]))
         return g.op(kind, x)
 
 
 KINDS = [
     "conv", "conv", "conv transpose", "linear", "linear on the left", "norm", "norm", "norm", "Mul", "Add", "scalar",
     "sum", "product", "join", "split", "transpose", "reshape", "pool", "pad", "mean", "Relu", "LeakyRelu", "Identity",
-    "Neg",
+    "Neg", "diamond", "gate", "gather", "gemm", "blocks", "tile", "resize",
 ]  # fmt: skip
 
 
@@ -124,10 +154,11 @@ def chains(g):
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 2**32 - 1), st.lists(st.sampled_from(KINDS), min_size=3, max_size=14))
-def test_random_graphs(graph, fold, seed, kinds):
+@given(st.integers(0, 2**32 - 1), st.lists(st.sampled_from(KINDS), min_size=3, max_size=14),
+       st.sampled_from([np.float64, np.float32]))  # fmt: skip
+def test_random_graphs(graph, fold, seed, kinds, dtype):
     rng = np.random.default_rng(seed)
-    g = graph()
+    g = graph(dtype=dtype)
     net = Net(g, rng)
     values = [g.input("x", ["N", 4, 4, 4]), g.input("y", ["N", 4, 4, 4])]
     for kind in kinds:
@@ -138,7 +169,7 @@ def test_random_graphs(graph, fold, seed, kinds):
     g.output(values[-1])
     if rng.integers(2) and values[-2] not in ("x", "y"):
         g.output(values[-2])
-    result = fold(g).agree(g.feeds(rng, N=2), 1e-8)
+    result = fold(g).agree_exactly(g.feeds(rng, N=2), 1e-8)
     reachable = needed(g)
     g.nodes = [node for node in g.nodes if set(node.output) & reachable]
     rows = [row for row in result.ledger if row.site[-1] in reachable]
