@@ -11,7 +11,8 @@
 1 is the noise of this run; "holds": all repeats keep the promise; "noise": some do, so this run cannot tell; "BROKEN":
 none does. The lines appear as they are measured, at the end a table in Markdown.
 
-    python benchmarks/targets.py [plain handwritten merged tuned] [--seconds 3] [--threads 1] [--out FILE.json]
+    python benchmarks/targets.py [plain handwritten merged tuned] [--seconds 3] [--threads 1] [--only NAME]
+        [--out FILE.json]
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Feeds = dict[str, np.ndarray]
 ROOT = Path(__file__).parent.parent
 EXPORT = ROOT / "export"
 REPEATS = 6
-TUNING_SECONDS = 12.0
+TUNING_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def eager(module: nn.Module, feeds: Feeds, threads: int) -> Call:
     return run
 
 
-def handwritten(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
+def handwritten(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row]:
     families = [
         (networks.ResidualNet, nn.BatchNorm2d, [networks.FrozenBatchNorm, networks.ViewBatchNorm], (8, 3, 64, 64)),
         (
@@ -173,6 +174,8 @@ def handwritten(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
         ),
     ]
     for network, stock, others, shape in families:
+        if only not in network.__name__:
+            continue
         sample = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         calls, paths = {}, {}
         for norm in (stock, *others):
@@ -188,9 +191,11 @@ def handwritten(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
             yield row("handwritten", what, 1.02, found, norm.__name__, stock.__name__, **more)
 
 
-def merged(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
+def merged(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row]:
     sample = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for label, copies in (("RepVGG", 1), ("MobileOne", 3)):
+        if only not in label:
+            continue
         torch.manual_seed(0)
         network = networks.settle(networks.BranchNet(copies))
         by_hand = network.merged().eval()
@@ -230,8 +235,10 @@ def subjects() -> Iterator[tuple[str, nn.Module, dict[str, Any], Feeds]]:
         yield f"zoo: {name}", shake(make()), {"args": (), "kwargs": inputs}, feeds
 
 
-def plain(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
+def plain(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row]:
     for name, module, arguments, given in subjects():
+        if only not in name:
+            continue
         home = folder / name.replace(": ", ".").replace(" ", "_")
         home.mkdir()
         ours = home / "ours.onnx"
@@ -250,7 +257,7 @@ def plain(folder: Path, seconds: float, threads: int) -> Iterator[Row]:
             yield row("plain", what, 1.0, compare(makers, seconds), "ours", "plain", **more)
 
 
-def tuned(folder: Path, seconds: float, threads: int) -> Iterator[Row]:  # noqa: ARG001 - a plan has its own threads
+def tuned(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row]:  # noqa: ARG001 - as the plan
     draw = np.random.default_rng(0)
     bound: list[tuple[str, nn.Module, np.ndarray]] = []
     for network, shape in ((networks.ResidualNet, (3, 64, 64)), (networks.MixerNet, (48, 192))):
@@ -261,6 +268,8 @@ def tuned(folder: Path, seconds: float, threads: int) -> Iterator[Row]:  # noqa:
         recipe = load_recipe(EXPORT / f"{name}.toml")
         bound.append((name, load_trained(recipe), recipe_data(recipe).train.inputs[:600].numpy()))
     for name, module, data in bound:
+        if only not in name:
+            continue
         path = export(module, torch.from_numpy(data[:2]), folder / f"tuned.{name}.onnx")
         plan = tune(path, data=data, budget="rel=1%", seconds=TUNING_SECONDS)
         loss = plan.chosen.loss or {}
@@ -317,6 +326,7 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], default=[], help="which; all by default")
     parser.add_argument("--seconds", type=float, default=3.0, help="time per comparison (tuned and hand-written: more)")
     parser.add_argument("--threads", type=int, default=1, help="threads inside one operator, ours and theirs")
+    parser.add_argument("--only", default="", help="networks whose name contains this")
     parser.add_argument("--out", type=Path, help="also write JSON")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # what the exporter and transformers say of themselves
@@ -324,7 +334,7 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.targets or TARGETS:
-            for one in TARGETS[name](Path(folder), options.seconds, options.threads):
+            for one in TARGETS[name](Path(folder), options.seconds, options.threads, options.only):
                 rows.append(one)
                 print(one.line(), flush=True)
     print(f"\n{table(rows)}\n\n{(time.monotonic() - started) / 60:.1f} minutes")
