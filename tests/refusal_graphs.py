@@ -248,9 +248,6 @@ ABSORBING = {
     "absorb_recurrent.forward: it varies along other axes than the features of {}": Case(
         lambda g: recurrent(g, mul(g, x(g, 4, 5, 3), 5, 1))
     ),
-    "absorb_recurrent.forward: the bias of {} is computed at run time": Case(
-        lambda g: recurrent(g, mul(g, x(g, 4, 5, 3), 3), bias=x(g, 1, 4, name="b"))
-    ),
     "absorb_recurrent.forward: {} reads it as something else than its input sequence": Case(
         lambda g: recurrent(g, x(g, 4, 5, 3), state=mul(g, x(g, 1, 5, 2, name="h"), 2))
     ),

@@ -37,7 +37,7 @@ from normdeploy.rewrite.affine.constant import (
 from normdeploy.rewrite.affine.map import AffineMap, Array, varying
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, describe, readers
-from normdeploy.rewrite.affine.weight import is_fixed, overflows, shape_of_weight, sum_over, take, values_of
+from normdeploy.rewrite.affine.weight import is_fixed, overflows, shape_of_weight, sum_over, take, unscaled, values_of
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
@@ -147,23 +147,25 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
             )
         return Refusal(f"its scale varies along the axis that {describe(node)} sums over and along another", node)
     scale, shift = widen(mapping.scale, len(shapes[1])), np.zeros((1,) * len(shapes[1]))
+    unchanged = BackwardPlan(lambda _region: other)
     if not mapping.no_shift:
         if not is_fixed(other):
             return Refusal(
                 f"{describe(node)} multiplies it with a value computed at run time; its shift is not zero", node
             )
         shift = _shift_through(mapping.shift, values_of(other), summed, index)
+        unchanged = unscaled(other)
     plan = search.through(result, AffineMap.of(scale, shift, len(shapes[1])))
     if isinstance(plan, Refusal):
         return plan
 
     def build(region: Region, raw: ir.Value) -> None:
         inputs = list(node.inputs)
-        inputs[index] = raw
+        inputs[index], inputs[1 - index] = raw, unchanged.build(region)
         plan.build(region, region.replace(node, inputs).outputs[0])
 
     grown = shift.size * cost.itemsize(result) if len(varying(shift)) > 1 else 0.0
-    return ForwardPlan(build, (node, *plan.old), plan.into, plan.cost + grown)
+    return ForwardPlan(build, (*unchanged.old, node, *plan.old), plan.into, plan.cost + grown)
 
 
 def _shift_through(shift: Array, matrix: Array, summed: int, index: int) -> Array:

@@ -84,10 +84,18 @@ def values_of(weight: ir.Value) -> Array:
     return np.asarray(evaluate_region([_producer(weight)], {}, [weight])[0].numpy(), dtype=np.float64)
 
 
+def unscaled(weight: ir.Value) -> BackwardPlan:
+    """Plan a fixed weight as it is: one of integers is a part of the region, whose check needs what they stand for."""
+    if is_constant(weight):
+        return BackwardPlan(lambda _region: weight)
+    dequantize = _producer(weight)
+    return BackwardPlan(lambda region: region.replace(dequantize, dequantize.inputs).outputs[0], (dequantize,))
+
+
 def take(node: ir.Node, weight: ir.Value, factor: Array, search: Forward) -> BackwardPlan | Refusal:
     """Plan a fixed weight times ``factor``, an array of its rank that broadcasts against it."""
     if (factor == 1).all():
-        return BackwardPlan(lambda _region: weight)
+        return unscaled(weight)
     if is_constant(weight):
         if not fits(dtype_of(weight), lambda: array_of(weight) * factor):
             return overflows(node, dtype_of(weight))
@@ -105,9 +113,9 @@ def take(node: ir.Node, weight: ir.Value, factor: Array, search: Forward) -> Bac
     return Backward(search.table, search.graph).into(weight, mapping, node)
 
 
-def bias_refused(node: ir.Node, mapping: AffineMap, *, called: str = "bias") -> Refusal | None:
-    """Return why a map's shift cannot go into the third input of ``node``, or None; without shift it stays as it is."""
-    bias = optional(node, 2)
+def bias_refused(node: ir.Node, mapping: AffineMap, *, called: str = "bias", at: int = 2) -> Refusal | None:
+    """Return why a map's shift cannot go into input ``at`` of ``node``, or None; without shift it stays as it is."""
+    bias = optional(node, at)
     if mapping.no_shift or bias is None or is_constant(bias):
         return None
     how = "quantized" if is_quantized(bias) else "computed at run time"

@@ -172,16 +172,17 @@ def features(g, kind):
     st.sampled_from(KINDS),
     st.sampled_from(["one", "outputs", "inputs"]),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from(["scale", "shift", "both"]),
     st.booleans(),
 )
-def test_in_front_of_a_quantized_weight(graph, fold, seed, kind, steps, bias, shift, negative):
+def test_in_front_of_a_quantized_weight(graph, fold, seed, kind, steps, bias, parts, negative):
     """One number as scale, or steps per input; the shift goes into the float bias, in float64."""
     rng = np.random.default_rng(seed)
     g = graph(dtype=np.float32, opset=19)
     x, shape = features(g, kind)
     size = rng.uniform(0.5, 2, shape if steps == "inputs" else ())
-    x = g.op("Mul", x, -size if negative else size)
+    shift = parts != "scale"
+    x = x if parts == "shift" else g.op("Mul", x, -size if negative else size)
     x = g.op("Add", x, rng.normal(size=shape)) if shift else x
     g.output(linear(g, x, kind, rng=rng, steps=steps, bias=bias))
     result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
@@ -251,3 +252,17 @@ def test_steps_in_blocks(graph, fold, axis):
         assert result.folded().ops == {"DequantizeLinear": 1, "MatMul": 1}
     else:
         result.kept("quantizes in blocks")
+
+
+@given(SEED, st.booleans(), st.sampled_from(["scale", "shift", "both"]))
+def test_a_map_of_the_rows_crosses_a_product_by_integers(graph, fold, seed, per_column, parts):
+    """(s x + t) W = s (x W) + t W, with W as its integers stand for it; what follows takes it."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float32, opset=19)
+    x = g.input("x", ["N", 5, 4])
+    x = x if parts == "shift" else g.op("Mul", x, rng.normal(size=(5, 1)))
+    x = x if parts == "scale" else g.op("Add", x, rng.normal(size=(5, 1)))
+    y = g.op("MatMul", x, weight(g, rng, (4, 3), axis=1 if per_column else None))
+    g.output(g.op("MatMul", rng.normal(size=(2, 5)), y))
+    result = fold(g).folded().agree(g.feeds(rng, N=3), ROUNDING)
+    assert result.ops["Mul"] == 0

@@ -82,8 +82,33 @@ def test_refusals(graph, fold):
     weights = g.input("w", [1, HIDDEN, SIZE]), rng.normal(size=(1, HIDDEN, HIDDEN))
     g.output(g.op("RNN", x, *weights, name="net", hidden_size=HIDDEN))
     fold(g).kept("the weight of RNN 'net' is computed at run time").agree(g.feeds(rng))
-    g = graph()
-    x = g.op("Mul", g.input("x", [4, 5, SIZE]), rng.normal(size=SIZE))
-    weights = rng.normal(size=(1, HIDDEN, SIZE)), rng.normal(size=(1, HIDDEN, HIDDEN)), g.input("b", [1, 2 * HIDDEN])
-    g.output(g.op("RNN", x, *weights, name="net", hidden_size=HIDDEN))
-    fold(g).kept("the bias of RNN 'net' is computed at run time").agree(g.feeds(rng))
+    for kind, words in (("Mul", None), ("Add", "the bias of RNN 'net' is computed at run time, and the shift")):
+        g = graph()
+        x = g.op(kind, g.input("x", [4, 5, SIZE]), rng.normal(size=SIZE))
+        weights = [rng.normal(size=(1, HIDDEN, size)) for size in (SIZE, HIDDEN)]
+        g.output(g.op("RNN", x, *weights, g.input("b", [1, 2 * HIDDEN]), name="net", hidden_size=HIDDEN))
+        result = fold(g).agree(g.feeds(rng))
+        if words is None:
+            result.folded()
+        else:
+            result.kept(words)
+
+
+@pytest.mark.parametrize("kind", sorted(GATES))
+@pytest.mark.parametrize("one_number", [True, False])
+def test_a_weight_stored_in_integers(graph, fold, kind, one_number):
+    rng = np.random.default_rng(0)
+    rows = GATES[kind] * HIDDEN
+    g = graph(dtype=np.float32, opset=19)
+    stored = g.constant(rng.integers(-127, 127, (1, rows, SIZE)).astype(np.int8), "w")
+    weight = g.op("DequantizeLinear", stored, rng.uniform(0.01, 0.1, rows), axis=1)
+    x = g.op("Mul", g.input("x", [4, 5, SIZE]), np.array(-0.7) if one_number else rng.normal(size=SIZE))
+    x = g.op("Add", x, rng.normal(size=SIZE))
+    g.output(g.op(kind, x, weight, rng.normal(size=(1, rows, HIDDEN)), name="net", hidden_size=HIDDEN))
+    result = fold(g).agree(g.feeds(rng), 2e-5)
+    if one_number:
+        assert result.folded().ops == {"DequantizeLinear": 1, kind: 1}
+    else:
+        # the scale stays; the shift, divided by it, goes into the bias
+        assert f"the quantized weight of {kind} 'net' has no step per input" in result.reasons
+        assert result.actions == ["kept"]
