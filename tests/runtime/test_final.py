@@ -105,6 +105,16 @@ def test_one_that_may_be_as_fast_is_a_finalist(contest):
     assert contest(entries, times)[0] == "int8 3"
 
 
+def test_the_fastest_by_the_clock_is_a_finalist(contest):
+    """Its round was one in which the untuned model was fast too, so that its ratio says little for it."""
+    entries = [_entry(f"int8 {index}", "int8", 0.4 + 0.01 * index) for index in range(5)]
+    entries.append(_entry(UNTUNED, "float32", 1.0))
+    for index, entry in enumerate(entries):
+        entry.latency = Latency(entry.candidate.name, (0.5 if index == 4 else 1.0,) * 5)
+    times = {UNTUNED: [2.0] * 40} | {f"int8 {index}": [0.9 - 0.1 * index] * 40 for index in range(5)}
+    assert contest(entries, times)[0] == "int8 4"
+
+
 def test_a_gain_that_noise_hides_is_called_unclear_and_not_slower():
     base, fast, slow = _entry(UNTUNED, "float32", 1.0), _entry("int8", "int8", 0.5), _entry("float16", "float16", 1.1)
     fast.ratio = {"value": 0.5, "low": 0.2, "high": 1.3}

@@ -53,9 +53,19 @@ def compare_finalists(
 
 
 def _finalists(ranked: Sequence[Entry], exact: Entry, base: Entry) -> list[Entry]:
-    """Return the fastest so far, those that may be as fast, the best float32 candidate and the untuned model."""
+    """Return the fastest so far, those that may be as fast, the best float32 candidate and the untuned model.
+
+    The fastest are those by ratio to the untuned model and those by the clock: on a busy machine the untuned model,
+    with all its threads, is what differs most between rounds.
+    """
+    clock = sorted((entry for entry in ranked if entry.latency), key=_median)
     close = [entry for entry in ranked[:_MOST] if entry.ratio and entry.ratio["low"] < ranked[0].relative]
-    return list(dict.fromkeys((*ranked[:_FINALISTS], *close, exact, base)))
+    fastest = list(dict.fromkeys((*ranked[:_FINALISTS], *clock[:_FINALISTS], *close)))
+    return list(dict.fromkeys((*fastest[:_MOST], exact, base)))
+
+
+def _median(entry: Entry) -> float:
+    return entry.latency.median if entry.latency else float("inf")
 
 
 def _joint(entry: Entry, other: Entry, parts: Sequence[Mapping[str, Latency]]) -> Latency:
