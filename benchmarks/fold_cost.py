@@ -8,7 +8,8 @@
 4. numerics: RMS distance of the folded float32 graph to the float64 truth over that of the eager float32 model (wanted:
    at most 1), over the reference models of this repository, or with --zoo over published architectures configured
    small, with random weights, scales and statistics. Beside it the same for the graph as traced, evaluated like the
-   folded one: what eager's fused kernels round differently shows in both, what folding does only in the first.
+   folded one: what eager's fused kernels round differently shows in both, what folding does only in the first. The
+   last column is that same ratio, folded over traced, with onnxruntime in place of torch's kernels.
 
     python benchmarks/fold_cost.py [time growth memory numerics] [--nodes 10000] [--repeat 3] [--zoo] [--seeds 5]
 """
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -266,14 +268,24 @@ def _drawn(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(array.min(), array.max() + 1, array.shape).astype(array.dtype)
 
 
-def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int) -> tuple[float, float, float]:
-    """Return the RMS error of the eager model, of the graph as traced and of the folded one, in float32."""
+def _session(graph: ir.Model, folder: Path) -> ort.InferenceSession:
+    """Return an onnxruntime session of a graph, one thread."""
+    path = save_graph(graph.clone(), folder / f"{len(list(folder.iterdir()))}.onnx")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int) -> list[float]:
+    """Return RMS errors in float32: eager, the traced graph and the folded one, and these two in onnxruntime."""
     traced = trace(model, args, kwargs=kwargs)
     folded = rewrite(traced.model).model
     truth = Evaluator(traced.model)
     graphs = [Evaluator(graph, dtype=torch.float32) for graph in (traced.model, folded)]
     narrow, rng = copy.deepcopy(model), np.random.default_rng(seed)
-    errors: tuple[list[np.ndarray], ...] = ([], [], [])
+    errors: tuple[list[np.ndarray], ...] = ([], [], [], [], [])
+    with tempfile.TemporaryDirectory() as folder:
+        sessions = [_session(graph, Path(folder)) for graph in (traced.model, folded)]
     for _ in range(16):
         feeds = {name: _drawn(array, rng) for name, array in traced.feeds.items()}
         exact = truth.run(feeds)
@@ -282,11 +294,14 @@ def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], see
             eager = narrow(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
         outputs = [leaf for leaf in pytree.tree_leaves(eager) if isinstance(leaf, torch.Tensor)]
         found = [dict(zip(traced.output_names, outputs, strict=True)), *(graph.run(feeds) for graph in graphs)]
+        for session in sessions:
+            results = session.run(traced.output_names, feeds)
+            found.append({n: torch.from_numpy(y) for n, y in zip(traced.output_names, results, strict=True)})
         for name in traced.output_names:
             if exact[name].is_floating_point():
                 for distances, got in zip(errors, found, strict=True):
                     distances.append((got[name].double() - exact[name]).numpy())
-    return _rms(errors[0]), _rms(errors[1]), _rms(errors[2])
+    return [_rms(distances) for distances in errors]
 
 
 Numerics = Iterator[tuple[str, Callable[[int], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]]]
@@ -327,6 +342,7 @@ def _zoo() -> Numerics:
 def measure_numerics(seeds: int, *, zoo: bool, moved: bool, only: list[str]) -> None:
     print(
         f"{'model':20} {'eager RMS':>10} {'folded RMS':>11} {'folded/eager':>13} {'(range)':>14} {'folded/traced':>14}"
+        f" {'the same in onnxruntime':>24}"
     )
     for name, make in _zoo() if zoo else _reference_models(moved=moved):
         if only and name not in only:
@@ -334,10 +350,13 @@ def measure_numerics(seeds: int, *, zoo: bool, moved: bool, only: list[str]) -> 
         rows = [_errors(*make(seed), seed) for seed in range(seeds)]
         eager, folded = (statistics.median(row[index] for row in rows) for index in (0, 2))
         ratios = sorted(row[2] / row[0] for row in rows)
-        beside = statistics.median(row[2] / row[1] for row in rows)
+        beside, runtime = (
+            statistics.median(row[after] / row[before] for row in rows) for after, before in ((2, 1), (4, 3))
+        )
         spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         print(
-            f"{name:20} {eager:10.3g} {folded:11.3g} {statistics.median(ratios):13.2f} {spread:>14} {beside:14.2f}",
+            f"{name:20} {eager:10.3g} {folded:11.3g} {statistics.median(ratios):13.2f} {spread:>14} {beside:14.2f}"
+            f" {runtime:24.2f}",
             flush=True,
         )
 
