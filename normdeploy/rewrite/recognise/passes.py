@@ -20,8 +20,16 @@ from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.recognise.probe import FIRST_SIZES, Probe, Sizes
-from normdeploy.rewrite.recognise.region import NORMS, GraphRegions
-from normdeploy.rewrite.recognise.rows import fused_row, kept_row, missed_row, stock_row, training_row, unshaped_row
+from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, repeated
+from normdeploy.rewrite.recognise.rows import (
+    fused_row,
+    kept_row,
+    missed_row,
+    repeated_row,
+    stock_row,
+    training_row,
+    unshaped_row,
+)
 from normdeploy.rewrite.recognise.search import Found, best_of, operators_for, passes_over_data, without_kernel
 
 RULE = "recognise norms"
@@ -89,7 +97,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
 
     def _treat(self, model: ir.Model, regions: GraphRegions, seed: ir.Node, outcome: _Outcome) -> bool:
         """Decide about one seed; return whether the graph changed."""
-        found, missed = best_of(regions, seed, self.context.rng)
+        found, missed = best_of(regions, seed, self.context.rng, outcome.handled)
         if found is None:
             if seed.op_type in NORMS:
                 seed.metadata_props[WHERE] = module_path(seed)
@@ -105,8 +113,10 @@ class RecogniseNorms(ir.passes.InPlacePass):
         reason = self._why_not(model, found)
         if reason:
             _mark_statistics(found, inside)
+        where, further = module_path(seed), [] if reason else repeated(inside)
         row = kept_row(seed, found, reason) if reason else self._replace(model, seed, found, outcome)
         outcome.add(row, inside)
+        outcome.rows += [repeated_row(root, found, where) for root in further]
         return not reason
 
     def _why_not(self, model: ir.Model, found: Found) -> str:

@@ -304,6 +304,22 @@ def _takes_root(node: ir.Node) -> bool:
     return node.op_type == "Sqrt" or (exponent is not None and bool(np.any(exponent % 1)))
 
 
+def repeated(nodes: list[ir.Node]) -> list[ir.Node]:
+    """Return the roots of statistics of values that are normalized already: one per further norm of a norm.
+
+    Args:
+        nodes: of one recognised normalization, in graph order.
+    """
+    roots = [node for node in nodes if node.op_type in _ROOTS and (node.op_type != "Pow" or _takes_root(node))]
+    found = []
+    for index, root in enumerate(roots[1:], start=1):
+        before = {value for earlier in roots[:index] for value in _reached(tuple(nodes), earlier)}
+        again = (n for n in nodes if n.op_type in REDUCTIONS | NORMS and before.intersection(n.inputs))
+        if any(node is root or set(root.inputs) & _reached(tuple(nodes), node) for node in again):
+            found.append(root)
+    return found
+
+
 def _reached(nodes: tuple[ir.Node, ...], seed: ir.Node) -> set[ir.Value]:
     reached: set[ir.Value] = set(seed.outputs)
     for node in nodes:

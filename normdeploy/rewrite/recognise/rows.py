@@ -128,6 +128,16 @@ def kept_row(seed: ir.Node, found: Found, reason: str) -> LedgerRow:
     return LedgerRow(module_path(seed), kind, "kept", "", reason, _site(found), _detail(found))
 
 
+def repeated_row(root: ir.Node, found: Found, into: str) -> LedgerRow:
+    """Return the row of a norm of values that another one has normalized: the two are one normalization.
+
+    Args:
+        root: takes the root of its statistics. found: both together. into: module path of the one that stands for them.
+    """
+    reason = "it normalizes what is normalized already: the two are one normalization, with an epsilon of both"
+    return LedgerRow(module_path(root), _kind(found), "merged", into, reason, (str(root.outputs[0].name),))
+
+
 def missed_row(seed: ir.Node, missed: Missed) -> LedgerRow:
     """Return the row of what behaves like a normalization and is none of ours."""
     reason = f"it normalizes, but is no normalization with an operator of its own: {missed.reason}; left as written"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,21 +65,28 @@ class Missed:
     reason: str
 
 
-def best_of(regions: GraphRegions, seed: ir.Node, rng: np.random.Generator) -> tuple[Found | None, Missed | None]:
+def best_of(
+    regions: GraphRegions, seed: ir.Node, rng: np.random.Generator, handled: Set[ir.Node] = frozenset()
+) -> tuple[Found | None, Missed | None]:
     """Return the normalization around a seed, and what came near where none is.
 
-    The largest region comes first: where it is a normalization, the views and transposes in it are saved too.
+    The largest region comes first: where it is a normalization, the views and transposes in it are saved too. One that
+    reaches over what is ``handled`` already is returned only where no smaller one is free.
     """
     around = list(regions.regions(seed))
     if around and _is_plain(around[0]):
         return None, None
     missed: Missed | None = None
+    taken: Found | None = None
     for region in reversed(around):
         result = search(region, rng)
         if isinstance(result, Found):
-            return result, None
-        missed = result or missed
-    return None, missed
+            if handled.isdisjoint(region.between(result.y)):
+                return result, None
+            taken = taken or result
+        else:
+            missed = result or missed
+    return taken, missed
 
 
 def _is_plain(region: Region) -> bool:
