@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common
+import torch
 
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.rewrite.affine import MoveAffine, NormTables, RecogniseAffine
@@ -113,7 +114,7 @@ def rewrite(
     Raises:
         RewriteError: a rewrite changed the function (a bug of ours); nothing is returned.
     """
-    with _collection_paused():
+    with _collection_paused(), _one_thread():
         return _rewrite(model, RewriteContext(approximate=approximate, check=check, highest_opset=highest_opset))
 
 
@@ -128,6 +129,17 @@ def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
         step(work)
     ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
     return RewriteResult(work, canonical, Ledger(ordered))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch to one thread meanwhile: what is checked is small, and handing it to several takes longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from onnx import parser
 
 from normdeploy.errors import RewriteError
@@ -220,3 +221,15 @@ agraph (float[N, 2, 2] x) => (float[N, 2, 2] y)
     assert result.ledger.counts()["folded"] + result.ledger.counts()["kept"] == 1
     x = np.random.default_rng(0).normal(size=(2, 2, 2))
     np.testing.assert_allclose(Evaluator(result.model).run({"x": x})["y"], Evaluator(model).run({"x": x})["y"])
+
+
+def test_torch_keeps_its_number_of_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        rewrite(
+            ir.from_onnx_text('<ir_version: 10, opset_import: ["": 20]> g (float[2] x) => (float[2] y) { y = Neg(x) }')
+        )
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
