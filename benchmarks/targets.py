@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -291,11 +292,15 @@ def tuned(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row
         except nd.NormdeployError as error:
             calls.pop("OpenVINO", None)
             print(f"tuned        OpenVINO left out: {error}", flush=True)
-        # blocks and pauses: the threads that one contender leaves spinning are asleep when the next begins
-        found = compare(calls, 3 * seconds, block=5, pause=0.01)
+        # pauses: the threads that one contender leaves spinning are asleep when the next begins; and blocks long enough
+        # for its own to be awake (with 5 calls each eager torch gained nothing from a second core)
+        found = compare(calls, 3 * seconds, block=30, pause=0.05)
         if "OpenVINO" in calls:
             yield row("tuned", f"{what} / OpenVINO's default", 1.0, found, "tuned", "OpenVINO")
-        faster = min((name for name in calls if "eager" in name), key=lambda name: found[0][name].median)
+        faster = min(
+            (name for name in calls if "eager" in name),
+            key=lambda name: statistics.median(session[name].median for session in found),
+        )
         threads_of = "1 thread" if faster == "eager 1" else "all cores"
         yield row("tuned", f"{what} / eager torch, {threads_of}", 0.25, found, "tuned", faster)
 
