@@ -34,7 +34,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -45,6 +44,7 @@ from normdeploy.export.trace import trace
 from normdeploy.graph import Evaluator, load_graph, save_graph, weight_bytes
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
+from normdeploy.verify.sessions import Setting, open_session, run_session
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -268,14 +268,6 @@ def _drawn(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(array.min(), array.max() + 1, array.shape).astype(array.dtype)
 
 
-def _session(graph: ir.Model, folder: Path) -> ort.InferenceSession:
-    """Return an onnxruntime session of a graph, one thread."""
-    path = save_graph(graph.clone(), folder / f"{len(list(folder.iterdir()))}.onnx")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
 def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int) -> list[float]:
     """Return RMS errors in float32: eager, the traced graph and the folded one, and these two in onnxruntime."""
     traced = trace(model, args, kwargs=kwargs)
@@ -284,8 +276,7 @@ def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], see
     graphs = [Evaluator(graph, dtype=torch.float32) for graph in (traced.model, folded)]
     narrow, rng = copy.deepcopy(model), np.random.default_rng(seed)
     errors: tuple[list[np.ndarray], ...] = ([], [], [], [], [])
-    with tempfile.TemporaryDirectory() as folder:
-        sessions = [_session(graph, Path(folder)) for graph in (traced.model, folded)]
+    sessions = [open_session(ir.to_proto(graph).SerializeToString(), Setting()) for graph in (traced.model, folded)]
     for _ in range(16):
         feeds = {name: _drawn(array, rng) for name, array in traced.feeds.items()}
         exact = truth.run(feeds)
@@ -295,7 +286,7 @@ def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], see
         outputs = [leaf for leaf in pytree.tree_leaves(eager) if isinstance(leaf, torch.Tensor)]
         found = [dict(zip(traced.output_names, outputs, strict=True)), *(graph.run(feeds) for graph in graphs)]
         for session in sessions:
-            results = session.run(traced.output_names, feeds)
+            results = run_session(session, feeds, traced.output_names)
             found.append({n: torch.from_numpy(y) for n, y in zip(traced.output_names, results, strict=True)})
         for name in traced.output_names:
             if exact[name].is_floating_point():

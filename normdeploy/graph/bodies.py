@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.errors import GraphError
+from normdeploy.graph.operators.call import need
 
 RunBody = Callable[[ir.Graph, list[Tensor]], list[Tensor]]
 """Evaluates a body on its inputs, in order; returns its outputs, in order."""
@@ -17,7 +17,7 @@ RunBody = Callable[[ir.Graph, list[Tensor]], list[Tensor]]
 
 def run_if(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -> list[Tensor]:
     """Evaluate the branch that the condition chooses."""
-    condition = _required(node, inputs, 0)
+    condition = need(inputs, 0)
     return run(node.attributes["then_branch" if bool(condition) else "else_branch"].as_graph(), [])
 
 
@@ -26,7 +26,7 @@ def run_loop(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -> list[T
     body = node.attributes["body"].as_graph()
     limit = None if not inputs or inputs[0] is None else int(inputs[0])
     going = len(inputs) < 2 or inputs[1] is None or bool(inputs[1])
-    carried = [_required(node, inputs, i) for i in range(2, len(inputs))]
+    carried = [need(inputs, i) for i in range(2, len(inputs))]
     scanned: list[list[Tensor]] = [[] for _ in list(body.outputs)[1 + len(carried) :]]
     iteration = 0
     while going and (limit is None or iteration < limit):
@@ -44,7 +44,7 @@ def run_scan(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -> list[T
     """Evaluate the body for each slice of the scanned inputs, from version 9 on."""
     body = node.attributes["body"].as_graph()
     count = node.attributes.get_int("num_scan_inputs", 0)
-    values = [_required(node, inputs, i) for i in range(len(inputs))]
+    values = [need(inputs, i) for i in range(len(inputs))]
     state, scans = values[: len(values) - count], values[len(values) - count :]
     ins = _axes(node, "scan_input_axes", count), _axes(node, "scan_input_directions", count)
     slices = [_slices(x, axis, bool(back)) for x, axis, back in zip(scans, *ins, strict=True)]
@@ -75,13 +75,6 @@ def _axes(node: ir.Node, name: str, count: int) -> list[int]:
 def _slices(x: Tensor, axis: int, backwards: bool) -> list[Tensor]:
     items = list(x.unbind(axis))
     return items[::-1] if backwards else items
-
-
-def _required(node: ir.Node, inputs: list[Tensor | None], index: int) -> Tensor:
-    value = inputs[index] if index < len(inputs) else None
-    if value is None:
-        raise GraphError(f"input {index} of {node.op_type} ({node.name}) is missing; expected a value")
-    return value
 
 
 BODIES: dict[str, Callable[[ir.Node, list[Tensor | None], RunBody], list[Tensor]]] = {

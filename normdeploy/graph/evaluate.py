@@ -250,7 +250,10 @@ class Evaluator:
                 found = self._run(body, known, names, changes, look_up)
                 return [found[name] for name in names]
 
-            return BODIES[node.op_type](node, inputs, run_body)
+            try:
+                return BODIES[node.op_type](node, inputs, run_body)
+            except OPERATOR_ERRORS as error:
+                raise failed(node, inputs, error) from error
         return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
 
 

@@ -36,6 +36,11 @@ def _promote(value: Any) -> Any:
     return value
 
 
+def is_in_place(name: str) -> bool:
+    """Tell by the name of a torch function whether it writes to its first argument."""
+    return name in _IN_PLACE_EXTRA or (name.endswith("_") and not name.endswith("__"))
+
+
 class Float64Mode(TorchFunctionMode):
     """Promote every low-precision float that enters or leaves a torch call to float64.
 
@@ -70,7 +75,7 @@ class Float64Mode(TorchFunctionMode):
         if func in _RMS_NORMS:
             args, kwargs = self._with_epsilon(args, kwargs)
         target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in LOW_FLOATS else None
-        in_place = name in _IN_PLACE_EXTRA or (name.endswith("_") and not name.endswith("__"))
+        in_place = is_in_place(name)
         promoted_args = tree_map(_promote, args)
         promoted_kwargs = tree_map(_promote, kwargs)
         result = func(*promoted_args, **promoted_kwargs)

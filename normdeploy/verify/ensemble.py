@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from normdeploy.verify.criteria import UNIT_ROUNDOFF
-from normdeploy.verify.double import LOW_FLOATS
+from normdeploy.verify.double import LOW_FLOATS, is_in_place
 from normdeploy.verify.sides import EagerReference
 from normdeploy.verify.structure import is_float
 from normdeploy.verify.values import Array, Feeds
@@ -48,8 +48,7 @@ class NoisyMode(TorchFunctionMode):
     ) -> Any:
         """Run ``func`` on moved arguments; what it writes to or reads an attribute of is left alone."""
         name = getattr(func, "__name__", "")
-        writes = name.startswith("__i") or name.endswith("_")
-        if writes or name in ("__get__", "__set__", "__setitem__"):
+        if is_in_place(name) or name in ("__get__", "__set__"):
             return func(*args, **dict(kwargs or {}))
         return func(*tree_map(self._moved, args), **tree_map(self._moved, dict(kwargs or {})))
 

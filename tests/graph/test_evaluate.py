@@ -277,3 +277,9 @@ def test_a_stand_in_computes_a_node_of_a_body_each_time_it_runs():
     node = next(n for n in model.graph.all_nodes() if n.op_type == "Mul")
     found = Evaluator(model).run({"x": np.array([1.0, 8.0])}, stand_ins={node: lambda values: values[0] + values[1]})
     np.testing.assert_allclose(found["y"].numpy(), [1 + 3 * 2, 8 + 3 * 0.5])
+
+
+def test_a_scan_over_unequal_lengths_is_a_graph_error():
+    feeds = {"start": np.zeros(2), "first": np.zeros((4, 2)), "second": np.zeros((2, 3))}
+    with pytest.raises(GraphError, match="Scan"):
+        Evaluator(ir.from_onnx_text(SCAN)).run(feeds)
