@@ -75,8 +75,11 @@ def test_run_prints_and_saves(run: Run, home: Path, tmp_path: Path) -> None:
         saved = run("run", home / "net.onnx", "--input", f"x={home}/x.npy", "-o", out)
         assert saved.exit_code == 0, saved.output
         assert "float32[7, 4]" in saved.stdout
-        loaded = np.load(out)
-        array = loaded if isinstance(loaded, np.ndarray) else next(iter(loaded.values()))
+        if out.suffix == ".npy":
+            array = np.load(out)
+        else:
+            with np.load(out) as saved_arrays:
+                (array,) = saved_arrays.values()
         np.testing.assert_allclose(array, truth(home), rtol=0, atol=1e-5)
 
 
