@@ -40,6 +40,7 @@ class Row:
 
 CONV, PRODUCTS = "affine/test_absorb_conv.py", "affine/test_absorb_products.py"
 POINTWISE, SHAPE = "affine/test_cross_pointwise.py", "affine/test_cross_shape.py"
+BOTH_WAYS = "affine/test_both_ways.py"
 NORMS, CORNERS, QUANTIZED = (f"affine/test_{name}.py" for name in ("absorb_norms", "corners", "absorb_quantized"))
 BORDER, PARALLEL, SERIAL, LINEAR = (f"branches/test_{name}.py" for name in ("border", "parallel", "serial", "linear"))
 
@@ -79,8 +80,9 @@ BEFORE = {
 
 AFTER = {
     "Conv without padding; Gemm; MatMul by a constant": Row(
-        ("absorb_conv", "absorb_convtranspose", "absorb_gemm", "absorb_matmul", "weight"),
+        ("absorb_conv", "absorb_convtranspose", "absorb_gemm", "absorb_matmul", "weight", "offset"),
         (
+            "affine/test_offset.py::test_a_norm_is_folded_forward_where_its_inputs_are_near_zero",
             f"{CONV}::test_in_front_of_a_conv_without_padding",
             f"{CONV}::test_a_scale_in_front_of_a_transposed_conv",
             f"{CONV}::test_a_shift_in_front_of_a_one_tap_transposed_conv",
@@ -163,6 +165,7 @@ CROSSING = {
             f"{POINTWISE}::test_products_of_computed_values",
             f"{CORNERS}::test_the_operand_that_can_takes_the_shift",
             "affine/test_diamonds.py::test_branches_that_meet",
+            f"{BOTH_WAYS}::test_a_shift_goes_aside_in_a_sum",
             "affine/test_recognise.py::test_any_chain_is_one_map",
         ),
         ("affine/test_diamonds.py::test_what_does_not_cross",),
@@ -249,6 +252,19 @@ OPENINGS = {
     "BatchNorm before a zero-padded convolution": Row((), (f"{BORDER}::test_the_border_map_is_exact",)),
     "Add(a, b) -> affine; Concat -> affine": Row(
         (), (f"{POINTWISE}::test_residual_sums", f"{SHAPE}::test_concat_behind")
+    ),
+    "a norm in front of a branch of a residual stream: its shift into what writes the stream, its scale ahead": Row(
+        (),
+        (
+            f"{BOTH_WAYS}::test_a_norm_in_front_of_attention_without_biases",
+            f"{BOTH_WAYS}::test_a_norm_in_front_of_a_padded_convolution",
+            f"{BOTH_WAYS}::test_blocks_in_a_row",
+            f"{BOTH_WAYS}::test_the_shift_is_taken_off_behind_the_sum",
+            f"{BOTH_WAYS}::test_the_branch_ends_in_a_product_without_bias",
+            f"{BOTH_WAYS}::test_a_shared_stream_behind_a_transpose",
+            f"{BOTH_WAYS}::test_two_branches_of_one_stream",
+        ),
+        (f"{BOTH_WAYS}::test_what_stays", f"{BOTH_WAYS}::test_what_goes"),
     ),
     "A constant Pad value c in front of an affine becomes (c - t) / s": Row(
         (), (f"{POINTWISE}::test_pads_with_a_constant",)

@@ -1,6 +1,7 @@
 """An affine map absorbs its neighbour: (s2, t2) after (s1, t1) is (s2 s1, s2 t1 + t2).
 
-Legal where the numbers can be stored. The node that remains answers for the ledger rows of both.
+Legal where the numbers can be stored. Not done behind a map that centres values far from zero in a step of its own: one
+step would round more (see :mod:`.offset`). The node that remains answers for the ledger rows of both.
 """
 
 from __future__ import annotations
@@ -10,13 +11,20 @@ import onnx_ir as ir
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import affine_map, new_affine, origins_of
+from normdeploy.rewrite.affine.offset import is_centred, offset_in
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward
+from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:
     """Absorb the map behind."""
     del index, search
+    if is_centred(node):
+        return Refusal(
+            f"{describe(node)} in front of it removes an offset {offset_in(node):.2g} times the size of its results: "
+            "in one step with it that would lose precision",
+            node,
+        )
     composed = affine_map(node).then(mapping)
     if not storable(node.outputs[0].dtype, composed.scale, composed.shift):
         return Refusal("their composition overflows", node)

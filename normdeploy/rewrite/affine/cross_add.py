@@ -1,9 +1,11 @@
 """Add, Sub, Sum pass a map on to all their operands: s * (a + b) + t = (s a + t) + s b.
 
 Behind: the scale goes into every operand, the shift into one, and only if every one takes it; a constant operand takes
-anything (this is how the bias Add of a Linear absorbs). In front: (x + t) + b = (x + b) + t, for a map without scale;
-with a constant c for b, any map: (s x + t) + c = s x + (t + c), and the sum is gone. In front of all operands, with one
-scale: (s a + t) + (s b + u) = s (a + b) + (t + u).
+anything (this is how the bias Add of a Linear absorbs).
+
+In front, for a map without scale: (x + t) + b = x + (b + t) where b takes the shift at no cost (it ends in a bias),
+else (x + b) + t, else b takes it at some cost. With a constant c for b, any map: (s x + t) + c = s x + (t + c), and the
+sum is gone. In front of all operands, with one scale: (s a + t) + (s b + u) = s (a + b) + (t + u).
 
 Refused:
 - an operand does not take its part, or is broadcast along an axis where s varies;
@@ -22,7 +24,7 @@ from normdeploy.rewrite.affine.axes import dims_of, restrict, widen
 from normdeploy.rewrite.affine.constant import array_of, is_constant, required
 from normdeploy.rewrite.affine.cross import pass_on
 from normdeploy.rewrite.affine.map import AffineMap
-from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, joined
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region, joined
 from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
@@ -125,8 +127,43 @@ def forward(node: ir.Node, index: int, mapping: AffineMap, search: Forward) -> F
     dims = dims_of(result)
     if dims is None or len(dims) < mapping.rank:
         return _unknown(node)
+    aside = _aside(node, index, mapping, len(dims), search)
+    if aside is not None and aside.cost == 0:
+        search.visited.update(aside.old)
+        return aside
     shift = widen(_sign(node, index) * mapping.shift, len(dims))
+    before = search.attempt()
     plan = search.through(result, AffineMap.of(1.0, shift, len(dims)))
-    if isinstance(plan, Refusal):
-        return plan
-    return pass_on(node, index, plan)
+    if isinstance(plan, Refusal) and aside is not None:
+        search.give_up(before)
+        search.visited.update(aside.old)
+        return aside
+    return plan if isinstance(plan, Refusal) else pass_on(node, index, plan)
+
+
+def _aside(node: ir.Node, index: int, mapping: AffineMap, rank: int, search: Forward) -> ForwardPlan | None:
+    """Plan to give a shift in front of one operand to another; None if none takes it."""
+    found: list[ForwardPlan] = []
+    for position in range(len(node.inputs)):
+        value = required(node, position)
+        dims = dims_of(value)
+        if position == index or value is node.inputs[index] or dims is None:
+            continue
+        sign = _sign(node, index) * _sign(node, position)
+        shift = restrict(widen(sign * mapping.shift, rank), dims)
+        if shift is None:
+            continue
+        plan = search.aside(value, AffineMap.of(1.0, shift, len(dims)), node)
+        if plan is not None:
+            found.append(_taken_aside(node, index, position, plan))
+    return min(found, key=lambda plan: plan.cost, default=None)
+
+
+def _taken_aside(node: ir.Node, index: int, position: int, plan: BackwardPlan) -> ForwardPlan:
+    def build(region: Region, raw: ir.Value) -> None:
+        inputs = list(node.inputs)
+        inputs[index], inputs[position] = raw, plan.build(region)
+        region.same(node.outputs[0], region.replace(node, inputs).outputs[0])
+
+    # a constant that takes it has no name of its own: the sum that reads it has
+    return ForwardPlan(build, (*plan.old, node), plan.into or (*plan.old, node)[:1], plan.cost)

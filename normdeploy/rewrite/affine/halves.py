@@ -7,7 +7,8 @@ while the other stays:
 - in front: + t is absorbed, and s x stays; or s (.) is, and x + t / s stays.
 
 Done where the map costs two passes as it is (it varies along another axis than 1, so that no BatchNormalization says it
-in one) and what the half adds costs less than the pass that it saves. t / s needs s != 0 everywhere.
+in one) and what the half adds costs less than the pass that it saves. t / s needs s != 0 everywhere. For values far
+from zero (:mod:`.offset`) no shift is absorbed behind, and what centres them in a step of its own stays whole.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.map import AffineMap, identity
+from normdeploy.rewrite.affine.offset import is_centred, too_far
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
 from normdeploy.rewrite.affine.search import Backward, Forward
 from normdeploy.rewrite.affine.table import TABLE
@@ -43,7 +44,7 @@ class Half:
 
 def best_half(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> Half | None:
     """Return the half of an Affine's map that is absorbed at the least cost; None where none saves anything."""
-    if mapping.no_scale or mapping.no_shift or (mapping.rank > 1 and mapping.axes <= {1}):
+    if is_centred(node) or mapping.no_scale or mapping.no_shift or (mapping.rank > 1 and mapping.axes <= {1}):
         return None
     saved = cost.pass_bytes(node.outputs[0])
     found = [half for half in _halves(graph, node, mapping) if half.plan.cost < saved]
@@ -54,9 +55,7 @@ def _halves(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> Iterator[Half
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None
     scale, shift = mapping.without_shift(), identity(mapping.rank).with_shift(mapping.shift)
-    invertible = bool((mapping.scale != 0).all())
-    with np.errstate(over="ignore"):
-        before = identity(mapping.rank).with_shift(mapping.shift / mapping.scale) if invertible else None
+    before = mapping.shift_in_front()
     tries: list[tuple[str, AffineMap, AffineMap | None, bool]] = [
         ("scale", scale, shift, True),
         ("shift", shift, scale, False),
@@ -68,5 +67,7 @@ def _halves(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> Iterator[Half
             continue
         behind, ahead = Backward(TABLE, graph), Forward(TABLE, graph)
         plan = behind.plan(source, goes, node) if backward else ahead.plan(result, goes)
+        if isinstance(plan, ForwardPlan) and not goes.no_shift and too_far(node, plan):
+            continue
         if not isinstance(plan, Refusal):
             yield Half(plan, stays, name)

@@ -112,6 +112,13 @@ class AffineMap:
         """Return s * x + shift."""
         return AffineMap(self.scale, compress(shift))
 
+    def shift_in_front(self) -> AffineMap | None:
+        """Return x + t / s, after which the scale alone is the whole; None where s is 0 somewhere."""
+        if not (self.scale != 0).all():
+            return None
+        with np.errstate(over="ignore"):
+            return identity(self.rank).with_shift(self.shift / self.scale)
+
     def same(self, other: AffineMap) -> bool:
         """Tell whether two maps are equal, number for number."""
         return np.array_equal(self.scale, other.scale) and np.array_equal(self.shift, other.shift)

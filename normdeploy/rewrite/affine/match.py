@@ -24,6 +24,7 @@ from normdeploy.graph import FLOATS, constant64
 from normdeploy.rewrite.affine.constant import floating, integer, is_constant, optional
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.node import affine_map, is_affine
+from normdeploy.rewrite.affine.offset import OFFSET, offset_of
 
 BATCH_NORM = "BatchNormalization"
 AFFINE_KIND = "affine map"
@@ -110,7 +111,10 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
     mapping = AffineMap.of(scale.reshape(spread), shift.reshape(spread), rank)
     if not mapping.finite:
         return NoMatch(BATCH_NORM, "its parameters hold NaN or infinity: train it again or restore them")
-    detail = {"op": BATCH_NORM, "axis": 1, "epsilon": epsilon, "channels": int(arrays["scale"].size)}
+    offset = offset_of(scale * arrays["mean"], np.hypot(arrays["scale"], arrays["bias"]))
+    detail = {
+        "op": BATCH_NORM, "axis": 1, "epsilon": epsilon, "channels": int(arrays["scale"].size), OFFSET: offset
+    }  # fmt: skip
     return Match(x, mapping, BATCH_NORM, detail)
 
 

@@ -1,7 +1,8 @@
 """Move every affine map to where it costs nothing: plan both ways, commit the cheaper, or say why neither goes.
 
 For each Affine node, in graph order: ask everything in front of it (:class:`Backward`), then everything behind it
-(:class:`Forward`). A plan is committed if it costs less than the pass it removes. Each commit removes an Affine node,
+(:class:`Forward`), and where neither is free, whether the shift goes to the front and the scale behind
+(:mod:`.both_ways`). A plan is committed if it costs less than the pass it removes. Each commit removes an Affine node,
 so the number of maps falls and the pass ends; or, where the whole has to stay, it takes one half of the map away
 (:mod:`.halves`), which happens once. A map that was composed with another is asked again; after a round with changes
 the rest is asked once more, because a reader that blocked a value may be gone.
@@ -16,6 +17,7 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.both_ways import BothWays, both_ways
 from normdeploy.rewrite.affine.halves import Half, best_half
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import (
@@ -29,6 +31,7 @@ from normdeploy.rewrite.affine.node import (
     set_taken,
     settle,
 )
+from normdeploy.rewrite.affine.offset import too_far
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.search import Backward, Forward, readers
 from normdeploy.rewrite.affine.table import TABLE
@@ -84,8 +87,15 @@ class MoveAffine(ir.passes.InPlacePass):
         if isinstance(back, BackwardPlan) and back.cost == 0:
             return self._commit(graph, node, back)
         ahead = Forward(TABLE, graph).plan(result, mapping)
+        if isinstance(ahead, ForwardPlan):
+            ahead = too_far(node, ahead) or ahead
         options = [plan for plan in (back, ahead) if not isinstance(plan, Refusal)]
         best = min(options, key=lambda plan: plan.cost, default=None)
+        limit = saved if best is None else min(saved, best.cost)
+        apart = both_ways(graph, node, mapping, limit) if limit > 0 else None
+        carriers = None if apart is None else self._commit(graph, node, apart)
+        if carriers is not None:
+            return carriers
         if best is not None and best.cost < saved:
             return self._commit(graph, node, best)
         if isinstance(back, Refusal) and isinstance(ahead, Refusal):
@@ -132,22 +142,29 @@ class MoveAffine(ir.passes.InPlacePass):
         set_reason(rest, reason_of(node))
         return []
 
-    def _commit(self, graph: ir.Graph, node: ir.Node, plan: BackwardPlan | ForwardPlan) -> list[ir.Node] | None:
+    def _commit(
+        self, graph: ir.Graph, node: ir.Node, plan: BackwardPlan | ForwardPlan | BothWays
+    ) -> list[ir.Node] | None:
         source, result = node.inputs[0], node.outputs[0]
         assert source is not None
         region = Region(graph)
         if isinstance(plan, BackwardPlan):
             region.before = [*plan.old, node]
             region.same(result, plan.build(region))
-            direction = "backward"
-        else:
+            # a constant that takes it has no name of its own: the operator that reads it has
+            direction, into = "backward", plan.into or plan.old[:1]
+        elif isinstance(plan, ForwardPlan):
             region.before = [node, *plan.old]
             plan.build(region, source)
-            direction = "forward"
-        names = ", ".join(dict.fromkeys(module_path(taker) for taker in plan.into))
-        rule = f"affine {direction} into {', '.join(dict.fromkeys(taker.op_type for taker in plan.into)) or 'nothing'}"
+            direction, into = "forward", plan.into
+        else:
+            region.before = [*plan.behind.old, node, *plan.ahead.old]
+            plan.ahead.build(region, plan.behind.build(region))
+            direction, into = "both ways", (*plan.behind.into, *plan.ahead.into)
+        names = ", ".join(dict.fromkeys(module_path(taker) for taker in into))
+        rule = f"affine {direction} into {', '.join(dict.fromkeys(taker.op_type for taker in into)) or 'nothing'}"
         site = module_path(node)
-        only_affine = all(is_affine(taker) for taker in plan.into)
+        only_affine = all(is_affine(taker) for taker in into)
         carriers = [new for new in region.after if is_affine(new)]
         try:
             region.commit(self.context, rule, site)

@@ -18,7 +18,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.node import free_name
-from normdeploy.rewrite.affine.probe import rows_are_alike, small_feeds
+from normdeploy.rewrite.affine.probe import following_feeds, rows_are_alike, small_feeds
 from normdeploy.rewrite.affine.shrink import shrunken_feeds
 from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 
@@ -233,8 +233,14 @@ class Region:
                 check(shrunken)
             except GraphError:
                 shrunken = None  # an operator in it does depend on the size: the region's own is used
-        if shrunken is None:
+        if shrunken is not None:
+            return
+        try:
             check(small_feeds(context, self.before, outside) if feeds is None else feeds)
+        except GraphError:
+            if feeds is not None or len(outside) == 1:
+                raise
+            check(following_feeds(context, self.before, outside))
 
     def _rewire(self) -> None:
         """Let new nodes read each other's results where the old ones did."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import AFFINE_DOMAIN, FLOATS, constant64, constant_tensor
+from normdeploy.graph import AFFINE_DOMAIN, FLOATS, constant64, constant_tensor, evaluate_region
 from normdeploy.rewrite.context import RewriteContext
 
 _SPATIAL = frozenset({"Conv", "AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"})
@@ -54,6 +54,59 @@ def small_feeds(
         if operand in inputs and result.shape is not None:
             dims = [_size(dim, result, axis, sizes, reach) for axis, dim in enumerate(result.shape)]
             feeds[operand] = torch.tensor(dims, dtype=torch.int64)
+    return feeds
+
+
+def following_feeds(
+    context: RewriteContext, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value]
+) -> dict[ir.Value, Tensor]:
+    """Draw the inputs of a region one after the other, each of the sizes that the region has by then.
+
+    A dynamic dimension is known by its name once a value that has it is computed; else it is the one that was computed
+    last in its place. Shape inference gives the result of a convolution names of its own, so that nothing says which
+    size another operand of a sum behind it must have.
+
+    Args:
+        context: draws.
+        nodes: the region, in topological order.
+        inputs: what it reads from outside, constants left out, in the order in which it is read.
+    """
+    reach, sizes, places = _reach(nodes), dict[str, int](), dict[tuple[int, int], int]()
+    feeds: dict[ir.Value, Tensor] = {}
+    known: dict[ir.Value, Tensor] = {}
+    targets = _targets(nodes)
+
+    def dims_like(value: ir.Value) -> list[int]:
+        dims: list[int] = []
+        for axis, dim in enumerate(value.shape or ()):
+            place = len(value.shape or ()), axis
+            if isinstance(dim, int) or (str(dim.value) not in sizes and place not in places):
+                dims.append(_size(dim, value, axis, sizes, reach))
+            else:
+                dims.append(sizes.get(str(dim.value), places.get(place, 0)))
+        return dims
+
+    def learn(value: ir.Value, found: Tensor) -> None:
+        known[value] = found
+        for axis, dim in enumerate(value.shape or ()):
+            places[found.ndim, axis] = found.shape[axis]
+            if not isinstance(dim, int) and dim.value is not None:
+                sizes[str(dim.value)] = found.shape[axis]
+
+    for value in inputs:
+        if value in targets and targets[value].shape is not None:
+            feeds[value] = torch.tensor(dims_like(targets[value]), dtype=torch.int64)
+        elif value.shape is None or (value.dtype is not None and value.dtype not in FLOATS):
+            feeds[value] = context.random_feed(value, sizes)
+        else:
+            feeds[value] = torch.from_numpy(context.rng.standard_normal(dims_like(value)))
+        learn(value, feeds[value])
+        for node in nodes:
+            read = [item for item in node.inputs if item is not None and constant_tensor(item) is None]
+            if node.outputs[0] in known or not all(item in known for item in read):
+                continue
+            for output, found in zip(node.outputs, evaluate_region([node], known, node.outputs), strict=True):
+                learn(output, found)
     return feeds
 
 

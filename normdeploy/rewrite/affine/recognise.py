@@ -101,9 +101,7 @@ class RecogniseAffine(ir.passes.InPlacePass):
         origin = renamed(origins_of(previous)[0], (str(node.outputs[0].name),))
         source = previous.inputs[0]
         assert source is not None
-        before = written_of(previous)
-        # longer spellings are never the cheapest form, so lowering has no use for them
-        written = (*before, step(node, x)) if len(before) == 1 else ()
+        written = (*written_of(previous), step(node, x))
         affine = new_affine(graph, source, composed, like=node, origins=(origin,), written=written)
         affine.metadata_props[WHERE] = origin.where
         constants = list(previous.inputs[1:])

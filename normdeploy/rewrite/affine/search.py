@@ -59,11 +59,14 @@ class Backward:
         table: the rows.
         graph: the graph that is rewritten; values of outer graphs are out of reach.
         joint: let a value with several readers be demanded by all of them: s (pool(x) - x) is pool(s x) - s x.
+        offset: let a value with several readers take a shift that one of them wants, where the others take it off
+            again: conv(x + t) + x is conv(y) + (y - t). Done once per plan.
     """
 
     table: Table
     graph: ir.Graph
     joint: bool = False
+    offset: bool = False
     visited: int = 0
     met_shared: bool = False
     entered: set[ir.Node] = field(default_factory=set)
@@ -73,6 +76,7 @@ class Backward:
 
     def plan(self, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
         """Plan the whole: what :meth:`into` finds, and every demand that it leaves open."""
+        self.entered.add(reader)
         found = self.into(value, mapping, reader)
         if isinstance(found, Refusal):
             return found
@@ -113,9 +117,33 @@ class Backward:
         if self.joint and self.unreachable(value) is None and readers(value, reader):
             return self._demand(value, mapping, reader)
         blocked = self.blocked(value, reader)
-        if blocked is not None:
-            return blocked
-        return self.enter(value, mapping)
+        if blocked is None:
+            return self.enter(value, mapping)
+        once = sum(usage.node is reader for usage in value.uses()) == 1
+        if self.offset and mapping.no_scale and once and self.unreachable(value) is None:
+            return self._offset(value, mapping, reader)
+        return blocked
+
+    def _offset(self, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
+        """Plan that the producer of a shared value takes a shift, and its other readers the opposite one."""
+        self.offset = False
+        found = self.enter(value, mapping)
+        if isinstance(found, Refusal):
+            return found
+        others = Forward(self.table, self.graph, visited={*self.entered, *found.old, reader})
+        rest = others.plan(value, mapping.with_shift(-mapping.shift), but=reader)
+        if isinstance(rest, Refusal):
+            return rest
+        self.entered.update(rest.old)
+        producer, onward = found, rest
+        taker = producer.into or producer.old[:1]  # a constant that takes it has no name: the sum that reads it has
+
+        def build(region: Region) -> ir.Value:
+            shifted = producer.build(region)
+            onward.build(region, shifted)
+            return shifted
+
+        return BackwardPlan(build, (*producer.old, *onward.old), (*taker, *onward.into), producer.cost + onward.cost)
 
     def _demand(self, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
         """Note that ``reader`` wants the map; :meth:`plan` asks the producer once every reader does."""
@@ -201,9 +229,12 @@ class Forward:
     _waiting: dict[ir.Node, dict[int, AffineMap]] = field(default_factory=dict)
     _raw: dict[tuple[ir.Node, int], ir.Value] = field(default_factory=dict)
 
-    def plan(self, value: ir.Value, mapping: AffineMap) -> ForwardPlan | Refusal:
+    def plan(self, value: ir.Value, mapping: AffineMap, but: ir.Node | None = None) -> ForwardPlan | Refusal:
         """Plan the whole: what :meth:`through` finds, and every operator in which branches meet."""
-        found = self.through(value, mapping)
+        producer = value.producer()
+        if producer is not None:
+            self.visited.add(producer)  # what is aside of the way may not lead back to where it begins
+        found = self.through(value, mapping, but)
         if isinstance(found, Refusal):
             return found
         plans = [found]
@@ -215,12 +246,20 @@ class Forward:
             plans.append(met)
         return _all_of(plans)
 
-    def through(self, value: ir.Value, mapping: AffineMap) -> ForwardPlan | Refusal:
-        """Plan that every reader of ``value`` takes ``mapping`` over, so that a raw value may stand in its place."""
+    def through(self, value: ir.Value, mapping: AffineMap, but: ir.Node | None = None) -> ForwardPlan | Refusal:
+        """Plan that every reader of ``value`` takes ``mapping`` over, so that a raw value may stand in its place.
+
+        Args:
+            value: what is read.
+            mapping: the map in front of its readers.
+            but: a reader that is looked after elsewhere.
+        """
         if value.is_graph_output():
             return Refusal(f"the graph output '{value.name}' is behind it")
         plans: list[ForwardPlan] = []
         for usage in list(value.uses()):
+            if usage.node is but:
+                continue
             plan = self._reader(usage.node, usage.idx, mapping)
             if isinstance(plan, Refusal):
                 return plan
@@ -246,6 +285,22 @@ class Forward:
             self._waiting[node] = {index: mapping}
             return self._delivery(node, index)
         return row.forward(node, index, mapping, self)
+
+    def aside(self, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | None:
+        """Plan that another operand of ``reader`` carries a map; None where it cannot.
+
+        What this search passed through is out of its reach; who uses the plan puts what it changes out of this one's.
+        """
+        found = Backward(self.table, self.graph, entered=set(self.visited)).plan(value, mapping, reader)
+        return None if isinstance(found, Refusal) else found
+
+    def attempt(self) -> tuple[set[ir.Node], dict[ir.Node, dict[int, AffineMap]]]:
+        """Return what to hand to :meth:`give_up` if the alternative tried next comes to nothing."""
+        return set(self.visited), {node: dict(arrived) for node, arrived in self._waiting.items()}
+
+    def give_up(self, before: tuple[set[ir.Node], dict[ir.Node, dict[int, AffineMap]]]) -> None:
+        """Forget the operators that a refused alternative reached, so that the next one may."""
+        self.visited, self._waiting = before
 
     def _delivery(self, node: ir.Node, index: int) -> ForwardPlan:
         """Plan that input ``index`` of a waiting operator is handed the raw value."""

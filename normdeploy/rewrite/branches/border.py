@@ -9,7 +9,8 @@ Done where
 1. every reader of the map is a Conv or ConvTranspose with constant weights, which reads it as its input;
 2. the map varies along the channels only, and x has static spatial dimensions (K is a constant [1, O, spatial...]);
 3. the weights and the map fit their dtype;
-4. adding the maps to the (smaller) results costs less than the pass over x that it saves.
+4. adding the maps to the (smaller) results costs less than the pass over x that it saves;
+5. the map's inputs are not far from zero (:mod:`normdeploy.rewrite.affine.offset`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from normdeploy.rewrite.affine.constant import (
     storable,
 )
 from normdeploy.rewrite.affine.map import Array
+from normdeploy.rewrite.affine.offset import is_far
 from normdeploy.rewrite.affine.plan import Region
 from normdeploy.rewrite.context import RewriteContext
 
@@ -53,6 +55,8 @@ def fold_border(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> bool
     mapping = affine_map(node)
     readers = list(dict.fromkeys(usage.node for usage in result.uses()))
     if result.is_graph_output() or not readers or not mapping.axes <= {1} or not _is_static(source):
+        return False
+    if is_far(node):
         return False
     if any(not _takes(reader, result, graph) for reader in readers):
         return False

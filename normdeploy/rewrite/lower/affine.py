@@ -1,7 +1,8 @@
 """Write the affine maps that nothing absorbed in the cheapest form that is faithful.
 
 1. The identity: nothing (an Identity where it is a graph output).
-2. A map that was never moved or composed: as its author wrote it, unless form 3 needs fewer operators.
+2. A map that was never moved or composed: as its author wrote it, unless form 3 needs fewer operators and its inputs
+   are not far from zero (:mod:`normdeploy.rewrite.affine.offset`).
 3. t = 0: one Mul. s = 1: one Add. Along axis 1 of static size, float32 or float64: one BatchNormalization with mean 0,
    variance 1, epsilon 0, so y = s * x + t in one pass. Otherwise Mul and Add.
 
@@ -25,6 +26,7 @@ from normdeploy.rewrite.affine.node import (
     settle,
     written_of,
 )
+from normdeploy.rewrite.affine.offset import is_centred
 from normdeploy.rewrite.affine.plan import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 
@@ -72,7 +74,7 @@ class LowerAffine(ir.passes.InPlacePass):
         for origin in origins_of(node)[:1]:
             node.metadata_props.setdefault("normdeploy.where", origin.where)
         settle(self.context.ledger, node, "kept", reason=reason)
-        if written and len(written) <= _passes(node, mapping):
+        if written and (len(written) <= _passes(node, mapping) or is_centred(node)):
             _replace(graph, node, _as_written(graph, node, written))
         elif _fits_batch_norm(node, mapping):
             _replace(graph, node, _batch_norm(graph, node, mapping))

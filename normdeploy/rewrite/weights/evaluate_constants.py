@@ -193,7 +193,7 @@ class _Walk:
                 del self.expressions.steps[output]
             return
         for output, result in results.items():
-            if result.numel() > HELD_ELEMENTS:
+            if result.numel() > HELD_ELEMENTS and output.dtype in FLOATS:  # integers are not evaluated again
                 self.unread[output] = len(output.uses())
         self.results.update(results)
         self.source_elements.update(dict.fromkeys(results, sources))

@@ -278,7 +278,7 @@ def test_pads_that_repeat_values(graph, fold, seed, mode, behind, rank, dtype):
     assert fold(g).folded().agree_exactly(g.feeds(rng, N=2)).ops == {"Conv": 1, "Pad": 1}
 
 
-@given(SEED, st.sampled_from([None, 0.0, 2.5]), BOOL, BOOL, RANK, DTYPES)
+@given(SEED, st.sampled_from([None, 0.0, 0.5]), BOOL, BOOL, RANK, DTYPES)
 def test_pads_with_a_constant(graph, fold, seed, value, behind, listed, rank, dtype):
     """All channels send the padded number to one number: s v + t is made equal for all."""
     rng = np.random.default_rng(seed)
@@ -290,8 +290,8 @@ def test_pads_with_a_constant(graph, fold, seed, value, behind, listed, rank, dt
         axes = [2 + axis if axis % 2 else axis - rank for axis in range(rank)]
         operands = [pads.reshape(2, -1)[:, 2:].reshape(-1), *(operands[1:] or [None]), np.array(axes)]
     # numbers that meet exactly need exact arithmetic: powers of two
-    scale = 2.0 ** rng.integers(-2, 3, (3, *[1] * rank))
-    new = float(rng.integers(-4, 5))
+    scale = 2.0 ** rng.integers(-2, 2, (3, *[1] * rank))
+    new = float(rng.integers(-1, 2))
     shift = new - scale * old if behind else old - scale * new
     if behind:
         y = g.op("Pad", conv(g, x, 3, 3, rng, spatial=rank), *operands)

@@ -258,6 +258,17 @@ RECOGNISING = {
 }
 
 SEARCHING = {
+    "offset.too_far: it removes an offset {} times the size of its results: without it the sums of {} would lose that "
+    "factor of precision; centre the data in front of the network": Case(
+        lambda g: end(g, g.op("Sub", images(g), np.full((3, 1), 100.0)))
+    ),
+    "absorb_affine.backward: {} in front of it removes an offset {} times the size of its results: in one step with it "
+    "that would lose precision": Case(
+        lambda g: g.op(
+            "Sigmoid",
+            g.batch_norm(mul(g, g.op("Sub", images(g), np.full((3, 1), 100.0)), 3, 1), 3, np.random.default_rng(0)),
+        )
+    ),
     "search._demand: the readers of '{}' in front of it want different maps": Case(
         lambda g: (
             lambda y: mul(g, g.op("Concat", g.op("LeakyRelu", y), g.op("Identity", g.op("Relu", y)), axis=1), 6, 1)

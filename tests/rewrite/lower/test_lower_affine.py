@@ -51,7 +51,7 @@ def run(text, dtype="float"):
 def test_forms(body, expected):
     ops, _ = run(f"""
 agraph (float[N, 3, 2] x) => (float[N, 3, 2] y)
-<float[3, 1] g = {{1, 2, 4}}, float[3, 1] h = {{3, -5, 6}}, float[2] k = {{2, 3}}, float[1] one = {{1}}>
+<float[3, 1] g = {{1, 2, 4}}, float[3, 1] h = {{0.5, -1.5, 0.75}}, float[2] k = {{2, 3}}, float[1] one = {{1}}>
 {{ r = Relu(x) {body} y = Sigmoid(a) }}""")
     assert ops == ["Relu", *expected, "Sigmoid"]
 

@@ -80,6 +80,30 @@ def test_a_large_weight_is_evaluated_and_not_held():
     )
 
 
+def test_large_computed_positions_keep_their_numbers():
+    """BEiT's table of relative positions: more integers than are held while weights are evaluated."""
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 50, (150, 150)), rng.integers(0, 40, (150, 1))
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[90,n] x) => (float[22500,n] y)
+        <int64[150,150] first, int64[150,1] second, int64[150,150] sum, int64[22500] flat>
+        {
+            sum = Add (first, second)
+            flat = Reshape (sum, shape)
+            y = Gather (x, flat)
+        }""",
+        first=first,
+        second=second,
+        shape=np.array([22500]),
+    )
+    EvaluateConstants()(model)
+    (gather,) = model.graph
+    positions = gather.inputs[1].const_value
+    assert positions.dtype == ir.DataType.INT64
+    np.testing.assert_array_equal(positions.numpy(), (first + second).reshape(-1))
+
+
 @pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "standardized"])
 def test_a_parametrized_convolution_of_torch_becomes_a_plain_one(kind):
     from normdeploy.export.trace import trace
