@@ -42,6 +42,8 @@ class Context:
         weights_precision: lowest float dtype among the weights, where the file is of reduced precision on purpose
             (``reduced``).
         heavy: one float64 run is slow: single rows, noise in float32, mutants by derivative.
+        granted: seconds since the start up to which :meth:`may_decide` holds.
+        run_seconds: processor time of one float64 run of the example.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
     """
 
@@ -57,6 +59,7 @@ class Context:
     seed: int = 0
     folder: Path | None = None
     heavy: bool = False
+    run_seconds: float = 0.0
     weights_precision: str = "float32"
     reduced: bool = False
     progress: Progress | None = None
@@ -68,6 +71,7 @@ class Context:
     not_checked: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    granted: float = 0.0
 
     @property
     def evaluator(self) -> Evaluator | None:
@@ -108,6 +112,14 @@ class Context:
     def in_time(self, share: float = 1.0) -> bool:
         """True while optional work may still start: less than ``share`` of the level's time is used."""
         return self.spent() < share * self.level.seconds
+
+    def grant(self, share: float) -> None:
+        """Let what decides the verdict take a share of the time used so far, even where the level's is over."""
+        self.granted = (1 + share) * self.spent()
+
+    def may_decide(self) -> bool:
+        """True while work that decides between a pass and "not exercised" may still start."""
+        return self.in_time() or self.spent() < self.granted
 
     def tell(self, stage: str, share: float) -> None:
         """Report progress."""

@@ -263,18 +263,14 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
             check_sensitivity(context)
 
 
-_HEAVY = 0.4
-"""Processor seconds of one float64 run of the example above which a network counts as slow; another program's load does
-not count."""
-
-
 def _structure(context: Context, example: Arrays) -> bool:
     """Compare one run on the example; False where nothing further can be compared."""
     try:
         expected = context.reference.native(example)
         start = time.process_time()
         truth = _truth(context, example)
-        context.heavy = context.level.name != "thorough" and time.process_time() - start > _HEAVY
+        context.run_seconds = time.process_time() - start
+        context.heavy = context.run_seconds > context.level.slow
     except Refused as error:
         context.answer("structure", "error", f"the reference does not run on the example: {error}")
         return False

@@ -4,6 +4,10 @@ Where a margin is within rounding, either outcome is right: such elements of the
 are found with noise of the criterion's own reach in which equal values get unequal noise, so that exact ties (scores
 that saturate at 1) fall either way. S itself is measured with every decision held as the clean run makes it: a decision
 that turns says nothing of rounding.
+
+Arithmetic whose result the format holds makes no error at all (IEEE 754 rounds +, -, x, / and the root correctly): the
+positions 0, 1, 2, ... halved and floored are the same everywhere, and no ties. In front of a decision such results get
+no noise.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph.evaluate import StandIn, evaluate_node
+from normdeploy.verify.accuracy import EXACT_OPERATORS
 from normdeploy.verify.structure import is_float
 from normdeploy.verify.values import Array, Feeds
 
@@ -53,6 +58,8 @@ _HELD = frozenset(
 )
 _DECIDING = _HELD | {"QuantizeLinear", "DynamicQuantizeLinear"}
 
+_CORRECTLY_ROUNDED = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Cast"})
+
 
 def decides(graph: ir.Graph) -> bool:
     """True where a graph takes decisions."""
@@ -62,6 +69,35 @@ def decides(graph: ir.Graph) -> bool:
 def held_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes of the main graph whose decisions can be held."""
     return [node for node in graph if node.op_type in _HELD and node.domain in ("", "ai.onnx")]
+
+
+def arithmetic_before(nodes: Sequence[ir.Node]) -> tuple[set[ir.Node], set[str]]:
+    """Return the correctly rounded operators through which alone numbers reach decisions, and the initializers there.
+
+    Args:
+        nodes: the deciding nodes.
+    """
+    found: set[ir.Node] = set()
+    tables: set[str] = set()
+    queue, seen = [v for node in nodes for v in node.inputs], set[ir.Value]()
+    while queue:
+        value = queue.pop()
+        if value is None or value in seen:
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node is None:
+            tables |= {str(value.name)} if value.is_initializer() else set()
+        elif node.op_type in _CORRECTLY_ROUNDED or node.op_type in EXACT_OPERATORS:
+            found |= {node} if node.op_type in _CORRECTLY_ROUNDED else set()
+            queue += node.inputs
+    return found, tables
+
+
+def representable(values: Tensor, roundoff: float) -> Tensor:
+    """Return where a format with unit roundoff ``roundoff`` holds a float64 exactly (its exponents left aside)."""
+    mantissa = torch.frexp(values).mantissa / roundoff
+    return mantissa == mantissa.round()
 
 
 def held(nodes: Sequence[ir.Node], clean: Mapping[str, Sequence[Tensor]]) -> dict[ir.Node, StandIn]:
@@ -130,6 +166,7 @@ def find_ties(
             floor=floor,
             seed=one,
             distinct=True,
+            exact=roundoff,
             decisions=shuffling(noisy.deciding, one),
         ).values()
         for mask, y, n, s in zip(masks, truth, outputs, spread, strict=True):

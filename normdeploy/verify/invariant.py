@@ -31,6 +31,9 @@ _ALIVE = 1e-6
 
 _ALIVE_FAMILIES = 3
 
+_DEAD_FAMILIES = 4
+"""A path that none of the first families revives is taken for dead: small spreads and N(0, 1) are among them."""
+
 
 def cancels(evaluator: Evaluator, case: Case, site: Site, mutant: Mutant, *, seed: int) -> str:
     """Return in a sentence that a mutant changes no output for whatever the site reads; "" where that is not shown.
@@ -64,6 +67,8 @@ def cancels(evaluator: Evaluator, case: Case, site: Site, mutant: Mutant, *, see
         if control >= _ALIVE:
             alive, weakest = alive + 1, min(weakest, control)
         tried += 1
+        if tried >= _DEAD_FAMILIES and not alive:
+            return ""
     if alive < _ALIVE_FAMILIES:
         return ""
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from normdeploy.errors import UsageError
@@ -22,6 +23,8 @@ class Level:
         sensitivity: mutants are tried.
         search_steps: steps of the search for an input that kills a surviving mutant.
         sizes: sizes tried for each dynamic dimension.
+        slow: processor seconds of one float64 run of the example above which a network counts as slow (single rows,
+            noise in float32, mutants by derivative): a hundredth of ``seconds``. Another program's load does not count.
         localize: a failure is localized.
     """
 
@@ -35,15 +38,16 @@ class Level:
     sensitivity: bool
     search_steps: int
     sizes: tuple[int, ...]
+    slow: float
     localize: bool = True
 
 
 _ALL = ("disabled", "basic", "extended", "layout", "all")
 
 LEVELS: dict[str, Level] = {
-    "quick": Level("quick", 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
-    "default": Level("default", 45.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7)),
-    "thorough": Level("thorough", 3600.0, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 5, 7, 16)),
+    "quick": Level("quick", 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2), 0.1),
+    "default": Level("default", 45.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7), 0.4),
+    "thorough": Level("thorough", 3600.0, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 5, 7, 16), math.inf),
 }
 
 

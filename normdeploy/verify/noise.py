@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from normdeploy.graph.evaluate import StandIn, promote
 from normdeploy.verify.accuracy import FUNCTIONS, reduction_length, rounds
 from normdeploy.verify.cancellation import CANCELLING, condensed, row_shift, terms
 from normdeploy.verify.criteria import SMALLEST_NORMAL
-from normdeploy.verify.decisions import decides, held, held_nodes
+from normdeploy.verify.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verify.values import Array, Arrays, Feeds, to_numpy
 
 _PATTERN = 1 << 18
@@ -39,6 +39,9 @@ _LARGEST = 1 << 24
 
 _ORDINARY = 2.0**-80
 """A result that reaches this far is nowhere near underflow as a whole."""
+
+_WRITTEN = 2.0**-12
+"""Numbers of so few digits were written (0, 1, 2.5), not learned."""
 
 FAST_ROUNDOFF = 2.0**-16
 """The noise of :meth:`NoisyGraph.spread_fast`."""
@@ -80,6 +83,7 @@ class NoiseHook:
         distinct: equal values get unequal noise.
         operands: how often each value is an operand of a sum; such values are kept until the last of these has run.
         constants: returns a constant operand of a sum, given the node and the operand's place.
+        exact: nodes whose results get no noise where a format of unit roundoff ``unit`` holds them.
     """
 
     def __init__(
@@ -93,6 +97,8 @@ class NoiseHook:
         distinct: bool = False,
         operands: Mapping[str, int] | None = None,
         constants: Callable[[ir.Node, int], Tensor | None] | None = None,
+        exact: Collection[ir.Node] = (),
+        unit: float = 0.0,
     ) -> None:
         self._plain, self._distinct = plain, distinct
         self._roundoff, self._floor = roundoff, floor
@@ -102,13 +108,17 @@ class NoiseHook:
         self._left = {} if plain or operands is None else dict(operands)
         self._kept = {name: tensor for name, tensor in feeds.items() if name in self._left}
         self._constants = constants
+        self._exact, self._unit = exact, unit
 
     def __call__(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         """Return the results with noise."""
         for output, result in zip(node.outputs, results, strict=False):
             self._shapes[str(output.name)] = tuple(result.shape)
         if rounds(node):
-            results = self._rounded(node, results)
+            noisy = self._rounded(node, results)
+            if node in self._exact and results[0].dtype == torch.float64:
+                noisy = [torch.where(representable(results[0], self._unit), results[0], noisy[0])]
+            results = noisy
         for output, result in zip(node.outputs, results, strict=False):
             if output.name in self._left:
                 self._kept[str(output.name)] = result
@@ -200,17 +210,18 @@ class NoisyGraph:
     def __init__(self, model: ir.Model) -> None:
         self.evaluator = Evaluator(model)
         self._seed = 0
-        self._roundoff = 0.0
+        self._roundoff = self._exact = 0.0
         self._pattern = np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
         copy = model.clone()
+        self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph)
+        self._arithmetic, self._tables = arithmetic_before(self.deciding)
         for number, value in enumerate(copy.graph.initializers.values()):
             tensor = value.const_value
             # A scalar is a constant of the program, which folding leaves alone
             if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1:
-                value.const_value = self._perturbed(tensor, number)
+                value.const_value = self._perturbed(tensor, number, written=value.name in self._tables)
         self._noisy = Evaluator(copy)
         self._fast = Evaluator(copy, dtype=torch.float32)
-        self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph)
         self._operands: Counter[str] = Counter()
         for node in copy.graph.all_nodes():
             if node.op_type in CANCELLING:
@@ -222,14 +233,17 @@ class NoisyGraph:
         """The clean graph."""
         return self.evaluator.graph
 
-    def _perturbed(self, tensor: ir.TensorProtocol, number: int) -> ExactTensor:
+    def _perturbed(self, tensor: ir.TensorProtocol, number: int, *, written: bool) -> ExactTensor:
         def compute() -> npt.NDArray[np.float64]:
             value = tensor64(tensor)
             start = (self._seed * 40503 + number * 7919) % _PATTERN
             noise = self._pattern[start : start + min(value.size, _PATTERN)]
             if value.size > _PATTERN:
                 noise = np.resize(noise, value.size)
-            return np.asarray(value * (1 + self._roundoff * noise.reshape(value.shape)))
+            noisy = np.asarray(value * (1 + self._roundoff * noise.reshape(value.shape)))
+            if not (written and self._exact):
+                return noisy
+            return np.where(representable(torch.from_numpy(value.copy()), _WRITTEN).numpy(), value, noisy)
 
         return ExactTensor(compute, tensor.dtype, tuple(int(n) for n in tensor.shape.numpy()), tensor.name)
 
@@ -256,6 +270,7 @@ class NoisyGraph:
         *,
         plain: bool = False,
         distinct: bool = False,
+        exact: float = 0.0,
     ) -> NoiseHook:
         return NoiseHook(
             roundoff,
@@ -266,6 +281,8 @@ class NoisyGraph:
             distinct=distinct,
             operands=self._operands,
             constants=lambda node, index: self._constant(node, index, dtype),
+            exact=self._arithmetic if exact else (),
+            unit=exact,
         )
 
     def run(
@@ -277,6 +294,7 @@ class NoisyGraph:
         seed: int,
         plain: bool = False,
         distinct: bool = False,
+        exact: float = 0.0,
         decisions: Mapping[ir.Node, StandIn] | None = None,
     ) -> Arrays:
         """Return the outputs of one noisy run.
@@ -284,9 +302,10 @@ class NoisyGraph:
         Args:
             roundoff, floor: u and the smallest normal number of the precision to imitate. seed: of the noise.
             plain, distinct: as for :class:`NoiseHook`. decisions: what decides in place of the graph.
+            exact: arithmetic in front of decisions gets no noise where a format of this unit roundoff holds its result.
         """
-        self._seed, self._roundoff = seed, 0.0 if plain else roundoff
-        hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain=plain, distinct=distinct)
+        self._seed, self._roundoff, self._exact = seed, 0.0 if plain else roundoff, exact
+        hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain=plain, distinct=distinct, exact=exact)
         with torch.no_grad(), np.errstate(over="ignore"):
             found = self._noisy.run(dict(feeds), hook=hook, stand_ins=decisions)
             return {name: to_numpy(t) for name, t in found.items()}
@@ -307,7 +326,7 @@ class NoisyGraph:
 
     def _run_fast(self, feeds: Feeds, seed: int, decisions: Mapping[ir.Node, StandIn]) -> list[Array]:
         """Run in float32 with noise 256 times float32's."""
-        self._seed, self._roundoff = seed, FAST_ROUNDOFF
+        self._seed, self._roundoff, self._exact = seed, FAST_ROUNDOFF, 0.0
         hook = self._hook(feeds, FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, torch.float32)
         with torch.no_grad(), np.errstate(over="ignore"):
             return [to_numpy(t) for t in self._fast.run(dict(feeds), hook=hook, stand_ins=decisions).values()]

@@ -26,7 +26,7 @@ from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.verify.cases import Case, make_case
 from normdeploy.verify.context import Context
 from normdeploy.verify.cut import cut, entries_of, first_equal, joined
-from normdeploy.verify.families import Family, InputSpec, small_spread_first
+from normdeploy.verify.families import Family, InputSpec, make_families, small_spread_first
 from normdeploy.verify.likely import closest_mutant
 from normdeploy.verify.logic import logic_problems
 from normdeploy.verify.mutants import Site
@@ -48,6 +48,11 @@ _SAME_FILE = 1e-4
 
 _ENTRIES = 3
 """How many entries of a site are tried: a file that fuses its norm holds the outermost only."""
+
+_MOVING = frozenset(
+    {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Concat", "Expand", "Identity", "Cast"}
+)
+"""A file that does not hold what such an operator moves does not hold its result either."""
 
 KILLED = "exercised at the site: fed there directly, since no model input reaches it"
 
@@ -142,20 +147,31 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> None:
     """
     made: dict[tuple[int, str], Cut | str] = {}
     tried: dict[str, float] = {}
-    for site, evaluator, mine in _by_site(targets):
+    for site, evaluator, known in _by_site(targets):
+        mine = [t for t in known if t.report is None]  # what was fed in front may have killed them
         if context.fails("site"):
             return
-        if site.inner:
-            found: Cut | str = "it stands in the body of a control flow operator"
-        elif not context.in_time():
-            found = "no time was left"
-        else:
-            found = _first_cut(context, site, evaluator, made)
-        if isinstance(found, str):
-            for target in mine:
-                target.note += f"; the site cannot be fed directly: {found}"
-        else:
-            tried[site.where] = max(tried.get(site.where, 0.0), _feed(context, found, mine))
+        if not mine:
+            continue
+        why = "it stands in the body of a control flow operator"
+        for entry in [] if site.inner else _entries(site, evaluator):
+            if not context.may_decide():
+                why = "no time was left" + ("" if context.level.name == "thorough" else " (a higher level has more)")
+                break
+            found = _cut_at(context, site, evaluator, entry, made)
+            if isinstance(found, str):
+                why = found
+                continue
+            worst = _feed(context, found, mine, _behind(found, evaluator, targets))
+            tried[site.where] = max(tried.get(site.where, 0.0), worst)
+            mine = [t for t in mine if t.report is None]
+            if not mine or context.fails("site"):
+                break
+        for target in mine:
+            fed = site.where in tried
+            target.note += (
+                ", nor do rows fed at the site itself" if fed else f"; the site cannot be fed directly: {why}"
+            )
     if tried and not context.fails("site"):
         killed = sum(t.report is not None for t in targets)
         places = plural(len(tried), "site")
@@ -167,21 +183,54 @@ def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Targ
     groups: dict[int, tuple[Site, Evaluator, list[Target]]] = {}
     for target in targets:
         groups.setdefault(id(target.site), (target.site, target.evaluator, []))[2].append(target)
-    return list(groups.values())
+    places = {str(v.name): i for _, e, _ in groups.values() for i, n in enumerate(e.graph) for v in n.outputs}
+    return sorted(groups.values(), key=lambda group: places.get(group[0].output, len(places)))
 
 
-def _first_cut(context: Context, site: Site, evaluator: Evaluator, made: dict[tuple[int, str], Cut | str]) -> Cut | str:
-    """Cut at the nearest entry of a site that all three graphs hold; the last reason where there is none."""
-    entries = [site.inputs[0]] if site.kind != "epsilon" else entries_of(joined(site.node.outputs[0]))
-    found: Cut | str = "its input is no single value of the graph"
-    for entry in entries[:_ENTRIES]:
-        key = id(evaluator), entry
-        if key not in made:
-            made[key] = _made(context, site, evaluator, entry)
-        found = made[key]
-        if isinstance(found, Cut):
-            return found
-    return found
+def _behind(made: Cut, evaluator: Evaluator, targets: Sequence[Target]) -> list[Target]:
+    """Return the survivors whose sites lie wholly in a cut graph, behind the cut or beside it."""
+    graph = made.mutated.graph
+    values = {str(v.name) for node in graph for v in node.outputs} | {str(v.name) for v in graph.inputs}
+    values |= set(graph.initializers)
+    return [
+        t
+        for t in targets
+        if t.evaluator is evaluator
+        and not t.site.inner
+        and values.issuperset({*filter(None, t.site.inputs), t.site.output})
+    ]
+
+
+def _cut_at(
+    context: Context, site: Site, evaluator: Evaluator, entry: str, made: dict[tuple[int, str], Cut | str]
+) -> Cut | str:
+    """Cut at an entry, once; the reason in words where that cannot be."""
+    key = id(evaluator), entry
+    if key not in made:
+        made[key] = _made(context, site, evaluator, entry)
+    return made[key]
+
+
+def _entries(site: Site, evaluator: Evaluator) -> list[str]:
+    """Return the values to cut at, in the order in which to try them.
+
+    A file that folds a site into what computes its input has no such value, but may have one further up through which
+    all of it passes. A norm's epsilon shows on rows of small spread, best fed right there; an affine map shows on
+    ordinary rows, and the further up these go in, the more is alive behind them (equal keys hide a query's scale).
+    """
+    if site.kind == "epsilon":
+        return entries_of(joined(site.node.outputs[0]))[:_ENTRIES]
+    computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
+    value = computed.get(site.inputs[0])
+    above = [] if value is None else entries_of(value)
+    distinct = [name for name in above if name in computed and _kind(computed[name]) not in _MOVING]
+    entries = [site.inputs[0], *distinct[:_ENTRIES]]
+    return entries[::-1] if site.kind == "affine map" else entries
+
+
+def _kind(value: ir.Value) -> str:
+    producer = value.producer()
+    return "" if producer is None else producer.op_type
 
 
 def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut | str:
@@ -232,15 +281,19 @@ def _doubt(context: Context, made: Cut) -> str:
     return ""
 
 
-def _feed(context: Context, made: Cut, targets: Sequence[Target]) -> float:
-    """Feed one site with every family until all its mutants are dead; return the worst ratio of error to bound."""
-    epsilon = _epsilon(targets)
+def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequence[Target]) -> float:
+    """Feed one site with every family until all its mutants are dead; return the worst ratio of error to bound.
+
+    Args:
+        targets: the site's. behind: these and others that may die of what is fed here.
+    """
     spec = InputSpec(made.names[0], np.dtype(np.float32), made.value.shape, {})
     worst = 0.0
-    for number, family in enumerate(small_spread_first(spec, context.seed + 57, epsilon)):
+    for number, family in enumerate(_rows(spec, context.seed + 57, targets)):
         alive = [t for t in targets if t.report is None]
-        if not alive or (number and not context.in_time()):
+        if not alive or (number and not context.may_decide()):
             break
+        alive += [t for t in behind if t.report is None and t not in alive]
         case = made.case(context, family.name, family.feeds[spec.name])
         problems, ratio = _judged(context, made, case)
         worst = max(worst, ratio)
@@ -248,23 +301,23 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target]) -> float:
             _failed(context, made, case, problems, targets)
             return worst
         tape = Tape(made.mutated, case, [t.site for t in alive])
-        for target in alive:
+        for place, target in enumerate(alive):
+            if place >= len(targets) and not context.may_decide():
+                break
             moved = difference_ratio(case, tape.outputs, tape.mutated(target.site, target.mutant))
             if moved >= case.constants.kill:
                 name = case.family.name
-                target.report = MutantReport(target.mutant.name, True, moved, name, KILLED, by="site")
-    for target in targets:
-        if target.report is None:
-            target.note += ", nor do rows fed at the site itself"
+                here = target.site.where == made.where
+                note = KILLED if here else f"exercised behind {made.where!r}, which was fed directly"
+                target.report = MutantReport(target.mutant.name, True, moved, name, note, by="site")
     return worst
 
 
-def _epsilon(targets: Sequence[Target]) -> float:
-    """Return the epsilon of a site, 1e-5 where it has none."""
-    for target in targets:
-        if target.site.epsilon:
-            return target.site.epsilon
-    return 1e-5
+def _rows(spec: InputSpec, seed: int, targets: Sequence[Target]) -> list[Family]:
+    """Return the families to feed: for a norm those with a spread near its epsilon first, near 1e-5 if it has none."""
+    if targets[0].site.kind == "affine map":
+        return list(make_families([spec], seed=seed))
+    return small_spread_first(spec, seed, max(target.site.epsilon for target in targets) or 1e-5)
 
 
 def _judged(context: Context, made: Cut, case: Case) -> tuple[list[str], float]:

@@ -27,6 +27,7 @@ from normdeploy.verify.search import SHARE, search
 from normdeploy.verify.structure import plural
 from normdeploy.verify.tape import Tape, Target, difference_ratio, site_groups
 from normdeploy.verify.verdict import MutantReport, SiteReport
+from normdeploy.verify.zeros import behind_zeros
 
 
 def epsilons(model: ir.Model | None) -> list[float]:
@@ -51,30 +52,56 @@ def check_sensitivity(context: Context) -> None:
     if not targets:
         context.answer("sensitivity", "note", "the reference has no normalization: there is nothing to mutate")
         return
-    if context.heavy:
+    for evaluator, sites in groups:
+        unseen = behind_zeros(evaluator.graph, sites)
+        for target in targets:
+            if target.evaluator is evaluator and id(target.site) in unseen:
+                target.note = unseen[id(target.site)]
+    everything, targets = targets, [t for t in targets if not t.note]
+    estimated = context.heavy or len(targets) * context.run_seconds > context.level.seconds
+    if estimated and not context.heavy:
+        context.not_checked.append("mutants one by one (there are many: use level thorough)")
+    if estimated and targets:
         _by_derivative(context, groups, targets)
         _prove(context, groups, _alive(targets))
     for number, case in enumerate(list(context.cases)):
-        eager = number < _EAGER_FAMILIES and not context.heavy
+        eager = number < _EAGER_FAMILIES and not estimated
         alive = [t for t in targets if t.killed != "rounding"] if eager else _unproven(targets)
         if not alive:
             break
         if number and not context.in_time(0.8):
-            context.not_checked.append(f"{len(alive)} surviving mutants on further input families (time)")
+            context.not_checked += _left_out(alive)
             break
         _try_family(context, case, groups, alive)
         context.tell("sensitivity", (number + 1) / len(context.cases))
     _prove(context, groups, _unproven(targets))
+    context.grant(_CANCELLING_SHARE)
     for target in _unproven(targets):
         _prove_cancelling(context, target)
     for target in _unproven(targets):
         _second_chance(context, target)
+    context.grant(_PROBING_SHARE)
     probe_sites(context, _alive(targets))
     for evaluator, sites in groups:
         for site in sites:
-            mine = [t for t in targets if t.site is site and t.evaluator is evaluator]
+            mine = [t for t in everything if t.site is site and t.evaluator is evaluator]
             context.sites.append(SiteReport(site.where, site.kind, tuple(_report(t) for t in mine)))
     _conclude(context)
+
+
+_CANCELLING_SHARE = 0.25
+_PROBING_SHARE = 0.5
+"""What decides between a pass and "not exercised" may take these shares of the time used so far, beyond the level's."""
+
+
+def _left_out(alive: Sequence[Target]) -> list[str]:
+    """Say which mutants are not tried on further families."""
+    fine = sum(target.killed == "float64" for target in alive)
+    where = "on further input families (time)"
+    texts = (
+        [f"{plural(fine, 'mutant')} that the float64 chain kills, by the rounding criterion {where}"] if fine else []
+    )
+    return texts + ([f"{plural(len(alive) - fine, 'surviving mutant')} {where}"] if len(alive) > fine else [])
 
 
 _EAGER_FAMILIES = 3
@@ -157,7 +184,7 @@ def _prove(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], ali
 
 def _prove_cancelling(context: Context, target: Target) -> None:
     """Find out whether what a survivor changes cancels behind its site, whatever the site reads."""
-    if target.site.inner or not context.in_time():
+    if target.site.inner or not context.may_decide():
         return
     proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
     if proof:

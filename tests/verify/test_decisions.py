@@ -113,3 +113,40 @@ def test_the_spread_is_that_of_held_decisions(graph_of: Callable[[str], ir.Model
     (spread,), (clean,) = noisy.spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=16)
     assert clean == 1000
     assert float(spread.max()) < 1e-3
+
+
+POSITIONS = """g (float[N,8] x) => (float[N,8] y) <float[8] place = {0, 1, 2, 3, 4, 5, 6, 7}>
+    { h = LayerNormalization<axis=-1>(x, scale, shift)
+      t = Mul(TIMES, by) k = Div(t, by) pair = Floor(k) wave = Sin(pair) y = Add(h, wave) }"""
+"""Positions scaled and floored, as Fourier features of an index are written."""
+
+
+def positions(times: str, by: float, write: Write) -> Path:
+    rng = np.random.default_rng(0)
+    known = {"scale": rng.uniform(0.5, 2, 8).astype(np.float32), "shift": rng.standard_normal(8).astype(np.float32)}
+    return write(POSITIONS.replace("TIMES", times), by=np.asarray(by, np.float32), **known)
+
+
+@pytest.mark.parametrize("by", [2.0, 7.0])
+def test_exact_arithmetic_in_front_of_a_decision_is_no_tie(write: Write, by: float):
+    """7 k / 7 is k in every IEEE arithmetic: noise there would call each floored position a tie and judge nothing."""
+    path = positions("place", by, write)
+    verdict = verify(path, path, level="quick")
+    assert verdict.status == "pass", verdict.summary()
+    proto = onnx.load(str(path))
+    place = next(t for t in proto.graph.initializer if t.name == "place")
+    other = path.with_name("other.onnx")
+    place.CopyFrom(onnx.numpy_helper.from_array(np.asarray([0, 1, 2, 3, 4, 5, 6, 6], np.float32), "place"))
+    onnx.save(proto, str(other))
+    assert verify(path, other, level="quick").status == "fail"
+
+
+def test_a_rounded_quotient_in_front_of_a_decision_stays_a_tie(write: Write):
+    """0.1 k / 0.1 is k by luck of the rounding, but where k is a power of two: else either floor is right."""
+    path = positions("place", 0.1, write)
+    graph = NoisyGraph(ir.load(path))
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 8))}
+    arguments = {"roundoff": 24 * 2.0**-24, "floor": 2.0**-126, "distinct": True, "exact": 2.0**-24}
+    runs = [graph.run(feeds, seed=seed, **arguments)["y"] for seed in range(8)]
+    turned = np.abs(np.asarray(runs) - np.median(runs, axis=0)).max(axis=(0, 1)) > 1e-3
+    assert turned.tolist() == [False, False, False, True, False, True, True, True]

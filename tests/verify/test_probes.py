@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from normdeploy.build import load_trained, recipe_example
 from normdeploy.export.trace import trace
-from normdeploy.graph import Evaluator, save_graph
+from normdeploy.graph import Evaluator, load_graph, save_graph
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verify import Verdict, verify
@@ -249,3 +249,28 @@ def test_every_tampered_epsilon_of_the_character_model_is_caught(tmp_path: Path,
     wrong = damaged(path, tmp_path / "wrong.onnx", factor)
     verdict = verify(model, wrong, kwargs=example.kwargs, args=(), dynamic_shapes={"ids": {0: "batch"}})
     assert verdict.status in ("fail", "not-exercised"), verdict.summary()
+
+
+SATURATED = """g (float[N,6,8] x) => (float[N,6,8] y) {
+    a = MatMul(x, first) e = Add(a, place)
+    q = MatMul(e, query) s = Mul(q, scale) k = MatMul(e, key) turned = Transpose<perm=[0,2,1]>(k)
+    logits = MatMul(s, turned) p = Softmax<axis=-1>(logits) o = MatMul(p, e)
+    r = MatMul(o, query) t = Mul(r, other) m = MatMul(t, turned) w = Softmax<axis=-1>(m) y = MatMul(w, e) }"""
+"""Places so large that each softmax is one-hot, whatever x is: neither scale moves an output."""
+
+
+def test_a_scale_in_front_of_a_saturated_softmax_is_fed_from_further_up(write: Callable[..., Path]):
+    """The file holds no value in front of the scales, which it folds into the queries; the tokens it does hold."""
+    rng = np.random.default_rng(0)
+    shapes = {"first": (8, 8), "place": (6, 8), "query": (8, 8), "key": (8, 8), "scale": (8,), "other": (8,)}
+    known = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    known["place"] *= np.float32(1e4)
+    path = write(SATURATED, **known)
+    folded = path.with_name("folded.onnx")
+    save_graph(rewrite(load_graph(path)).model, folded)
+    verdict = verify(path, folded, level="quick")
+    assert verdict.status == "pass", verdict.summary()
+    maps = [m for site in verdict.sites if site.kind == "affine map" for m in site.mutants]
+    slight = [m for m in maps if m.name == "scale off by one in 1000"]
+    assert [m.by for m in slight] == ["site", "site"]
+    assert "exercised behind" in slight[1].note  # one cut serves both scales

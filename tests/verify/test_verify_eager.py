@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from normdeploy.export.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verify import verify
+from normdeploy.verify.levels import LEVELS
 
 
 def export(model: nn.Module, args: tuple[Any, ...], path: Path, **options: Any) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def test_without_a_graph_of_the_reference_the_verdict_is_weak(tmp_path: Path):
 
 
 def test_a_slow_network_has_its_mutants_estimated_by_derivative(small: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(importlib.import_module("normdeploy.verify.core"), "_HEAVY", -1.0)
+    monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], slow=-1.0))
     verdict = small.verdict(small.folded)
     assert verdict.status == "pass", verdict.summary()
     notes = [m.note for site in verdict.sites for m in site.mutants]
