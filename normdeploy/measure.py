@@ -18,6 +18,7 @@ from normdeploy.export.mode import evaluation_mode
 from normdeploy.graph import load_graph
 from normdeploy.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings, measure_latency
+from normdeploy.runtime.latency import fair_turn
 from normdeploy.train.data import Split, Splits
 from normdeploy.train.score import score
 
@@ -75,7 +76,8 @@ def latency_table(
     torch.set_num_threads(bench.threads)
     try:
         with evaluation_mode(model), torch.inference_mode():
-            measured = measure_latency(calls, rounds=bench.repeats)
+            stretch, pause = fair_turn(bench.threads)
+            measured = measure_latency(calls, rounds=bench.repeats, stretch=stretch, pause=pause)
     finally:
         torch.set_num_threads(threads)
     ours = measured[list(files)[-1]]

@@ -16,7 +16,7 @@ import numpy as np
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.files import written_whole
 from normdeploy.runtime.backend import Array, TensorSpec
-from normdeploy.runtime.latency import Latency, Ratio, measure_latency
+from normdeploy.runtime.latency import Latency, Ratio, fair_turn, measure_latency
 from normdeploy.runtime.machine import this_machine, usable_cores
 from normdeploy.runtime.memory import Footprint, measure_footprint, measure_module_footprint
 from normdeploy.runtime.peers import (
@@ -359,6 +359,7 @@ def _cell(
     outputs: dict[str, Sequence[Array]] = {}
     parts: list[dict[str, Latency]] = []
     sessions = min(_SESSIONS, rounds) if rounds else _SESSIONS
+    stretch, pause = fair_turn(*(_threads(contestant, threads) for contestant in contestants))
     for session in range(sessions):
         for contestant in contestants if session % 2 == 0 else contestants[::-1]:
             if session and (contestant.name not in runs or isinstance(contestant, ModuleContestant)):
@@ -373,7 +374,11 @@ def _cell(
                 skipped[contestant.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
                 runs.pop(contestant.name, None)
         share = None if rounds is None else rounds // sessions + (session < rounds % sessions)
-        parts.append(measure_latency(runs, rounds=share, seconds=seconds / sessions, seed=seed + session))
+        parts.append(
+            measure_latency(
+                runs, rounds=share, seconds=seconds / sessions, stretch=stretch, pause=pause, seed=seed + session
+            )
+        )
     measured = {name: Latency(name, sum((part[name].samples for part in parts), ())) for name in runs}
     return [
         BenchRow(

@@ -1,8 +1,12 @@
-"""Interleaved timing: every round runs each callable once, so that a noisy machine is noisy for all of them.
+"""Interleaved timing: every round gives each callable a turn, so that a noisy machine is noisy for all of them.
 
 One after the other, two programs are measured on two different machines: the clock, the caches and the neighbours
-change within seconds. Here a round is one call of each, in an order drawn anew per round; ratios are taken inside the
+change within seconds. Here a round is one turn of each, in an order drawn anew per round; ratios are taken inside the
 round and only then summarized, which cancels whatever slowed the whole round.
+
+A turn is one call, or a stretch of calls after a pause. Ways that use several threads need the stretch: with one call
+each in turn their threads are asleep when the turn comes, or another's still spin on the same cores, and what is timed
+is the waking.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from normdeploy.errors import UsageError
 
 _NANO = 1e-9
 _FEWEST, _MOST = 5, 1000  # rounds
+STRETCH, PAUSE = 0.05, 0.02  # seconds: a turn that is fair to several threads, and the rest before it
 
 
 @dataclass(frozen=True)
@@ -108,13 +113,18 @@ def paired_ratio(latency: Latency, baseline: Latency) -> Ratio:
     return Ratio(float(np.median(ratios)), float(ratios[rank - 1]), float(ratios[count - rank]))
 
 
+def fair_turn(*threads: int) -> tuple[float, float]:
+    """Return the stretch and the pause for contenders with these numbers of threads; 0 stands for all cores."""
+    return (STRETCH, PAUSE) if any(count != 1 for count in threads) else (0.0, 0.0)
+
+
 def measure_latency(
     callables: Mapping[str, Callable[[], object]],
     *,
     rounds: int | None = None,
     seconds: float = 5.0,
     warmup: int = 3,
-    block: int = 1,
+    stretch: float = 0.0,
     pause: float = 0.0,
     seed: int = 0,
 ) -> dict[str, Latency]:
@@ -125,8 +135,9 @@ def measure_latency(
         rounds: how many rounds; by default as many as fit in ``seconds``, between 5 and 1000.
         seconds: when ``rounds`` is not given, no round begins later than this after the first one. It is held against
             the clock, not estimated from a first call: on a busy machine one call may take a hundred times another.
-        block: calls in a row per turn; a sample is their mean. More than one lets what a callable gains from being
-            called back to back (warm caches, threads that still spin) show.
+        stretch: seconds for which a turn calls in a row; a sample is the mean over its calls. By default a turn is one
+            call. Longer ones let what a callable gains from being called back to back (warm caches, threads that are
+            awake) show: see :data:`STRETCH`.
         pause: seconds to sleep before each turn, so that threads that still spin from another's turn go to sleep.
         warmup: untimed calls of each before the first round (lazy initialization, thread pools, caches).
         seed: draws the order within each round.
@@ -135,12 +146,14 @@ def measure_latency(
         name to Latency, in the order of ``callables``; samples at equal positions belong to the same round.
 
     Raises:
-        UsageError: no callables, or a count below 1.
+        UsageError: no callables, a count below 1, or a negative time.
     """
     if not callables:
         raise UsageError("no callables to measure; expected at least one: pass a mapping of name to function")
-    if (rounds is not None and rounds < 1) or warmup < 1 or block < 1:
-        raise UsageError(f"rounds={rounds}, warmup={warmup}, block={block}; expected at least 1 of each: raise them")
+    if (rounds is not None and rounds < 1) or warmup < 1:
+        raise UsageError(f"rounds={rounds}, warmup={warmup}; expected at least 1 of each: raise them")
+    if stretch < 0 or pause < 0:
+        raise UsageError(f"stretch={stretch}, pause={pause}; expected seconds, at least 0: raise them")
     names = list(callables)
     for name in names:
         for _ in range(warmup):
@@ -149,7 +162,7 @@ def measure_latency(
     samples: dict[str, list[float]] = {name: [] for name in names}
     collecting = gc.isenabled()
     gc.disable()  # a collection in the middle of one call would be charged to whoever happens to run
-    begun, allowed = time.perf_counter_ns(), round(seconds / _NANO)
+    begun, allowed, turn = time.perf_counter_ns(), round(seconds / _NANO), round(stretch / _NANO)
     try:
         for done in range(rounds or _MOST):
             if rounds is None and done >= _FEWEST and time.perf_counter_ns() - begun >= allowed:
@@ -158,11 +171,19 @@ def measure_latency(
                 call = callables[names[index]]
                 if pause:
                     time.sleep(pause)
-                start = time.perf_counter_ns()
-                for _ in range(block):
-                    call()
-                samples[names[index]].append(max(time.perf_counter_ns() - start, 1) * _NANO / block)
+                samples[names[index]].append(_turn(call, turn))
     finally:
         if collecting:
             gc.enable()
     return {name: Latency(name, tuple(samples[name])) for name in names}
+
+
+def _turn(call: Callable[[], object], least: int) -> float:
+    """Call until ``least`` nanoseconds are over, once at least; return the mean seconds of a call."""
+    start, count = time.perf_counter_ns(), 0
+    while True:
+        call()
+        count += 1
+        taken = time.perf_counter_ns() - start
+        if taken >= least:
+            return max(taken, 1) * _NANO / count

@@ -7,7 +7,7 @@ import pytest
 
 from normdeploy.errors import UsageError
 from normdeploy.runtime import latency as latency_module
-from normdeploy.runtime.latency import Latency, measure_latency, paired_ratio
+from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, measure_latency, paired_ratio
 
 
 class Clock:
@@ -90,6 +90,8 @@ def test_wrong_use_is_refused():
         measure_latency({})
     with pytest.raises(UsageError, match="rounds=0"):
         measure_latency({"a": lambda: None}, rounds=0)
+    with pytest.raises(UsageError, match=r"stretch=-0\.1"):
+        measure_latency({"a": lambda: None}, stretch=-0.1)
     with pytest.raises(UsageError, match="one measure_latency call"):
         paired_ratio(Latency("a", (1.0,)), Latency("b", (1.0, 2.0)))
 
@@ -98,18 +100,47 @@ def test_time_budget_sets_the_rounds(clock):
     assert len(measure_latency({"a": lambda: clock.work(0.01)}, seconds=0.2)["a"].samples) == 20
     assert len(measure_latency({"a": lambda: clock.work(1.0)}, seconds=0.2)["a"].samples) == 5
     assert len(measure_latency({"a": lambda: clock.work(1e-9)}, seconds=0.2)["a"].samples) == 1000
-    blocks = measure_latency({"a": lambda: clock.work(0.01)}, seconds=1.0, block=2, pause=0.08)
-    assert len(blocks["a"].samples) == 10
+    stretches = measure_latency({"a": lambda: clock.work(0.01)}, seconds=1.0, stretch=0.02, pause=0.08)
+    assert len(stretches["a"].samples) == 10
 
 
-def test_block_and_pause(clock):
-    calls: list[float] = []
+def test_stretch_and_pause(clock):
+    """A turn goes on until its time is over: five short calls, or one that is longer than the stretch."""
+    calls: list[str] = []
     found = measure_latency(
-        {"a": lambda: (calls.append(clock.now), clock.work(0.003))}, rounds=4, warmup=1, block=5, pause=0.02
+        {
+            "short": lambda: (calls.append("short"), clock.work(0.003)),
+            "long": lambda: (calls.append("long"), clock.work(0.05)),
+        },
+        rounds=4,
+        warmup=1,
+        stretch=0.014,
+        pause=0.02,
     )
-    assert len(calls) == 1 + 4 * 5
-    assert clock.pauses == [0.02] * 4
-    assert found["a"].samples == pytest.approx([0.003] * 4)
+    assert calls.count("short") == 1 + 4 * 5
+    assert calls.count("long") == 1 + 4
+    assert clock.pauses == [0.02] * 8
+    assert found["short"].samples == pytest.approx([0.003] * 4)
+    assert found["long"].samples == pytest.approx([0.05] * 4)
+
+
+def test_waking_threads_costs_a_stretch_little(clock):
+    """A way whose threads fall asleep in pauses: timed call by call it is slow, in stretches as fast as in use."""
+    asleep_after, last = 0.01, [-1.0]
+
+    def two_threads():
+        clock.work(0.001 if clock.now - last[0] < asleep_after else 0.005)
+        last[0] = clock.now
+
+    def other():
+        clock.work(0.02)
+
+    def ratio(**how):
+        found = measure_latency({"two": two_threads, "other": other}, rounds=21, warmup=1, **how)
+        return found["two"].ratio(found["other"]).value
+
+    assert ratio() == pytest.approx(0.25)
+    assert ratio(stretch=STRETCH, pause=PAUSE) < 0.06
 
 
 def test_time_is_kept_where_later_calls_are_slower_than_the_first(clock):

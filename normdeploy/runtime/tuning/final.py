@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from normdeploy.runtime.latency import Latency, Ratio, measure_latency
+from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, Ratio, measure_latency
 from normdeploy.runtime.tuning.entries import LITTLE, Entry
 
-BLOCK, PAUSE = 5, 0.02  # lets threads that spin between calls show their gain without disturbing the others
 _FINALISTS, _MOST = 3, 6
 _PASSES = 3
 
@@ -38,9 +37,7 @@ def compare_finalists(
     while True:
         order = finalists if len(parts) % 2 == 0 else finalists[::-1]
         runs = {entry.candidate.name: opened(entry) for entry in order}
-        steady = any(entry.candidate.settings.spinning == "always" for entry in finalists)
-        block, pause = (BLOCK, PAUSE) if steady else (1, 0.0)
-        parts.append(measure_latency(runs, seconds=seconds, block=block, pause=pause, seed=seed + len(parts)))
+        parts.append(measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=seed + len(parts)))
         for entry in finalists:
             entry.latency, entry.ratio = _joint(entry, base, parts), _ratio(entry, base, parts).to_dict()
         winner, clear = _winner(finalists, base, exact, parts)

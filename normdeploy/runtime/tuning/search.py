@@ -23,7 +23,7 @@ from typing import Any
 
 from normdeploy.errors import UsageError
 from normdeploy.runtime.backend import Array, Backend, open_backend
-from normdeploy.runtime.latency import Latency, measure_latency
+from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, measure_latency
 from normdeploy.runtime.machine import this_machine, usable_cores
 from normdeploy.runtime.plan import Plan, Trial, model_digest, plan_path
 from normdeploy.runtime.providers import default_settings, find_providers, float32_options
@@ -33,7 +33,7 @@ from normdeploy.runtime.tuning import candidates
 from normdeploy.runtime.tuning.budget import Budget, parse_budget
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate, named
 from normdeploy.runtime.tuning.entries import HOPELESS, Entry
-from normdeploy.runtime.tuning.final import BLOCK, PAUSE, compare_finalists
+from normdeploy.runtime.tuning.final import compare_finalists
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Judge, Outcome
 from normdeploy.runtime.tuning.lower import write_float16
@@ -160,7 +160,7 @@ class _Search:
         self._round("levels", [self.base, *self._float32(candidates.levels(self.base.settings, cores))])
         self._repair_untuned()
         best = self._best().settings
-        self._round("threading", self._float32(candidates.threading(best, cores)), block=BLOCK, pause=PAUSE)
+        self._round("threading", self._float32(candidates.threading(best, cores)))
         best = self._best().settings
         self._round("providers", self._float32(candidates.other_providers(best, cores, find_providers())))
         self._round("precisions", list(self._precisions(self._best().settings)))
@@ -316,7 +316,7 @@ class _Search:
             self.skipped.append(Trial(name, precision, "skipped", "not tried: the time limit was over"))
         return late
 
-    def _round(self, name: str, wanted: Sequence[Candidate], *, block: int = 1, pause: float = 0.0) -> None:
+    def _round(self, name: str, wanted: Sequence[Candidate]) -> None:
         """Open, judge and time some candidates against the untuned model."""
         known = {(entry.candidate.file, entry.candidate.settings) for entry in self.entries}
         fresh = [candidate for candidate in wanted if (candidate.file, candidate.settings) not in known]
@@ -351,7 +351,8 @@ class _Search:
                 entry.latency, entry.hopeless = glance, True  # with it in every round there would be few rounds
                 del runs[entry.candidate.name]
         self.tell(f"timing {len(runs)} ways, {self.seconds * _SHARES[name]:.0f} s")
-        measured = measure_latency(runs, seconds=self.seconds * _SHARES[name], block=block, pause=pause, seed=self.seed)
+        seconds = self.seconds * _SHARES[name]
+        measured = measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=self.seed)
         for entry in entries:
             if entry.candidate.name in measured:
                 entry.latency = measured[entry.candidate.name]
