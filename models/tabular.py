@@ -1,8 +1,8 @@
 """A network for a table, with BatchNorm on the raw columns and a BN neck in front of the classifier.
 
-Shows: normalizations that are absorbed by what comes *behind* them. The first BatchNorm is the input standardization
-(columns of the table range from 0.001 to 4,000) and folds forward into the first linear layer; the last one, the neck,
-has no scale to speak of in front and folds forward into the classifier. Everything between folds backward.
+Shows: normalizations with nothing linear in front of them. The first BatchNorm is the input standardization; the
+columns, from 0.001 to 4,000, lie up to eight deviations from zero, so that it stays: in the first linear layer its
+shift would cost precision. The last one, the neck, folds forward into the classifier. All others fold backward.
 
 Data: the 569 breast tumours with 30 measurements each that scikit-learn ships, benign or malignant. Result and time:
 see the metadata of tabular.safetensors (``normdeploy train export/tabular.toml`` makes it).

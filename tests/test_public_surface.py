@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,11 @@ def test_functions_win_over_rooms_of_the_same_name() -> None:
         "assert export is nd.export\n"
     )
     subprocess.run([sys.executable, "-W", "error::ImportWarning", "-c", code], check=True)
+
+
+def test_functions_that_mention_the_package_travel_to_workers() -> None:
+    """Picklers of Ray, Beam and Spark know modules by their exact type, and ours has a class of its own."""
+    assert pickle.loads(pickle.dumps(nd)) is nd
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -22,6 +22,7 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
+from normdeploy.export.attention import FourAxes
 from normdeploy.export.blame import essential_line, explain, module_in_traceback, root_cause
 from normdeploy.export.forward import (
     Arguments,
@@ -106,7 +107,7 @@ def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor
 
 
 def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
-    with quiet():
+    with quiet(), FourAxes():
         return torch.onnx.export(
             model,
             tuple(tensors),
