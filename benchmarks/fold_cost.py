@@ -1,23 +1,17 @@
-"""What rewriting costs, in three numbers, and what it does to rounding, in a fourth.
+"""What rewriting costs, in three numbers; what it does to rounding is fold_numerics.py's question.
 
 1. time: rewriting against torch.onnx.export on the same model (wanted: below 10 %), both as CPU time of this process,
    garbage collected before each; the median of several repetitions of each;
 2. growth: chains of convolution, BatchNormalization, ReLU and a residual sum up to 10,000 nodes (wanted: linear);
 3. memory: peak resident memory of rewriting beyond the loaded model over the bytes of the weights (wanted: at most
-   1.3), each measured in a process of its own, reading the model from a file;
-4. numerics: RMS distance of the folded float32 graph to the float64 truth over that of the eager float32 model (wanted:
-   at most 1), over the reference models of this repository, or with --zoo over published architectures configured
-   small, with random weights, scales and statistics. Beside it the same for the graph as traced, evaluated like the
-   folded one: what eager's fused kernels round differently shows in both, what folding does only in the first. The
-   last column is that same ratio, folded over traced, with onnxruntime in place of torch's kernels.
+   1.3), each measured in a process of its own, reading the model from a file.
 
-    python benchmarks/fold_cost.py [time growth memory numerics] [--nodes 10000] [--repeat 3] [--zoo] [--seeds 5]
+    python benchmarks/fold_cost.py [time growth memory] [--nodes 10000] [--repeat 3]
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import ctypes
 import functools
 import gc
@@ -28,25 +22,17 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from normdeploy.build import load_trained, recipe_example
-from normdeploy.export.mode import evaluation_mode
 from normdeploy.export.trace import trace
-from normdeploy.graph import Evaluator, load_graph, save_graph, weight_bytes
-from normdeploy.recipe import load_recipe
+from normdeploy.graph import load_graph, save_graph, weight_bytes
 from normdeploy.rewrite import rewrite
-from normdeploy.verify.sessions import Setting, open_session, run_session
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def conv_bn(ins: int, outs: int, k: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -257,112 +243,11 @@ def measure_memory() -> None:
             print(f"{name:24} {weights:11.1f} {beyond:10.1f} {beyond / weights:6.2f}")
 
 
-def _rms(values: list[np.ndarray]) -> float:
-    return float(np.sqrt(np.mean(np.concatenate([value.reshape(-1) for value in values]) ** 2)))
-
-
-def _drawn(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return another input of the same kind: N(0, 1), or numbers from the same range."""
-    if array.dtype.kind == "f":
-        return rng.standard_normal(array.shape).astype(array.dtype)
-    return rng.integers(array.min(), array.max() + 1, array.shape).astype(array.dtype)
-
-
-def _errors(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int) -> list[float]:
-    """Return RMS errors in float32: eager, the traced graph and the folded one, and these two in onnxruntime."""
-    traced = trace(model, args, kwargs=kwargs)
-    folded = rewrite(traced.model).model
-    truth = Evaluator(traced.model)
-    graphs = [Evaluator(graph, dtype=torch.float32) for graph in (traced.model, folded)]
-    narrow, rng = copy.deepcopy(model), np.random.default_rng(seed)
-    errors: tuple[list[np.ndarray], ...] = ([], [], [], [], [])
-    sessions = [open_session(ir.to_proto(graph).SerializeToString(), Setting()) for graph in (traced.model, folded)]
-    for _ in range(16):
-        feeds = {name: _drawn(array, rng) for name, array in traced.feeds.items()}
-        exact = truth.run(feeds)
-        given = [torch.from_numpy(feeds[name]) for name in traced.input_names]
-        with torch.no_grad(), evaluation_mode(narrow):
-            eager = narrow(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
-        outputs = [leaf for leaf in pytree.tree_leaves(eager) if isinstance(leaf, torch.Tensor)]
-        found = [dict(zip(traced.output_names, outputs, strict=True)), *(graph.run(feeds) for graph in graphs)]
-        for session in sessions:
-            results = run_session(session, feeds, traced.output_names)
-            found.append({n: torch.from_numpy(y) for n, y in zip(traced.output_names, results, strict=True)})
-        for name in traced.output_names:
-            if exact[name].is_floating_point():
-                for distances, got in zip(errors, found, strict=True):
-                    distances.append((got[name].double() - exact[name]).numpy())
-    return [_rms(distances) for distances in errors]
-
-
-Numerics = Iterator[tuple[str, Callable[[int], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]]]
-
-
-def _moved(model: nn.Module, seed: int) -> nn.Module:
-    """Return a copy whose weights are up to a thousandth larger: they round in another way, all else is as good."""
-    copied, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in copied.parameters():
-            weight.mul_(1 + 1e-3 * torch.rand(weight.shape, generator=generator))
-    return copied
-
-
-def _reference_models(*, moved: bool) -> Numerics:
-    def made(seed: int, model: nn.Module, example: Any) -> Any:
-        return _moved(model, seed) if moved else model, tuple(example.args), dict(example.kwargs or {})
-
-    for path in sorted((ROOT / "export").glob("*.toml")):
-        recipe = load_recipe(path)
-        model = load_trained(recipe)
-        example = recipe_example(recipe, model)
-        yield path.stem, lambda seed, m=model, e=example: made(seed, m, e)
-
-
-def _zoo() -> Numerics:
-    sys.path.insert(0, str(ROOT / "tests"))  # the networks are those of the tests
-    from zoo_networks import ZOO, shake
-
-    def made(seed: int, make: Callable[[], nn.Module], inputs: dict[str, Any]) -> Any:
-        torch.manual_seed(seed)
-        return shake(make()), (), inputs
-
-    for name, (make, inputs) in ZOO.items():
-        yield name, lambda seed, make=make, inputs=inputs: made(seed, make, inputs)
-
-
-def measure_numerics(seeds: int, *, zoo: bool, moved: bool, only: list[str]) -> None:
-    print(
-        f"{'model':20} {'eager RMS':>10} {'folded RMS':>11} {'folded/eager':>13} {'(range)':>14} {'folded/traced':>14}"
-        f" {'the same in onnxruntime':>24}"
-    )
-    for name, make in _zoo() if zoo else _reference_models(moved=moved):
-        if only and name not in only:
-            continue
-        rows = [_errors(*make(seed), seed) for seed in range(seeds)]
-        eager, folded = (statistics.median(row[index] for row in rows) for index in (0, 2))
-        ratios = sorted(row[2] / row[0] for row in rows)
-        beside, runtime = (
-            statistics.median(row[after] / row[before] for row in rows) for after, before in ((2, 1), (4, 3))
-        )
-        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        print(
-            f"{name:20} {eager:10.3g} {folded:11.3g} {statistics.median(ratios):13.2f} {spread:>14} {beside:14.2f}"
-            f" {runtime:24.2f}",
-            flush=True,
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["time", "growth", "memory", "numerics"])
+    parser.add_argument("what", nargs="*", default=["time", "growth", "memory"])
     parser.add_argument("--nodes", type=int, default=10_000, help="length of the longest chain")
     parser.add_argument("--repeat", type=int, default=3, help="repetitions of a timing")
-    parser.add_argument("--zoo", action="store_true", help="numerics of published architectures (extra: zoo)")
-    parser.add_argument("--only", nargs="*", default=[], help="names of the models for numerics; all by default")
-    parser.add_argument("--seeds", type=int, default=5, help="draws of inputs (and weights of the zoo) for numerics")
-    parser.add_argument(
-        "--moved", action="store_true", help="numerics with the reference models' weights moved by 1e-3"
-    )
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -373,7 +258,6 @@ def main() -> None:
         "time": lambda: measure_time(chosen.repeat),
         "growth": lambda: measure_growth(chosen.nodes),
         "memory": measure_memory,
-        "numerics": lambda: measure_numerics(chosen.seeds, zoo=chosen.zoo, moved=chosen.moved, only=chosen.only),
     }
     for what in chosen.what:
         print(f"\n{what}")

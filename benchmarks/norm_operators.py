@@ -66,7 +66,7 @@ def compare(
     print(f"{title}, {shape}")
     loaded = {name: session(shape, opset, body, constants) for name, (opset, body) in forms.items()}
     calls = {name: partial(running.run, None, {"x": x}) for name, (running, _) in loaded.items()}
-    timed = measure_latency(calls, rounds=rounds, block=3)
+    timed = measure_latency(calls, rounds=rounds, stretch=2e-3)
     first = next(iter(timed))
     for name, (running, verdict) in loaded.items():
         errors = [np.abs(running.run(None, {"x": data})[0] - exact(data)).max() for data in (x, lifted, same)]

@@ -41,7 +41,7 @@ from normdeploy.build import load_trained, recipe_example
 from normdeploy.recipe import load_recipe
 from normdeploy.runtime import Settings, measure_latency, this_machine, tune
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.latency import Latency
+from normdeploy.runtime.latency import PAUSE, STRETCH, Latency
 from normdeploy.runtime.machine import usable_cores
 from normdeploy.runtime.peers import ModuleContestant, plain_export
 from normdeploy.runtime.samples import make_samples
@@ -114,14 +114,14 @@ class Row:
 
 
 def compare(
-    makers: Mapping[str, Callable[[], Call]], seconds: float, *, block: int = 1, pause: float = 0.0
+    makers: Mapping[str, Callable[[], Call]], seconds: float, *, stretch: float = 0.0, pause: float = 0.0
 ) -> list[dict[str, Latency]]:
     """Time what the makers make, anew in each repeat and made in alternating order."""
     found = []
     for repeat in range(REPEATS):
         names = list(makers) if repeat % 2 == 0 else list(makers)[::-1]
         calls = {name: makers[name]() for name in names}
-        found.append(measure_latency(calls, seconds=seconds / REPEATS, block=block, pause=pause, seed=repeat))
+        found.append(measure_latency(calls, seconds=seconds / REPEATS, stretch=stretch, pause=pause, seed=repeat))
     return found
 
 
@@ -292,9 +292,8 @@ def tuned(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row
         except nd.NormdeployError as error:
             calls.pop("OpenVINO", None)
             print(f"tuned        OpenVINO left out: {error}", flush=True)
-        # pauses: the threads that one contender leaves spinning are asleep when the next begins; and blocks long enough
-        # for its own to be awake (with 5 calls each eager torch gained nothing from a second core)
-        found = compare(calls, 3 * seconds, block=30, pause=0.05)
+        # longer than the tuner's own stretches: eager torch needs some calls until it gains from a second core
+        found = compare(calls, 3 * seconds, stretch=2 * STRETCH, pause=2 * PAUSE)
         if "OpenVINO" in calls:
             yield row("tuned", f"{what} / OpenVINO's default", 1.0, found, "tuned", "OpenVINO")
         faster = min(
