@@ -94,14 +94,14 @@ class ResidualNet(nn.Module):
 
 
 class MixerNet(nn.Module):
-    """(N, 48, 192) -> (N, 100): four residual two-layer perceptrons, each behind the norm given."""
+    """(N, T, width) -> (N, 100): four residual two-layer perceptrons, each behind the norm given."""
 
-    def __init__(self, norm: type[nn.Module] = nn.LayerNorm) -> None:
+    def __init__(self, norm: type[nn.Module] = nn.LayerNorm, width: int = 192, hidden: int = 384) -> None:
         super().__init__()
-        self.norms = nn.ModuleList([norm(192) for _ in range(4)])
-        self.up = nn.ModuleList([nn.Linear(192, 384) for _ in range(4)])
-        self.down = nn.ModuleList([nn.Linear(384, 192) for _ in range(4)])
-        self.head = nn.Linear(192, 100)
+        self.norms = nn.ModuleList([norm(width) for _ in range(4)])
+        self.up = nn.ModuleList([nn.Linear(width, hidden) for _ in range(4)])
+        self.down = nn.ModuleList([nn.Linear(hidden, width) for _ in range(4)])
+        self.head = nn.Linear(width, 100)
 
     def forward(self, x: Tensor) -> Tensor:
         for norm, up, down in zip(self.norms, self.up, self.down, strict=True):

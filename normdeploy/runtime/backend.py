@@ -1,17 +1,23 @@
-"""Sessions of the two runtimes behind one small protocol: names, types and shapes in and out, and ``run``."""
+"""Sessions of the two runtimes behind one small protocol: names, types and shapes in and out, and ``run``.
+
+A session is made for any shapes, or for the fixed ones of its settings; :func:`open_backend` puts the two together.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 from normdeploy.errors import GraphError, MissingDependencyError, UsageError
+from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 from normdeploy.runtime.providers import openvino_device
 from normdeploy.runtime.settings import CPU, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 
@@ -68,6 +74,31 @@ def _spec(argument: Any) -> TensorSpec:
     return TensorSpec(argument.name, dtype, tuple(argument.shape))
 
 
+def file_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return inputs and outputs as the file declares them, without making a session.
+
+    Raises:
+        GraphError: a value that is no tensor of a known type and rank.
+    """
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return (
+        tuple(_declared(value) for value in graph.input if value.name not in weights),
+        tuple(_declared(value) for value in graph.output),
+    )
+
+
+def _declared(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    if not tensor.elem_type or not tensor.HasField("shape"):
+        raise GraphError(f"{value.name!r} has no declared type and rank; expected both: export it again")
+    sizes = (
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param if dim.HasField("dim_param") else None
+        for dim in tensor.shape.dim
+    )
+    return TensorSpec(value.name, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, tuple(sizes))
+
+
 def session_options(settings: Settings) -> ort.SessionOptions:
     """Return onnxruntime's session options for ``settings`` (all but the provider)."""
     options = ort.SessionOptions()
@@ -83,6 +114,16 @@ def session_options(settings: Settings) -> ort.SessionOptions:
     return options
 
 
+def plugin_options(settings: Settings) -> dict[str, str]:
+    """Return the OpenVINO plugin's options: it takes its number of threads from there, never from the session."""
+    options = dict(settings.options)
+    if settings.threads:
+        config = json.loads(options.get("load_config", "{}"))
+        config.setdefault("CPU", {}).setdefault("INFERENCE_NUM_THREADS", str(settings.threads))
+        options["load_config"] = json.dumps(config)
+    return options
+
+
 class OrtBackend:
     """An onnxruntime session.
 
@@ -93,6 +134,8 @@ class OrtBackend:
 
     def __init__(self, path: Path, settings: Settings) -> None:
         options = session_options(settings)
+        for word, size in _fixed_words(path, settings).items():
+            options.add_free_dimension_override_by_name(word, size)
         chosen: dict[str, Any] = {}
         if settings.provider == OPENVINO_PLUGIN:
             device = openvino_device()
@@ -101,7 +144,7 @@ class OrtBackend:
                     f"provider {settings.provider!r} offers no device on this processor; "
                     f"expected a usable provider: load without a plan, or with provider {CPU!r}"
                 )
-            options.add_provider_for_devices([device], dict(settings.options))
+            options.add_provider_for_devices([device], plugin_options(settings))
         else:
             if settings.provider not in ort.get_available_providers():
                 raise UsageError(
@@ -136,6 +179,19 @@ class OrtBackend:
         return list(self._session.run(self._names, dict(feeds)))
 
 
+def _fixed_words(path: Path, settings: Settings) -> dict[str, int]:
+    """Return the sizes of named dimensions that the settings fix; one without a name stays dynamic."""
+    if not settings.fixed_shapes:
+        return {}
+    words = {spec.name: spec.shape for spec in file_specs(path)[0]}
+    return {
+        word: size
+        for name, shape in settings.fixed_shapes
+        for word, size in zip(words.get(name, ()), shape, strict=False)
+        if isinstance(word, str)
+    }
+
+
 class OpenVinoBackend:
     """A model compiled by OpenVINO's own runtime, with one inference request per thread.
 
@@ -158,7 +214,13 @@ class OpenVinoBackend:
         if settings.threads:
             config["INFERENCE_NUM_THREADS"] = settings.threads
         try:
-            self._model = openvino.Core().compile_model(str(path), "CPU", config)
+            core = openvino.Core()
+            if settings.fixed_shapes:
+                model = core.read_model(str(path))
+                model.reshape({name: list(shape) for name, shape in settings.fixed_shapes})
+                self._model = core.compile_model(model, "CPU", config)
+            else:
+                self._model = core.compile_model(str(path), "CPU", config)
         except RuntimeError as error:
             raise GraphError(
                 f"OpenVINO cannot compile {path}: {error}; expected a model it supports: use provider {CPU!r}"
@@ -210,6 +272,15 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
     file = Path(path)
     if not file.is_file():
         raise GraphError(f"{file} does not exist; expected an ONNX file: check the path")
-    if settings.provider == OPENVINO_RUNTIME:
-        return OpenVinoBackend(file, settings)
-    return OrtBackend(file, settings)
+    if not settings.fixed_shapes:
+        return _session(file, settings)
+    return FixedShapesBackend(
+        (*file_specs(file), settings.provider),
+        dict(settings.fixed_shapes),
+        fixed=lambda: _session(file, settings),
+        free=lambda: _session(file, replace(settings, fixed_shapes=())),
+    )
+
+
+def _session(file: Path, settings: Settings) -> Backend:
+    return OpenVinoBackend(file, settings) if settings.provider == OPENVINO_RUNTIME else OrtBackend(file, settings)

@@ -89,6 +89,26 @@ def check_feeds(specs: tuple[TensorSpec, ...], inputs: Mapping[str, Any]) -> dic
     return feeds
 
 
+def fill_up(array: Array, rows: int) -> Array:
+    """Return ``array`` with copies of its last row behind it, so that it has at least ``rows``."""
+    missing = rows - len(array)
+    return array if missing <= 0 else np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
+
+
+Signature = dict[str, tuple[Any, tuple[int, ...]]]
+"""Input name to dtype and shape."""
+
+
+def _signature(named: Mapping[str, Any]) -> Signature | None:
+    """Return what the checks depend on; None where a value is no plain array."""
+    found: Signature = {}
+    for name, value in named.items():
+        if type(value) is not np.ndarray:
+            return None
+        found[name] = value.dtype, value.shape
+    return found
+
+
 class Predictor:
     """An exported model as a function of arrays.
 
@@ -112,6 +132,7 @@ class Predictor:
         self.digest = model_digest(self.path)
         self._lock = threading.Lock()
         self._backend: Backend | None = None
+        self._passed: Signature | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "origin": self.origin, "settings": self.settings, "digest": self.digest}
@@ -120,6 +141,7 @@ class Predictor:
         self.__dict__.update(state)
         self._lock = threading.Lock()
         self._backend = None
+        self._passed = None
 
     def with_settings(self, settings: Settings) -> Predictor:
         """Return a Predictor of the same file under other settings."""
@@ -136,6 +158,9 @@ class Predictor:
             GraphError: the file is gone, is not the file this Predictor was made for (it may have travelled to a
                 machine that holds another one at that path), or cannot be loaded.
         """
+        backend = self._backend  # once it is there no call has to wait for another's turn
+        if backend is not None:
+            return backend
         with self._lock:
             if self._backend is None:
                 if self.path.is_file() and (digest := model_digest(self.path)) != self.digest:
@@ -179,7 +204,20 @@ class Predictor:
         Raises:
             InputError: a wrong name, dtype or shape, or values the graph refuses at run time.
         """
-        return self._shape_result(inputs, self._run(check_feeds(self.backend.inputs, self._named(inputs))))
+        return self._shape_result(inputs, self._run(self._checked(self._named(inputs))))
+
+    def _checked(self, named: Mapping[str, Any]) -> dict[str, Array]:
+        """Return checked arrays; arrays of the names, types and shapes that passed last time pass again.
+
+        On a network of 50 microseconds the checks take a quarter of a call's time.
+        """
+        signature = _signature(named)
+        if signature is not None and signature == self._passed:
+            return dict(named)
+        feeds = check_feeds(self.backend.inputs, named)
+        if signature is not None:
+            self._passed = signature
+        return feeds
 
     def _run(self, feeds: dict[str, Array]) -> dict[str, Array]:
         backend = self.backend
@@ -238,10 +276,7 @@ class Predictor:
     def _exact(self, chunk: dict[str, Any], fill_to: int) -> dict[str, Array]:
         count = next(iter(chunk.values())).shape[0]
         if fill_to > count:
-            chunk = {
-                name: np.concatenate([np.asarray(array), np.repeat(np.asarray(array)[-1:], fill_to - count, axis=0)])
-                for name, array in chunk.items()
-            }
+            chunk = {name: fill_up(np.asarray(array), fill_to) for name, array in chunk.items()}
         results = self._run(check_feeds(self.backend.inputs, chunk))
         for name, value in results.items():
             if value.ndim == 0 or value.shape[0] != max(count, fill_to):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,7 @@ CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OPENVINO_PLUGIN = "OpenVINOExecutionProvider"
 OPENVINO_RUNTIME = "OpenVINO"  # OpenVINO's own Python runtime, not an onnxruntime provider
+_PLAIN = {OPENVINO_PLUGIN: "OpenVINO plugin"}  # without its suffix it would be called like the runtime
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Settings:
             sleep.
         optimization: onnxruntime's graph optimization level.
         disabled_optimizers: names of onnxruntime graph transformers to leave out.
+        fixed_shapes: (input name, shape) pairs for which a session of its own is made, whose shapes are all static;
+            calls of other shapes run in another one. Empty: one session for all shapes.
 
     Raises:
         UsageError: a value outside its range.
@@ -46,15 +50,19 @@ class Settings:
     spinning: Spinning = "run"
     optimization: Optimization = "all"
     disabled_optimizers: tuple[str, ...] = field(default=())
+    fixed_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads < 0:
             raise UsageError(f"threads={self.threads}; expected 0 (let the runtime choose) or a positive count")
         if self.optimization not in OPTIMIZATIONS:
             raise UsageError(f"optimization={self.optimization!r}; expected one of {', '.join(OPTIMIZATIONS)}")
-
         if self.spinning not in SPINNING:
             raise UsageError(f"spinning={self.spinning!r}; expected one of {', '.join(SPINNING)}")
+        if any(size < 1 for _, shape in self.fixed_shapes for size in shape):
+            raise UsageError(
+                f"fixed_shapes={dict(self.fixed_shapes)}; expected sizes of at least 1: write the call's shapes"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dict; ``from_dict`` inverts it."""
@@ -66,6 +74,7 @@ class Settings:
             "spinning": self.spinning,
             "optimization": self.optimization,
             "disabled_optimizers": list(self.disabled_optimizers),
+            "fixed_shapes": {name: list(shape) for name, shape in self.fixed_shapes},
         }
 
     @classmethod
@@ -83,17 +92,30 @@ class Settings:
             given["options"] = tuple(sorted((str(key), str(value)) for key, value in given["options"].items()))
         if "disabled_optimizers" in given:
             given["disabled_optimizers"] = tuple(given["disabled_optimizers"])
+        if "fixed_shapes" in given:
+            shapes = sorted(given["fixed_shapes"].items())
+            given["fixed_shapes"] = tuple((str(name), tuple(int(size) for size in shape)) for name, shape in shapes)
         return cls(**given)
 
     def describe(self) -> str:
         """Return the settings in a few words for one line of a table."""
         threads = "1 thread" if self.threads == 1 else f"{self.threads or 'auto'} threads"
-        parts = [self.provider.removesuffix("ExecutionProvider"), threads]
+        parts = [_PLAIN.get(self.provider, self.provider.removesuffix("ExecutionProvider")), threads]
         if self.spinning != "run":
             parts.append(f"spinning {self.spinning}")
         if self.parallel:
             parts.append("parallel branches")
         if self.optimization != "all":
             parts.append(f"optimization {self.optimization}")
-        parts += [f"{key}={value}" for key, value in self.options]
+        parts += [f"{key}={value}" for key, value in _flat(self.options)]
+        parts += [f"made for {name} {list(shape)}" for name, shape in self.fixed_shapes]
         return ", ".join(parts)
+
+
+def _flat(options: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
+    """Yield options; of the OpenVINO plugin's ``load_config``, JSON by device, what it holds for the CPU."""
+    for key, value in options:
+        if key == "load_config":
+            yield from json.loads(value).get("CPU", {}).items()
+        else:
+            yield key, value

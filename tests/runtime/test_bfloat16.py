@@ -8,7 +8,7 @@ import pytest
 from normdeploy.runtime import Settings, this_machine, tune
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.providers import float32_options
-from normdeploy.runtime.settings import OPENVINO_RUNTIME
+from normdeploy.runtime.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime.tuning import search
 from normdeploy.runtime.tuning.budget import parse_budget
 from normdeploy.runtime.tuning.judge import Judge
@@ -24,21 +24,30 @@ def _rows(count: int) -> np.ndarray:
     return np.random.default_rng(2).normal(size=(count, 3, 16, 16)).astype(np.float32)
 
 
-def test_the_default_is_found_to_be_bfloat16_and_float32_where_it_is_told(convnet):
+REASONS = {provider.name: provider.reason for provider in search.find_providers() if not provider.usable}
+PROVIDERS = [
+    pytest.param(name, marks=pytest.mark.skipif(name in REASONS, reason=REASONS.get(name, "")))
+    for name in (OPENVINO_RUNTIME, OPENVINO_PLUGIN)
+]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_the_default_is_found_to_be_bfloat16_and_float32_where_it_is_told(convnet, provider):
     judge = Judge(convnet, parse_budget("exact"), {"x": _rows(16)})
-    silent = judge.judge(open_backend(convnet, Settings(OPENVINO_RUNTIME)).run, "float32")
+    silent = judge.judge(open_backend(convnet, Settings(provider)).run, "float32")
     assert not silent.accepted
     assert silent.precision in ("about 7 bits", "about 8 bits", "about 9 bits")
     assert "bfloat16 has 8" in silent.reason
     assert silent.loss["rounding"] > 100
-    told = Settings(OPENVINO_RUNTIME, options=float32_options(OPENVINO_RUNTIME))
+    told = Settings(provider, options=float32_options(provider))
     exact = judge.judge(open_backend(convnet, told).run, "float32")
     assert exact.accepted, exact.reason
     assert exact.precision == "float32"
 
 
-def test_within_a_lossy_budget_it_is_tried_as_what_it_is(convnet, monkeypatch):
-    wanted = [entry for entry in search.find_providers() if entry.name in ("CPUExecutionProvider", OPENVINO_RUNTIME)]
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_within_a_lossy_budget_it_is_tried_as_what_it_is(convnet, provider, monkeypatch):
+    wanted = [entry for entry in search.find_providers() if entry.name in ("CPUExecutionProvider", provider)]
     monkeypatch.setattr(search, "find_providers", lambda: wanted)
     plan = tune(convnet, data=_rows(64), budget="rel=3%", seconds=1.0)
     reduced = [trial for trial in plan.trials if trial.name.startswith("bfloat16: OpenVINO")]
@@ -47,6 +56,12 @@ def test_within_a_lossy_budget_it_is_tried_as_what_it_is(convnet, monkeypatch):
         assert trial.status in ("accepted", "chosen")
         assert trial.precision == "bfloat16"
         assert 2**-11 < trial.loss["rel"] < 0.03  # bfloat16 rounds by up to 2^-9 per operation
+    fixed = [trial for trial in plan.trials if trial.settings and trial.settings.fixed_shapes]
+    assert fixed
+    assert all(trial.settings.fixed_shapes == (("x", (8, 3, 16, 16)),) for trial in fixed)
+    assert all(trial.loss and trial.latency for trial in fixed)
+    names = [trial.name for trial in plan.trials]
+    assert len(names) == len(set(names))
     told = [trial for trial in plan.trials if trial.name.startswith("float32: OpenVINO")]
     assert told
     assert all(trial.precision == "float32" and trial.loss["rounding"] <= 1 for trial in told)

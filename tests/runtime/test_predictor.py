@@ -305,3 +305,17 @@ def test_changed_file_no_longer_matches_its_certificate(linear):
     onnx.save(model, path)
     with pytest.warns(CertificateWarning, match="changed after the verification"):
         load(path)
+
+
+def test_what_passed_once_does_not_let_others_pass(linear):
+    path, weight, bias = linear
+    predictor = load(path)
+    x = np.random.default_rng(5).normal(size=(4, 3)).astype(np.float32)
+    for _ in range(2):
+        np.testing.assert_allclose(predictor(x), x.astype(np.float64) @ weight + bias, rtol=1e-5, atol=1e-6)
+    for wrong in (x.astype(np.float64), x[:, :2], x[0], {"z": x}, {"x": x, "y": x}, {}):
+        with pytest.raises(InputError):
+            predictor(wrong)
+        np.testing.assert_allclose(predictor(x), x.astype(np.float64) @ weight + bias, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(predictor(x.tolist()), predictor(x), rtol=1e-6)
+    np.testing.assert_allclose(predictor({"x": x[::2]})["y"], predictor(x)[::2], rtol=1e-6)

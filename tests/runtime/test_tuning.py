@@ -248,9 +248,11 @@ def test_all_providers_that_are_there(convnet):
     skipped = {trial.name: trial.reason for trial in plan.trials if trial.status == "skipped"}
     for provider in search.find_providers():
         if provider.usable:
-            assert any(provider.name.removesuffix("ExecutionProvider") in trial.name for trial in plan.trials)
+            assert any(trial.settings and trial.settings.provider == provider.name for trial in plan.trials)
         else:
             assert skipped[provider.name] == provider.reason
+    names = [trial.name for trial in plan.trials]
+    assert len(names) == len(set(names))
 
 
 def _elsewhere(plan: Plan) -> None:

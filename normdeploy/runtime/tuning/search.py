@@ -28,20 +28,30 @@ from normdeploy.runtime.machine import this_machine, usable_cores
 from normdeploy.runtime.plan import Plan, Trial, model_digest, plan_path
 from normdeploy.runtime.providers import default_settings, find_providers, float32_options
 from normdeploy.runtime.samples import check_rows, fixed_batch, make_samples, read_arrays, tile_samples
-from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_RUNTIME, TENSORRT, Settings
+from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
 from normdeploy.runtime.tuning import candidates
 from normdeploy.runtime.tuning.budget import Budget, parse_budget
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate, named
 from normdeploy.runtime.tuning.entries import HOPELESS, Entry
 from normdeploy.runtime.tuning.final import compare_finalists
+from normdeploy.runtime.tuning.fixed import InFixedBatches, with_fixed_shapes
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Judge, Outcome
 from normdeploy.runtime.tuning.lower import write_float16
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
 from normdeploy.verify.optimizers import guilty_optimizers
 
-_SHARES = {"levels": 0.25, "threading": 0.15, "providers": 0.15, "precisions": 0.15, "mixed": 0.1, "final": 0.2}
+_SHARES = {
+    "levels": 0.2,
+    "threading": 0.1,
+    "providers": 0.15,
+    "precisions": 0.15,
+    "mixed": 0.1,
+    "shapes": 0.1,
+    "final": 0.2,
+}
 _GLANCE = 3
+_FIXED = 4  # of the ways that gain by it, the fastest: tried with sessions for the timed shapes
 _RANKING_SECONDS = 45.0
 _WORTH = 0.95  # of the best accepted time: what int8 must be able to reach for a search which operators to keep
 
@@ -135,7 +145,7 @@ class _Search:
         self.model, self.budget, self.seconds, self.seed = model, budget, seconds, seed
         self.deadline, self.tell, self.workspace = deadline, tell, workspace
         self.base = Candidate(UNTUNED, "float32", model, default_settings())
-        specs = open_backend(model, self.base.settings).inputs
+        self.specs = specs = open_backend(model, self.base.settings).inputs
         rows = None if data is None else check_rows(specs, data)
         fixed = fixed_batch(specs)
         if rows is None:
@@ -165,6 +175,8 @@ class _Search:
         self._round("providers", self._float32(candidates.other_providers(best, cores, find_providers())))
         self._round("precisions", list(self._precisions(self._best().settings)))
         self._mixed()
+        accepted = [entry.candidate for entry in self._accepted()]
+        self._round("shapes", list(with_fixed_shapes(accepted, self.specs, self.feeds))[:_FIXED])
         return self._final()
 
     def _float32(self, settings: Iterator[Settings] | Iterator[Settings | Trial]) -> list[Candidate]:
@@ -227,9 +239,11 @@ class _Search:
         counts = sorted({1, usable_cores()})
         for threads in counts:
             yield named(replace(fast, threads=threads, optimization="all"), file, name, "int8")
-        if openvino and any(entry.usable for entry in find_providers() if entry.name == OPENVINO_RUNTIME):
-            for threads in counts:
-                yield named(Settings(OPENVINO_RUNTIME, threads=threads), file, name, "int8")
+        usable = {provider.name for provider in find_providers() if provider.usable}
+        for provider in (OPENVINO_RUNTIME, OPENVINO_PLUGIN) if openvino else ():
+            if provider in usable:
+                for threads in counts:
+                    yield named(Settings(provider, threads=threads), file, name, "int8")
 
     def _mixed(self) -> None:
         """Where int8 would be the fastest but loses too much, keep the operators in float32 that lose most.
@@ -365,7 +379,14 @@ class _Search:
                 plain = open_backend(candidate.file, Settings(optimization="disable"))
                 self._conversions[candidate.file] = self.judge.loss(plain.run)
             conversion = self._conversions[candidate.file]
-        return self.judge.judge(backend.run, candidate.precision, conversion=conversion)
+        if not candidate.settings.fixed_shapes:
+            return self.judge.judge(backend.run, candidate.precision, conversion=conversion)
+        fixed = InFixedBatches(backend, dict(candidate.settings.fixed_shapes))
+        outcome = self.judge.judge(fixed.run, candidate.precision, conversion=conversion)
+        if outcome.accepted and not fixed.fitting:
+            reason = "not judged: no input of the verifier has its shapes; give rows of the timed shapes as data"
+            return replace(outcome, accepted=False, reason=reason)
+        return outcome
 
     def _accepted(self) -> list[Entry]:
         return sorted((entry for entry in self.entries if entry.accepted), key=lambda entry: entry.relative)
