@@ -48,8 +48,31 @@ def strip_traces(model: ir.Model) -> None:
         node.doc_string = None
 
 
+def bare_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return the model without the types and shapes of values inside it, which every reader infers for itself.
+
+    With them onnxruntime's CPU provider computes a sum and the LayerNormalization behind it as one operator, slower
+    than the two, and a Softmax in place, slower than beside; and it plans twice the memory for a transformer
+    (``python benchmarks/inner_shapes.py``).
+    """
+    proto = ir.to_proto(model)
+    strip_inner_shapes(proto)
+    return proto
+
+
+def strip_inner_shapes(proto: onnx.ModelProto) -> None:
+    """Remove types and shapes of values inside the graph and the bodies in it; inputs and outputs keep theirs."""
+    graphs = [proto.graph]
+    while graphs:
+        graph = graphs.pop()
+        del graph.value_info[:]
+        graphs += [body for node in graph.node for at in node.attribute for body in (at.g, *at.graphs) if body.node]
+
+
 def save_graph(model: ir.Model, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write ``model`` as one file, with its weights beside it above 2 GB; check it with onnx.checker.
+
+    Shapes of values inside the graph are left out: see :func:`bare_proto`.
 
     Args:
         model: the graph; stack traces are removed from it.
@@ -64,7 +87,7 @@ def save_graph(model: ir.Model, path: str | os.PathLike[str], *, overwrite: bool
     strip_traces(model)
     if weight_bytes(model) > ONE_FILE_LIMIT:
         return _save_external(model, target, overwrite=overwrite)
-    proto = ir.to_proto(model)
+    proto = bare_proto(model)
     check_proto(proto)
     with written_whole(target, overwrite=overwrite) as temporary:
         temporary.write_bytes(proto.SerializeToString())
@@ -76,7 +99,7 @@ def _save_external(model: ir.Model, target: Path, *, overwrite: bool) -> Path:
     with written_whole(data, overwrite=overwrite) as weights, written_whole(target, overwrite=overwrite) as temporary:
         weights.unlink()
         external = ir.external_data.unload_from_model(model, target.parent, weights.name)
-        proto = ir.to_proto(external)
+        proto = bare_proto(external)
         for initializer in proto.graph.initializer:
             for entry in initializer.external_data:
                 if entry.key == "location":

@@ -51,6 +51,33 @@ def test_weights_above_the_limit_go_to_a_file_beside(tmp_path, monkeypatch):
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(loaded.graph.initializer[0]), big.numpy())
 
 
+INNER = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[N, 4] x, bool c) => (float[N, 4] y) <float[N, 4] a> {
+    a = Relu(x)
+    y = If (c) <
+        then_branch = t () => (float[N, 4] r) <float[N, 4] b> { b = Neg(a) r = Abs(b) },
+        else_branch = e () => (float[N, 4] s) { s = Identity(a) }
+    >
+}"""
+
+
+@pytest.mark.parametrize("limit", [files.ONE_FILE_LIMIT, -1])
+def test_shapes_of_values_inside_are_left_out(tmp_path, limit, monkeypatch):
+    monkeypatch.setattr(files, "ONE_FILE_LIMIT", limit)
+    model = ir.from_onnx_text(INNER)
+    before = ir.to_proto(model).graph
+    bodies = {attribute.name: attribute.g for attribute in before.node[-1].attribute}
+    assert [value.name for value in before.value_info] == ["a"]
+    assert [value.name for value in bodies["then_branch"].value_info] == ["b"]
+    save_graph(model, tmp_path / "a.onnx")
+    after = onnx.load(tmp_path / "a.onnx").graph
+    bodies = {attribute.name: attribute.g for attribute in after.node[-1].attribute}
+    assert not after.value_info
+    assert not bodies["then_branch"].value_info
+    assert list(after.input) == list(before.input)
+    assert list(after.output) == list(before.output)
+
+
 @pytest.mark.parametrize("content", [None, b"not protobuf at all", b""])
 def test_an_unreadable_file_is_one_clear_error(tmp_path, content):
     path = tmp_path / "a.onnx"

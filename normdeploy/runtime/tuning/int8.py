@@ -17,6 +17,7 @@ from typing import Any
 
 import onnx
 
+from normdeploy.graph.files import strip_inner_shapes
 from normdeploy.runtime.backend import Array
 from normdeploy.runtime.machine import Machine
 from normdeploy.runtime.tuning.bias import join_biases
@@ -150,6 +151,7 @@ class Quantizer:
                 {} if recipe.every_operator else {"OpTypesToExcludeOutputQuantization": list(_FLOAT_OUTPUTS)},
             )
             quantizer.quantize_model()
+            strip_inner_shapes(quantizer.model.model)
             quantizer.model.save_model_to_file(str(target))
         return changed
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.files import strip_inner_shapes
 
 
 def inline(path: Path) -> onnx.ModelProto:
@@ -42,11 +43,21 @@ def quiet() -> Iterator[None]:
 def write_float16(path: Path, target: Path) -> None:
     """Write a variant that computes in float16, with the inputs and outputs of the original.
 
+    A LayerNormalization whose mean or inverse deviation is read stays in float32: these come out in float32 whatever
+    its input, and the converter takes them for float16.
+
     Raises:
         GraphError: the conversion makes no valid graph.
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
+    model = inline(path)
+    stay = []
+    for index, node in enumerate(model.graph.node):
+        if node.op_type == "LayerNormalization" and any(node.output[1:]):
+            node.name = node.name or f"{node.op_type}_{index}"
+            stay.append(node.name)
     with quiet():
-        converted = convert_float_to_float16(inline(path), keep_io_types=True)
+        converted = convert_float_to_float16(model, keep_io_types=True, node_block_list=stay)
+    strip_inner_shapes(converted)
     onnx.save(converted, target)
