@@ -209,7 +209,7 @@ class Predictor:
     def _checked(self, named: Mapping[str, Any]) -> dict[str, Array]:
         """Return checked arrays; arrays of the names, types and shapes that passed last time pass again.
 
-        On a network of 50 microseconds the checks take a quarter of a call's time.
+        On a network of 70 microseconds and two threads the checks took 6.
         """
         signature = _signature(named)
         if signature is not None and signature == self._passed:

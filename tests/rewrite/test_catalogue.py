@@ -158,7 +158,7 @@ CROSSING = {
         ("Concat", "Split", "Slice", "Gather"),
     ),
     "Add (residual)": Row(
-        ("cross_add", "cross_mul", "search", "absorb_affine"),
+        ("cross_add", "cross_mul", "backward", "forward", "absorb_affine"),
         (
             f"{POINTWISE}::test_residual_sums",
             f"{POINTWISE}::test_a_value_that_all_its_readers_want_mapped",

@@ -25,6 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.absorb_quantized import behind_convolution, is_quantized
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
@@ -42,9 +43,10 @@ from normdeploy.rewrite.affine.constant import (
     storable,
     string,
 )
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 from normdeploy.rewrite.affine.weight import (
     bias_refused,
     computed,

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from normdeploy.rewrite.affine.absorb_conv import behind, behind_refused, in_front, in_front_refused
 from normdeploy.rewrite.affine.absorb_quantized import behind_convolution, is_quantized
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
@@ -28,9 +29,10 @@ from normdeploy.rewrite.affine.constant import (
     required,
     shape_of,
 )
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 from normdeploy.rewrite.affine.weight import shape_of_weight, values_of
 
 

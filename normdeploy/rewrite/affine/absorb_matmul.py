@@ -25,6 +25,7 @@ import onnx_ir as ir
 
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.axes import Dims, dims_of, restrict, widen
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import (
     array_of,
     copy_cost,
@@ -34,9 +35,10 @@ from normdeploy.rewrite.affine.constant import (
     shape_of,
     storable,
 )
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array, varying
+from normdeploy.rewrite.affine.naming import describe, readers
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, describe, readers
 from normdeploy.rewrite.affine.weight import is_fixed, overflows, shape_of_weight, sum_over, take, unscaled, values_of
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import (
     array_of,
     copy_cost,
@@ -33,9 +34,10 @@ from normdeploy.rewrite.affine.constant import (
     required,
     shape_of,
 )
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 

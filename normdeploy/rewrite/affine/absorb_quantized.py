@@ -22,6 +22,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import constant64, constant_tensor
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
@@ -35,8 +36,8 @@ from normdeploy.rewrite.affine.constant import (
     storable,
 )
 from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, describe
 
 OP_TYPE = "DequantizeLinear"
 

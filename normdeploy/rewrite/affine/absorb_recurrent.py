@@ -20,9 +20,10 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.constant import along, array_of, copy_cost, derive, optional, required, storable
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Forward, describe
 from normdeploy.rewrite.affine.weight import (
     bias_refused,
     computed,

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import storable
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
-from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward
+from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
 from normdeploy.rewrite.affine.table import TABLE
 
 LARGEST = 2.0
@@ -54,13 +55,34 @@ def both_ways(graph: ir.Graph, node: ir.Node, mapping: AffineMap, limit: float) 
     shift = _shift_in_front(mapping)
     if shift is None or mapping.no_scale or not storable(result.dtype, shift.shift):
         return None
-    behind = Backward(TABLE, graph, offset=True).plan(source, shift, node)
+    behind = Backward(TABLE, graph, offset=carry_offset).plan(source, shift, node)
     if isinstance(behind, Refusal):
         return None
     ahead = Forward(TABLE, graph, visited={node, *behind.old}).plan(result, mapping.without_shift())
     if isinstance(ahead, Refusal) or any(taker.op_type in _ACTIVATIONS for taker in ahead.old):
         return None
     return BothWays(behind, ahead) if behind.cost + ahead.cost < limit else None
+
+
+def carry_offset(search: Backward, value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
+    """Plan that the producer of a shared value takes a shift, and its other readers the opposite one."""
+    found = search.enter(value, mapping)
+    if isinstance(found, Refusal):
+        return found
+    others = Forward(search.table, search.graph, visited={*search.entered, *found.old, reader})
+    rest = others.plan(value, mapping.with_shift(-mapping.shift), but=reader)
+    if isinstance(rest, Refusal):
+        return rest
+    search.entered.update(rest.old)
+    producer, onward = found, rest
+    taker = producer.into or producer.old[:1]  # a constant that takes it has no name: the sum that reads it has
+
+    def build(region: Region) -> ir.Value:
+        shifted = producer.build(region)
+        onward.build(region, shifted)
+        return shifted
+
+    return BackwardPlan(build, (*producer.old, *onward.old), (*taker, *onward.into), producer.cost + onward.cost)
 
 
 def _shift_in_front(mapping: AffineMap) -> AffineMap | None:

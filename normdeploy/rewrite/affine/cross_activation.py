@@ -12,11 +12,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import derive, is_constant, optional, required
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
 def _homogeneous(node: ir.Node, mapping: AffineMap, between: str) -> Refusal | None:

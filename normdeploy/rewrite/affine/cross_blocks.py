@@ -16,11 +16,13 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import integer, required, string
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 _Move = Callable[[ir.Node, AffineMap], AffineMap | Refusal]
 

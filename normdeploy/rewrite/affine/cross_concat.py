@@ -16,11 +16,13 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import integer, required
 from normdeploy.rewrite.affine.cross import pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array, identity
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, joined
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
 def _sizes(node: ir.Node, axis: int) -> list[int] | None:

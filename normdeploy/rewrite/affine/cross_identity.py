@@ -14,11 +14,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 _MANTISSA_EXPONENT = {
     ir.DataType.BFLOAT16: (8, 8),

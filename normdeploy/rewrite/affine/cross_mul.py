@@ -15,11 +15,13 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.axes import dims_of, restrict, widen
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import is_constant, required
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:

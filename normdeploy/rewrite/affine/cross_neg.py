@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward
 
 
 def backward(node: ir.Node, index: int, mapping: AffineMap, search: Backward) -> BackwardPlan | Refusal:

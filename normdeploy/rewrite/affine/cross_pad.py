@@ -15,11 +15,13 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import optional, required, storable, string
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
 def _padded_axes(node: ir.Node, rank: int) -> set[int] | None:

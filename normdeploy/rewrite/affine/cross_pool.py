@@ -21,11 +21,13 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of, same_size
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import integer, ints, optional, required, string
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 _MAXIMA = frozenset({"MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"})
 

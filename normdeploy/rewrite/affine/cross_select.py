@@ -21,11 +21,13 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import integer, optional, required
 from normdeploy.rewrite.affine.cross import pass_back
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.rewrite.affine.naming import describe, readers
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, describe, readers
 
 
 @dataclass(frozen=True)

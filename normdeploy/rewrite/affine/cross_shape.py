@@ -22,11 +22,13 @@ import onnx_ir as ir
 from normdeploy.graph import constant64
 from normdeploy.rewrite.affine import axes
 from normdeploy.rewrite.affine.axes import Dims, dims_of, restrict, widen
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import ints, optional, required
 from normdeploy.rewrite.affine.cross import pass_back, pass_on
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array, compress
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 _Follow = Callable[[Array], Array | None]
 

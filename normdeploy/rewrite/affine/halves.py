@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import storable
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, identity
 from normdeploy.rewrite.affine.offset import is_centred, too_far
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward
 from normdeploy.rewrite.affine.table import TABLE
 
 

@@ -17,9 +17,12 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.both_ways import BothWays, both_ways
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.halves import Half, best_half
 from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.naming import readers
 from normdeploy.rewrite.affine.node import (
     adopt_origins,
     affine_map,
@@ -33,7 +36,6 @@ from normdeploy.rewrite.affine.node import (
 )
 from normdeploy.rewrite.affine.offset import too_far
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal, Region
-from normdeploy.rewrite.affine.search import Backward, Forward, readers
 from normdeploy.rewrite.affine.table import TABLE
 from normdeploy.rewrite.context import RewriteContext
 

@@ -21,9 +21,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.map import Array
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import affine_map, is_affine, origins_of, written_of
 from normdeploy.rewrite.affine.plan import ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import describe
 
 OFFSET = "offset"
 LARGEST = 3.0

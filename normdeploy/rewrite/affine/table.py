@@ -34,9 +34,10 @@ from normdeploy.rewrite.affine import (
     cross_select,
     cross_shape,
 )
+from normdeploy.rewrite.affine.backward import Backward
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.plan import BackwardPlan, ForwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward
 
 BackwardRule = Callable[[ir.Node, int, AffineMap, Backward], BackwardPlan | Refusal]
 """(operator, which of its outputs, the map behind that output, the search) -> plan or refusal."""

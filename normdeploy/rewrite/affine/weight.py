@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, evaluate_region
 from normdeploy.rewrite.affine.absorb_quantized import is_quantized
+from normdeploy.rewrite.affine.backward import Backward
 from normdeploy.rewrite.affine.constant import (
     array_of,
     contracted,
@@ -34,9 +35,10 @@ from normdeploy.rewrite.affine.constant import (
     scaled,
     shape_of,
 )
+from normdeploy.rewrite.affine.forward import Forward
 from normdeploy.rewrite.affine.map import AffineMap, Array, varying
+from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal
-from normdeploy.rewrite.affine.search import Backward, Forward, describe
 
 
 def overflows(node: ir.Node, dtype: ir.DataType | None) -> Refusal:

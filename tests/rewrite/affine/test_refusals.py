@@ -269,47 +269,47 @@ SEARCHING = {
             g.batch_norm(mul(g, g.op("Sub", images(g), np.full((3, 1), 100.0)), 3, 1), 3, np.random.default_rng(0)),
         )
     ),
-    "search._demand: the readers of '{}' in front of it want different maps": Case(
+    "backward._demand: the readers of '{}' in front of it want different maps": Case(
         lambda g: (
             lambda y: mul(g, g.op("Concat", g.op("LeakyRelu", y), g.op("Identity", g.op("Relu", y)), axis=1), 6, 1)
         )(conv(g, images(g))),
         shown=False,
     ),
-    "search._demand: {} reads '{}' twice": Case(
+    "backward._demand: {} reads '{}' twice": Case(
         lambda g: (lambda y: mul(g, g.op("Add", g.op("Add", y, y), g.op("Relu", y)), 3, 1))(conv(g, images(g))),
         shown=False,
     ),
-    "search.plan: '{}' in front of it is read by others too": Case(
+    "backward.plan: '{}' in front of it is read by others too": Case(
         lambda g: (lambda y: (mul(g, g.op("Add", g.op("Relu", y), y), 3, 1), g.op("Sigmoid", y)))(conv(g, images(g))),
         shown=False,
     ),
-    "search._reader: more than {} operators stand between it and the linear operators behind it": Case(
+    "forward._reader: more than {} operators stand between it and the linear operators behind it": Case(
         lambda g: end(g, chain(g, mul(g, x(g, "N", 3, 3), 3, 1)))
     ),
-    "search._reader: {} behind it is reached on two ways": Case(
+    "forward._reader: {} behind it is reached on two ways": Case(
         lambda g: (lambda v: g.op("MatMul", g.op("MatMul", v, turned(g, v)), some(5, 2)))(mul(g, x(g, "N", 5, 4)))
     ),
-    "search._reader: {} reads it inside a control-flow body": Case(BODY.format(outside="Mul(x, a)", inside="Relu(v)")),
-    "search._reader: {} stands {}": Case(lambda g: end(g, g.op("Sigmoid", mul(g, images(g), 3, 1)))),
-    "search.blocked: the result of {} in front of it is also read by {} ({}{})": Case(
+    "forward._reader: {} reads it inside a control-flow body": Case(BODY.format(outside="Mul(x, a)", inside="Relu(v)")),
+    "forward._reader: {} stands {}": Case(lambda g: end(g, g.op("Sigmoid", mul(g, images(g), 3, 1)))),
+    "backward.blocked: the result of {} in front of it is also read by {} ({}{})": Case(
         lambda g: (lambda y: (mul(g, y, 3, 1), g.op("Relu", y)))(conv(g, images(g)))
     ),
-    "search.blocked: {} reads the result of {} twice": Case(
+    "backward.blocked: {} reads the result of {} twice": Case(
         lambda g: (lambda y: mul(g, g.op("Add", y, y), 3, 1))(conv(g, images(g)))
     ),
-    "search.enter: more than {} operators stand between it and the linear operators in front of it": Case(
+    "backward.enter: more than {} operators stand between it and the linear operators in front of it": Case(
         lambda g: mul(g, chain(g, conv(g, images(g, 3))), 3, 1)
     ),
-    "search.enter: {} in front of it is reached on two ways": Case(
+    "backward.enter: {} in front of it is reached on two ways": Case(
         lambda g: mul(g, g.op("Concat", *halves(g, conv(g, images(g)))[::-1], axis=1), 3, 1)
     ),
-    "search.enter: {} stands in front of it": Case(lambda g: mul(g, g.op("Sigmoid", images(g)), 3, 1)),
-    "search.through: the graph output '{}' is behind it": Case(lambda g: mul(g, images(g), 3, 1)),
-    "search.unreachable: '{}' comes from outside this control-flow body": Case(
+    "backward.enter: {} stands in front of it": Case(lambda g: mul(g, g.op("Sigmoid", images(g)), 3, 1)),
+    "forward.through: the graph output '{}' is behind it": Case(lambda g: mul(g, images(g), 3, 1)),
+    "backward.unreachable: '{}' comes from outside this control-flow body": Case(
         BODY.format(outside="Relu(x)", inside="Mul(v, a)")
     ),
-    "search.unreachable: the graph input '{}' is in front of it": Case(lambda g: mul(g, images(g), 3, 1)),
-    "search.unreachable: the result of {} in front of it is the graph output '{}'": Case(
+    "backward.unreachable: the graph input '{}' is in front of it": Case(lambda g: mul(g, images(g), 3, 1)),
+    "backward.unreachable: the result of {} in front of it is the graph output '{}'": Case(
         lambda g: (lambda y: (y, mul(g, y, 3, 1)))(conv(g, images(g)))
     ),
 }

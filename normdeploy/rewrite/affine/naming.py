@@ -1,0 +1,25 @@
+"""What both searches say and ask of operators: their names in sentences, and who reads a value."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph import module_path
+from normdeploy.rewrite.affine.node import origins_of
+from normdeploy.rewrite.affine.plan import reads_shape_only
+
+MAX_NODES = 128
+"""Operators visited on behalf of one map, so that the work for it is bounded and the whole pass linear."""
+
+
+def describe(node: ir.Node) -> str:
+    """Return how a sentence names an operator: its type, and where it stands in the user's model."""
+    where, origins = module_path(node), origins_of(node)
+    what = origins[0].kind if origins else node.op_type  # an Affine is called what its author wrote
+    return f"{what} '{where}'" if where else what
+
+
+def readers(value: ir.Value, but: ir.Node | None = None) -> list[ir.Node]:
+    """Return the nodes that read what ``value`` holds (not its shape only), each once, without ``but``."""
+    users = dict.fromkeys(usage.node for usage in value.uses())
+    return [node for node in users if node is not but and not reads_shape_only(node)]
