@@ -12,7 +12,15 @@ from normdeploy.graph.exact import (
     parts64,
     tensor64,
 )
-from normdeploy.graph.files import check_proto, input_names, load_graph, save_graph, strip_traces, weight_bytes
+from normdeploy.graph.files import (
+    bare_proto,
+    check_proto,
+    input_names,
+    load_graph,
+    save_graph,
+    strip_traces,
+    weight_bytes,
+)
 from normdeploy.graph.region import evaluate_alike, evaluate_region
 from normdeploy.graph.scopes import WHERE, module_path
 
@@ -25,6 +33,7 @@ __all__ = [
     "Hook",
     "Parts",
     "Reader",
+    "bare_proto",
     "check_proto",
     "constant64",
     "constant_tensor",

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from normdeploy.errors import GraphError, UsageError
+from normdeploy.graph import bare_proto
 from normdeploy.verify.optimizers import LEVEL_NAMES
 from normdeploy.verify.sessions import Setting
 from normdeploy.verify.values import Array
@@ -153,7 +154,7 @@ def write_bundle(
         raise UsageError(f"{target} is not empty; expected a new folder for the failure's bundle: choose another")
     data = target / "test_data_set_0"
     data.mkdir(parents=True, exist_ok=True)
-    proto = ir.to_proto(model)
+    proto = bare_proto(model)
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import Evaluator, module_path, weight_bytes
+from normdeploy.graph import Evaluator, bare_proto, module_path, weight_bytes
 from normdeploy.verify.cases import Case
 from normdeploy.verify.criteria import rms
 from normdeploy.verify.sessions import Setting, open_session, run_session
@@ -15,6 +15,7 @@ from normdeploy.verify.sides import run_evaluator
 
 _POINTS = 120
 _LARGEST = 256 * 1024**2
+_SHOWN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 
 
 def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[dict[str, Any]]:
@@ -35,7 +36,7 @@ def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[dict[s
     values = {v.name: v for node in exposed.graph for v in node.outputs}
     present = {v.name for v in exposed.graph.outputs}
     exposed.graph.outputs.extend(values[name] for name in names if name not in present)
-    session = open_session(ir.to_proto(exposed).SerializeToString(), setting)
+    session = open_session(bare_proto(exposed).SerializeToString(), setting)
     got = dict(zip(names, run_session(session, case.family.feeds, names), strict=True))
     truth = run_evaluator(Evaluator(model), case.family.feeds, fetch=names)
     points = []
@@ -57,7 +58,6 @@ def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[dict[s
 
 
 def _is_float_value(value: ir.Value) -> bool:
-    # Without a declared type the runtime could not expose the value; constants have no error
+    # Without a type the runtime could not expose the value, and bfloat16 it cannot return; constants have no error
     producer = value.producer()
-    typed = value.dtype is not None and value.dtype.is_floating_point()
-    return typed and producer is not None and producer.op_type not in ("Constant", "ConstantOfShape")
+    return value.dtype in _SHOWN and producer is not None and producer.op_type not in ("Constant", "ConstantOfShape")

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import Evaluator, module_path
+from normdeploy.graph import Evaluator, bare_proto, module_path
 from normdeploy.verify.bundle import subgraph, write_bundle
 from normdeploy.verify.cases import Case, hold_against
 from normdeploy.verify.context import Context
@@ -251,7 +251,7 @@ def _alone(
     feeds = {str(v.name): values[str(v.name)] for v in small.graph.inputs}
     expected = run_evaluator(Evaluator(small), feeds)[name]
     try:
-        session = open_session(ir.to_proto(small).SerializeToString(), setting)
+        session = open_session(bare_proto(small).SerializeToString(), setting)
         got = np.asarray(run_session(session, feeds, [name])[0], np.float64)
     except GraphError:
         return None, None

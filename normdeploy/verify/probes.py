@@ -22,7 +22,7 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import Evaluator, weight_bytes
+from normdeploy.graph import Evaluator, bare_proto, weight_bytes
 from normdeploy.verify.cases import Case, make_case
 from normdeploy.verify.context import Context
 from normdeploy.verify.cut import cut, entries_of, first_equal, joined
@@ -91,7 +91,7 @@ class CutFile:
 
     def __post_init__(self) -> None:
         self.evaluator = Evaluator(self.model)
-        self._bytes = ir.to_proto(self.model).SerializeToString()
+        self._bytes = bare_proto(self.model).SerializeToString()
         self._sessions: dict[Setting, Any] = {}
 
     def run(self, feeds: Feeds, setting: Setting) -> list[Array]:

@@ -18,6 +18,7 @@ from normdeploy.export.forward import flatten_outputs
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph, weight_bytes
 from normdeploy.nn.reach import Snapshot
+from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verify.double import LOW_FLOATS, float64_mode
 from normdeploy.verify.sessions import Setting, open_session, run_session
 from normdeploy.verify.values import Arrays, Feeds, Signature, to_numpy
@@ -181,6 +182,7 @@ class GraphReference:
         else:
             self.path = Path(source)
             self.graph = load_graph(self.path)
+            infer_missing_types(self.graph)
             self.name = self.path.name
         self._evaluator = Evaluator(self.graph)
         self._session: Any = None
@@ -213,6 +215,7 @@ class Subject:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.model = load_graph(self.path)
+        infer_missing_types(self.model)  # files of ours do not carry them, and what can be looked into hangs on them
         self.evaluator = Evaluator(self.model)
         self.input_names: Sequence[str] = input_names(self.model)
         self.output_names = self.evaluator.output_names
