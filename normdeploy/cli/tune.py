@@ -26,7 +26,13 @@ def tune(
         typer.Option("--again", help="Repeat what MODEL.plan.json says, on this machine. Options given here win."),
     ] = False,
     batch_size: Annotated[
-        int | None, typer.Option("--batch", metavar="N", min=1, help="Samples per timed call; 8 by default.")
+        int | None,
+        typer.Option(
+            "--batch",
+            metavar="N",
+            min=1,
+            help="Samples per timed call, 8 by default: give the batch that will be used.",
+        ),
     ] = None,
     sizes: options.Sizes = None,
     seconds: Annotated[
