@@ -19,7 +19,7 @@ from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verify.certificate import content_digests
 from normdeploy.verify.companions import check_companions, check_sizes
 from normdeploy.verify.context import Context, Progress
-from normdeploy.verify.criteria import UNIT_ROUNDOFF
+from normdeploy.verify.criteria import SMALLEST_NORMAL, UNIT_ROUNDOFF
 from normdeploy.verify.depth import error_by_depth
 from normdeploy.verify.ensemble import RUNS, EnsembleReference
 from normdeploy.verify.environment import environment, file_digests, module_digest
@@ -44,6 +44,12 @@ from normdeploy.verify.sides import (
 from normdeploy.verify.structure import plural, signature_problems
 from normdeploy.verify.values import Arrays, Signature
 from normdeploy.verify.verdict import Status, Verdict
+
+_NOISE_FACTOR = 2.0
+"""How much longer than the limit of one float64 run a run with noise may take: it does, on most processors."""
+
+_WORTH_A_LOOK = 0.1
+"""Below this part of the limit a run with noise is not tried: it takes no thirty times a run without."""
 
 
 def verify(
@@ -263,6 +269,21 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
             check_sensitivity(context)
 
 
+def _slow(context: Context, example: Arrays) -> bool:
+    """Tell whether the network counts as slow: by one float64 run, or by one with noise, of which there will be many.
+
+    Noise is passes over results, products are arithmetic: on a processor with fast products and slow memory a run with
+    noise takes many times one without.
+    """
+    limit = context.level.slow
+    if context.run_seconds > limit or context.noisy is None or context.run_seconds < _WORTH_A_LOOK * limit:
+        return context.run_seconds > limit
+    u, floor = UNIT_ROUNDOFF[context.precision], SMALLEST_NORMAL[context.precision]
+    start = time.process_time()
+    context.noisy.run(example, roundoff=u, floor=floor, seed=context.seed)
+    return time.process_time() - start > _NOISE_FACTOR * limit
+
+
 def _structure(context: Context, example: Arrays) -> bool:
     """Compare one run on the example; False where nothing further can be compared."""
     try:
@@ -270,7 +291,7 @@ def _structure(context: Context, example: Arrays) -> bool:
         start = time.process_time()
         truth = _truth(context, example)
         context.run_seconds = time.process_time() - start
-        context.heavy = context.run_seconds > context.level.slow
+        context.heavy = _slow(context, example)
     except Refused as error:
         context.answer("structure", "error", f"the reference does not run on the example: {error}")
         return False

@@ -23,8 +23,9 @@ class Level:
         sensitivity: mutants are tried.
         search_steps: steps of the search for an input that kills a surviving mutant.
         sizes: sizes tried for each dynamic dimension.
-        slow: processor seconds of one float64 run of the example above which a network counts as slow (single rows,
-            noise in float32, mutants by derivative): a hundredth of ``seconds``. Another program's load does not count.
+        slow: processor seconds of one float64 run of the example, or half of those of a run with noise, above which
+            a network counts as slow (single rows, noise in float32, mutants by derivative): a hundredth of
+            ``seconds``. Another program's load does not count.
         localize: a failure is localized.
     """
 
