@@ -1,6 +1,6 @@
 """One session for calls of certain shapes, and one for all others.
 
-A runtime that knows every shape plans its memory and its kernels ahead: OpenVINO takes 10 to 20 % less time on small
+A runtime that knows every shape plans its memory and its kernels ahead: OpenVINO takes 4 to 14 % less time on small
 networks (``python benchmarks/fixed_shapes.py``). Such a session takes these shapes only, so another stands beside it.
 Each is made at its first call: who always calls with the same shapes pays for one.
 """
