@@ -28,7 +28,8 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.runtime import Settings
-from normdeploy.runtime.backend import file_specs, open_backend
+from normdeploy.runtime.backend import open_backend
+from normdeploy.runtime.declared import file_specs
 from normdeploy.runtime.memory import peak_resident_bytes
 from normdeploy.runtime.samples import make_samples
 
@@ -46,7 +47,7 @@ def export_both(module: nn.Module, arguments: dict[str, Any], bare: Path, full: 
 
 
 def memory_mb(path: Path, feeds: dict[str, np.ndarray]) -> float:
-    """Return the megabytes that a fresh process needs for its calls."""
+    """Return the megabytes that a fresh process needs for its calls (the first one alone shows no planned memory)."""
     with tempfile.NamedTemporaryFile(suffix=".npz") as rows:
         np.savez(rows, **feeds)
         rows.flush()

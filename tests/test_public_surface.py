@@ -134,3 +134,9 @@ def test_every_module_is_in_a_room() -> None:
 def test_no_module_is_over_500_lines() -> None:
     lengths = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
     assert {path: length for path, length in lengths.items() if length > 500} == {}
+
+
+def test_a_worker_that_only_predicts_waits_for_neither_torch_nor_onnx() -> None:
+    code = "import sys\nfrom normdeploy.runtime import Settings, load\n"
+    code += "loaded = {'torch', 'onnx', 'onnx_ir'} & set(sys.modules)\nassert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

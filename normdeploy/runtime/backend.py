@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 
 from normdeploy.errors import GraphError, MissingDependencyError, UsageError
@@ -74,31 +73,6 @@ def _spec(argument: Any) -> TensorSpec:
     return TensorSpec(argument.name, dtype, tuple(argument.shape))
 
 
-def file_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return inputs and outputs as the file declares them, without making a session.
-
-    Raises:
-        GraphError: a value that is no tensor of a known type and rank.
-    """
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    return (
-        tuple(_declared(value) for value in graph.input if value.name not in weights),
-        tuple(_declared(value) for value in graph.output),
-    )
-
-
-def _declared(value: onnx.ValueInfoProto) -> TensorSpec:
-    tensor = value.type.tensor_type
-    if not tensor.elem_type or not tensor.HasField("shape"):
-        raise GraphError(f"{value.name!r} has no declared type and rank; expected both: export it again")
-    sizes = (
-        dim.dim_value if dim.HasField("dim_value") else dim.dim_param if dim.HasField("dim_param") else None
-        for dim in tensor.shape.dim
-    )
-    return TensorSpec(value.name, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, tuple(sizes))
-
-
 def session_options(settings: Settings) -> ort.SessionOptions:
     """Return onnxruntime's session options for ``settings`` (all but the provider)."""
     options = ort.SessionOptions()
@@ -127,14 +101,19 @@ def plugin_options(settings: Settings) -> dict[str, str]:
 class OrtBackend:
     """An onnxruntime session.
 
+    Args:
+        path: the ONNX file.
+        settings: how to run it.
+        declared: the file's inputs; needed where the settings fix shapes.
+
     Raises:
         GraphError: the file is missing, or onnxruntime cannot load it; its message is kept.
         UsageError: the provider is not usable here, or onnxruntime silently fell back from it.
     """
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, path: Path, settings: Settings, declared: Sequence[TensorSpec] = ()) -> None:
         options = session_options(settings)
-        for word, size in _fixed_words(path, settings).items():
+        for word, size in _fixed_words(declared, settings).items():
             options.add_free_dimension_override_by_name(word, size)
         chosen: dict[str, Any] = {}
         if settings.provider == OPENVINO_PLUGIN:
@@ -179,11 +158,9 @@ class OrtBackend:
         return list(self._session.run(self._names, dict(feeds)))
 
 
-def _fixed_words(path: Path, settings: Settings) -> dict[str, int]:
+def _fixed_words(declared: Sequence[TensorSpec], settings: Settings) -> dict[str, int]:
     """Return the sizes of named dimensions that the settings fix; one without a name stays dynamic."""
-    if not settings.fixed_shapes:
-        return {}
-    words = {spec.name: spec.shape for spec in file_specs(path)[0]}
+    words = {spec.name: spec.shape for spec in declared}
     return {
         word: size
         for name, shape in settings.fixed_shapes
@@ -274,13 +251,20 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
         raise GraphError(f"{file} does not exist; expected an ONNX file: check the path")
     if not settings.fixed_shapes:
         return _session(file, settings)
+    from normdeploy.runtime.declared import file_specs  # it imports onnx, which no other session waits for
+
+    inputs, outputs = file_specs(file)
     return FixedShapesBackend(
-        (*file_specs(file), settings.provider),
+        inputs,
+        outputs,
+        settings.provider,
         dict(settings.fixed_shapes),
-        fixed=lambda: _session(file, settings),
+        fixed=lambda: _session(file, settings, inputs),
         free=lambda: _session(file, replace(settings, fixed_shapes=())),
     )
 
 
-def _session(file: Path, settings: Settings) -> Backend:
-    return OpenVinoBackend(file, settings) if settings.provider == OPENVINO_RUNTIME else OrtBackend(file, settings)
+def _session(file: Path, settings: Settings, declared: Sequence[TensorSpec] = ()) -> Backend:
+    if settings.provider == OPENVINO_RUNTIME:
+        return OpenVinoBackend(file, settings)
+    return OrtBackend(file, settings, declared)

@@ -7,21 +7,28 @@ Each is made at its first call: who always calls with the same shapes pays for o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from normdeploy.runtime.lazy import Lazy
+from normdeploy.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from normdeploy.runtime.backend import Array, Backend, TensorSpec
 
-Shapes = Mapping[str, tuple[int, ...]]
+
+def made_for(settings: Settings, feeds: Mapping[str, Array]) -> Settings:
+    """Return the settings with the shapes of ``feeds`` fixed."""
+    return replace(settings, fixed_shapes=tuple(sorted((name, array.shape) for name, array in feeds.items())))
 
 
 class FixedShapesBackend:
     """A Backend that picks one of two by the shapes of a call.
 
     Args:
-        like: names, types and (dynamic) shapes of inputs and outputs, and the provider.
+        inputs, outputs: as the file declares them, sizes open.
+        provider: of both.
         shapes: input name to the shape for which the fixed session is made.
         fixed: opens it.
         free: opens the one for other shapes.
@@ -29,14 +36,16 @@ class FixedShapesBackend:
 
     def __init__(
         self,
-        like: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], str],
-        shapes: Shapes,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        provider: str,
+        shapes: Mapping[str, tuple[int, ...]],
         fixed: Callable[[], Backend],
         free: Callable[[], Backend],
     ) -> None:
-        self.inputs, self.outputs, self.provider = like
+        self.inputs, self.outputs, self.provider = inputs, outputs, provider
         self._shapes = dict(shapes)
-        self._fixed, self._free = _Lazy(fixed), _Lazy(free)
+        self._fixed, self._free = Lazy(fixed), Lazy(free)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Return the outputs in order."""
@@ -45,20 +54,3 @@ class FixedShapesBackend:
             if shapes.get(name) != array.shape:
                 return self._free.get().run(feeds)
         return self._fixed.get().run(feeds)
-
-
-class _Lazy:
-    """A session that is made once, by whichever thread needs it first."""
-
-    def __init__(self, opened: Callable[[], Backend]) -> None:
-        self._opened, self._lock = opened, threading.Lock()
-        self._backend: Backend | None = None
-
-    def get(self) -> Backend:
-        backend = self._backend  # once it is there no call has to wait for another's turn
-        if backend is not None:
-            return backend
-        with self._lock:
-            if self._backend is None:
-                self._backend = self._opened()
-            return self._backend

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from normdeploy.errors import GraphError, InputError
 from normdeploy.runtime.backend import Array, Backend, TensorSpec, open_backend
+from normdeploy.runtime.lazy import Lazy
 from normdeploy.runtime.plan import Plan, PlanMismatch, model_digest
 from normdeploy.runtime.providers import default_settings
 from normdeploy.runtime.settings import Settings
@@ -130,8 +130,11 @@ class Predictor:
         self.origin = Path(origin).absolute() if origin else self.path
         self.settings = settings
         self.digest = model_digest(self.path)
-        self._lock = threading.Lock()
-        self._backend: Backend | None = None
+        self._unused()
+
+    def _unused(self) -> None:
+        """Be as before the first call."""
+        self._session: Lazy[Backend] = Lazy(self._open)
         self._passed: Signature | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,9 +142,7 @@ class Predictor:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
-        self._backend = None
-        self._passed = None
+        self._unused()
 
     def with_settings(self, settings: Settings) -> Predictor:
         """Return a Predictor of the same file under other settings."""
@@ -158,18 +159,15 @@ class Predictor:
             GraphError: the file is gone, is not the file this Predictor was made for (it may have travelled to a
                 machine that holds another one at that path), or cannot be loaded.
         """
-        backend = self._backend  # once it is there no call has to wait for another's turn
-        if backend is not None:
-            return backend
-        with self._lock:
-            if self._backend is None:
-                if self.path.is_file() and (digest := model_digest(self.path)) != self.digest:
-                    raise GraphError(
-                        f"{self.path} has digest {digest[:12]}; expected {self.digest[:12]}, the file this Predictor "
-                        "was made for: load it again, or put the same file on every machine"
-                    )
-                self._backend = open_backend(self.path, self.settings)
-            return self._backend
+        return self._session.get()
+
+    def _open(self) -> Backend:
+        if self.path.is_file() and (digest := model_digest(self.path)) != self.digest:
+            raise GraphError(
+                f"{self.path} has digest {digest[:12]}; expected {self.digest[:12]}, the file this Predictor "
+                "was made for: load it again, or put the same file on every machine"
+            )
+        return open_backend(self.path, self.settings)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from usable_providers import provider_params
 
 from normdeploy.runtime import Settings, this_machine, tune
 from normdeploy.runtime.backend import open_backend
@@ -24,11 +25,7 @@ def _rows(count: int) -> np.ndarray:
     return np.random.default_rng(2).normal(size=(count, 3, 16, 16)).astype(np.float32)
 
 
-REASONS = {provider.name: provider.reason for provider in search.find_providers() if not provider.usable}
-PROVIDERS = [
-    pytest.param(name, marks=pytest.mark.skipif(name in REASONS, reason=REASONS.get(name, "")))
-    for name in (OPENVINO_RUNTIME, OPENVINO_PLUGIN)
-]
+PROVIDERS = provider_params(OPENVINO_RUNTIME, OPENVINO_PLUGIN)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

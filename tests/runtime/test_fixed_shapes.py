@@ -9,22 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from usable_providers import provider_params
 
 from normdeploy.errors import GraphError, InputError, UsageError
 from normdeploy.runtime import Settings, load
 from normdeploy.runtime import backend as room
-from normdeploy.runtime.backend import OpenVinoBackend, OrtBackend, TensorSpec, file_specs, open_backend, plugin_options
+from normdeploy.runtime.backend import OpenVinoBackend, OrtBackend, TensorSpec, open_backend, plugin_options
+from normdeploy.runtime.declared import file_specs
 from normdeploy.runtime.predictor import Predictor
-from normdeploy.runtime.providers import find_providers, float32_options
+from normdeploy.runtime.providers import float32_options
 from normdeploy.runtime.settings import CPU, OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime.tuning.candidates import Candidate
 from normdeploy.runtime.tuning.fixed import InFixedBatches, with_fixed_shapes
 
-USABLE = {provider.name: provider.reason for provider in find_providers() if not provider.usable}
-PROVIDERS = [
-    pytest.param(name, marks=pytest.mark.skipif(name in USABLE, reason=USABLE.get(name, "")))
-    for name in (CPU, OPENVINO_RUNTIME, OPENVINO_PLUGIN)
-]
+PROVIDERS = provider_params(CPU, OPENVINO_RUNTIME, OPENVINO_PLUGIN)
 
 
 def _settings(provider: str, *shape: int) -> Settings:
@@ -37,9 +35,9 @@ def opened(monkeypatch):
     made: list[tuple] = []
     session = room._session
 
-    def counted(file, settings):
+    def counted(file, settings, *declared):
         made.append(settings.fixed_shapes)
-        return session(file, settings)
+        return session(file, settings, *declared)
 
     monkeypatch.setattr(room, "_session", counted)
     return made
@@ -64,7 +62,9 @@ def test_results_are_the_same_for_every_shape(linear, provider, opened):
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_the_fixed_session_is_static(linear, provider):
     path, *_ = linear
-    backend = (OpenVinoBackend if provider == OPENVINO_RUNTIME else OrtBackend)(path, _settings(provider, 4, 3))
+    settings = _settings(provider, 4, 3)
+    own = provider == OPENVINO_RUNTIME
+    backend = OpenVinoBackend(path, settings) if own else OrtBackend(path, settings, file_specs(path)[0])
     assert backend.inputs[0].shape == (4, 3)
     assert backend.outputs[0].shape == (4, 2)
     with pytest.raises(Exception, match=r"(?i)dimension|shape"):
@@ -120,7 +120,7 @@ def test_dimensions_of_several_inputs_and_without_a_name(write_model):
         x, i = draw.normal(size=(rows, length)).astype(np.float32), np.arange(rows)
         feeds = {"x": x, "i": i, "s": np.float32(3)}
         np.testing.assert_allclose(fixed(feeds)["y"], (x + i[:, None]) * 3.0, rtol=1e-6)
-    assert OrtBackend(path, Settings(fixed_shapes=shapes)).inputs[0].shape == (2, 5)
+    assert OrtBackend(path, Settings(fixed_shapes=shapes), inputs).inputs[0].shape == (2, 5)
 
 
 def test_an_undeclared_output_is_named(write_model):

@@ -13,6 +13,7 @@ import numpy as np
 
 from normdeploy.errors import InputError
 from normdeploy.runtime.backend import Array, Backend, TensorSpec
+from normdeploy.runtime.fixed_shapes import made_for
 from normdeploy.runtime.predictor import fill_up
 from normdeploy.runtime.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime.tuning.candidates import Candidate
@@ -32,10 +33,9 @@ def with_fixed_shapes(
     """
     if all(isinstance(size, int) for spec in specs for size in spec.shape):
         return
-    shapes = tuple(sorted((name, tuple(array.shape)) for name, array in feeds.items()))
     for candidate in best:
         if candidate.settings.provider in _GAIN:
-            settings = replace(candidate.settings, fixed_shapes=shapes)
+            settings = made_for(candidate.settings, feeds)
             label = candidate.name.partition(":")[0]
             yield replace(candidate, name=f"{label}: {settings.describe()}", settings=settings)
 

@@ -190,7 +190,7 @@ class _Search:
                 Trial("bfloat16, float16 and int8", "int8", "skipped", "the budget is exact: state a loss to try them")
             )
             return
-        usable = {provider.name for provider in find_providers() if provider.usable}
+        usable = _usable()
         for entry in candidates.reduced_openvino(best, usable_cores(), usable, this_machine()):
             if isinstance(entry, Trial):
                 self.skipped.append(entry)
@@ -239,9 +239,8 @@ class _Search:
         counts = sorted({1, usable_cores()})
         for threads in counts:
             yield named(replace(fast, threads=threads, optimization="all"), file, name, "int8")
-        usable = {provider.name for provider in find_providers() if provider.usable}
         for provider in (OPENVINO_RUNTIME, OPENVINO_PLUGIN) if openvino else ():
-            if provider in usable:
+            if provider in _usable():
                 for threads in counts:
                     yield named(Settings(provider, threads=threads), file, name, "int8")
 
@@ -435,6 +434,11 @@ class _Search:
             request=request,
         )
         return plan.save(plan_path(self.model), overwrite=True)
+
+
+def _usable() -> set[str]:
+    """Return the names of the providers that can be used here."""
+    return {provider.name for provider in find_providers() if provider.usable}
 
 
 def _silent(text: str) -> None:

@@ -1,0 +1,35 @@
+"""Inputs and outputs as a file declares them, read without making a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from normdeploy.errors import GraphError
+from normdeploy.runtime.backend import TensorSpec
+
+
+def file_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return inputs and outputs as the file declares them, without making a session.
+
+    Raises:
+        GraphError: a value that is no tensor of a known type and rank.
+    """
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return (
+        tuple(_declared(value) for value in graph.input if value.name not in weights),
+        tuple(_declared(value) for value in graph.output),
+    )
+
+
+def _declared(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    if not tensor.elem_type or not tensor.HasField("shape"):
+        raise GraphError(f"{value.name!r} has no declared type and rank; expected both: export it again")
+    sizes = (
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param if dim.HasField("dim_param") else None
+        for dim in tensor.shape.dim
+    )
+    return TensorSpec(value.name, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, tuple(sizes))
