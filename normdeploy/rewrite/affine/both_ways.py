@@ -75,14 +75,15 @@ def carry_offset(search: Backward, value: ir.Value, mapping: AffineMap, reader: 
         return rest
     search.entered.update(rest.old)
     producer, onward = found, rest
-    taker = producer.into or producer.old[:1]  # a constant that takes it has no name: the sum that reads it has
 
     def build(region: Region) -> ir.Value:
         shifted = producer.build(region)
         onward.build(region, shifted)
         return shifted
 
-    return BackwardPlan(build, (*producer.old, *onward.old), (*taker, *onward.into), producer.cost + onward.cost)
+    return BackwardPlan(
+        build, (*producer.old, *onward.old), (*producer.takers, *onward.into), producer.cost + onward.cost
+    )
 
 
 def _shift_in_front(mapping: AffineMap) -> AffineMap | None:

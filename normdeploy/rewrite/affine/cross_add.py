@@ -167,5 +167,4 @@ def _taken_aside(node: ir.Node, index: int, position: int, plan: BackwardPlan) -
         inputs[index], inputs[position] = raw, plan.build(region)
         region.same(node.outputs[0], region.replace(node, inputs).outputs[0])
 
-    # a constant that takes it has no name of its own: the sum that reads it has
-    return ForwardPlan(build, (*plan.old, node), plan.into or (*plan.old, node)[:1], plan.cost)
+    return ForwardPlan(build, (*plan.old, node), plan.takers or (node,), plan.cost)

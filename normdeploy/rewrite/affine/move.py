@@ -153,8 +153,7 @@ class MoveAffine(ir.passes.InPlacePass):
         if isinstance(plan, BackwardPlan):
             region.before = [*plan.old, node]
             region.same(result, plan.build(region))
-            # a constant that takes it has no name of its own: the operator that reads it has
-            direction, into = "backward", plan.into or plan.old[:1]
+            direction, into = "backward", plan.takers
         elif isinstance(plan, ForwardPlan):
             region.before = [node, *plan.old]
             plan.build(region, source)

@@ -55,6 +55,11 @@ class BackwardPlan:
     into: tuple[ir.Node, ...] = ()
     cost: float = 0.0
 
+    @property
+    def takers(self) -> tuple[ir.Node, ...]:
+        """Who absorbs, to be named; a constant that does has no name of its own, but the operator that reads it has."""
+        return self.into or self.old[:1]
+
 
 @dataclass(frozen=True)
 class ForwardPlan:
