@@ -42,6 +42,7 @@ def tune(
         float | None,
         typer.Option("--time-limit", metavar="S", min=1, help="Nothing new is tried after this; 900 by default."),
     ] = None,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Find the fastest plan within the budget, save it beside the model, and say what was tried."""
@@ -70,7 +71,7 @@ def tune(
         if again:
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
         else:
-            plan = runtime.tune(model, data=data, progress=tell, **given)
+            plan = runtime.tune(model, data=data, overwrite=overwrite, progress=tell, **given)
     if as_json:
         typer.echo(plan.to_json())
         return

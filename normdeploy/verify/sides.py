@@ -169,11 +169,18 @@ class GraphReference:
     Args:
         source: path or model.
         workspace: a folder for a model that is not on disk.
+        called: what messages call it, where ``source`` is a copy.
     """
 
     has_truth = True
 
-    def __init__(self, source: str | os.PathLike[str] | ir.Model, workspace: Path) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | ir.Model,
+        workspace: Path,
+        *,
+        called: str | os.PathLike[str] | None = None,
+    ) -> None:
         if isinstance(source, ir.Model):
             self.path = workspace / "reference.onnx"
             self.graph: ir.Model | None = source
@@ -181,7 +188,7 @@ class GraphReference:
             self.name = source.graph.name or "ir.Model"
         else:
             self.path = Path(source)
-            self.graph = load_graph(self.path)
+            self.graph = load_graph(self.path, called=called)
             infer_missing_types(self.graph)
             self.name = self.path.name
         self._evaluator = Evaluator(self.graph)
@@ -210,11 +217,12 @@ class Subject:
 
     Args:
         path: the ONNX file.
+        called: what messages call it, where ``path`` is a copy.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, called: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path)
-        self.model = load_graph(self.path)
+        self.model = load_graph(self.path, called=called)
         infer_missing_types(self.model)  # files of ours do not carry them, and what can be looked into hangs on them
         self.evaluator = Evaluator(self.model)
         self.input_names: Sequence[str] = input_names(self.model)

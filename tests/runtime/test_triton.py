@@ -190,7 +190,7 @@ def test_nothing_is_overwritten_unasked(linear, tmp_path):
         package_triton(linear[0], tmp_path)
     assert (target / "mine").exists()
     package_triton(linear[0], tmp_path, overwrite=True)
-    assert not (target / "mine").exists()
+    assert (target / "mine").exists()
 
 
 def test_weights_beside_the_file_travel_along(linear, tmp_path):
