@@ -143,7 +143,9 @@ def _outline_graph(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
 
 
 def _outline_node(node: onnx.NodeProto, made: onnx.NodeProto) -> None:
-    made.op_type, made.domain, made.name, made.overload = node.op_type, node.domain, node.name, node.overload
+    for field in ("op_type", "domain", "name", "overload"):
+        if node.HasField(field):
+            setattr(made, field, getattr(node, field))
     made.input.MergeFrom(node.input)
     made.output.MergeFrom(node.output)
     for attribute in node.attribute:
@@ -151,7 +153,9 @@ def _outline_node(node: onnx.NodeProto, made: onnx.NodeProto) -> None:
         if attribute.type not in _WITH_DATA:
             copy.CopyFrom(attribute)
             continue
-        copy.name, copy.type, copy.ref_attr_name = attribute.name, attribute.type, attribute.ref_attr_name
+        copy.name, copy.type = attribute.name, attribute.type
+        if attribute.HasField("ref_attr_name"):
+            copy.ref_attr_name = attribute.ref_attr_name
         if attribute.HasField("t"):
             _outline_tensor(attribute.t, copy.t)
         if attribute.HasField("g"):
