@@ -67,6 +67,7 @@ def load_model(
         WeightsError: the weights do not fit.
     """
     from normdeploy.export.weights import load_weights, read_weights
+    from normdeploy.report.text import printable
 
     model: nn.Module = build(source, parse_arguments(arguments or []))
     if weights is None:
@@ -74,9 +75,8 @@ def load_model(
     else:
         absent = load_weights(model, read_weights(weights, unsafe_pickle=unsafe_pickle))
         if absent:
-            typer.echo(
-                f"note: not in {weights}, used as the constructor leaves them: {', '.join(absent[:6])}", err=True
-            )
+            text = f"note: not in {weights}, used as the constructor leaves them: {', '.join(absent[:6])}"
+            typer.echo(printable(text), err=True)
     return model.eval()
 
 

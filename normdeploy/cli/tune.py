@@ -47,9 +47,9 @@ def tune(
 ) -> None:
     """Find the fastest plan within the budget, save it beside the model, and say what was tried."""
     from rich.console import Console
-    from rich.text import Text
 
     from normdeploy import runtime
+    from normdeploy.report.text import Text, printable
 
     asked: dict[str, Any] = {
         "budget": budget,
@@ -76,4 +76,4 @@ def tune(
         typer.echo(plan.to_json())
         return
     variant = "" if plan.chosen.file == plan.model else f", which runs {plan.chosen.file}"
-    typer.echo(f"{plan.summary()}\nwrote {plan.path}{variant}")
+    typer.echo(printable(f"{plan.summary()}\nwrote {plan.path}{variant}"))

@@ -95,12 +95,13 @@ def verify(
 
 
 def _check_certificate(path: str, as_json: bool) -> None:
+    from normdeploy.report.text import printable
     from normdeploy.verify.certificate import check_certificate
 
     report = check_certificate(path)
     if as_json:
         options.print_json(report.to_dict())
     else:
-        typer.echo(report.summary())
+        typer.echo(printable(report.summary()))
     if not report.matches:
         raise typer.Exit(1)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from normdeploy.errors import WeightsError
-from normdeploy.nn.hidden import hidden_tensors
+from normdeploy.nn.hidden import hidden_tensors, unlike_tensors
 
 _SHOWN = 6
 _NESTED_UNDER = ("state_dict", "model_state_dict", "model")
@@ -99,6 +99,13 @@ def load_weights(model: nn.Module, weights: str | os.PathLike[str] | Mapping[str
             f"{origin} does not fit {type(model).__name__}: missing {_short(missing)}, "
             f"unexpected {_short(unexpected)}, wrong shape {_short(misshapen)}; expected exactly the keys of its "
             "state_dict(): give the weights this model was trained to, and build it with the same arguments"
+        )
+    held = {path: place.tensor for path, place in hidden.items()} | own
+    if unlike := unlike_tensors(given, held):
+        raise WeightsError(
+            f"{origin} holds other numbers than {type(model).__name__} computes with: {_short(unlike)}; expected dense "
+            "tensors of the same kind (floating point, complex, whole numbers or truth values): convert them where "
+            "they are made"
         )
     model.load_state_dict({key: given[key] for key in own}, strict=False)
     for path, place in hidden.items():

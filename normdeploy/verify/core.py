@@ -261,6 +261,7 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
         _make_cases(context, example, data)
     if not context.cases:
         return
+    _check_finite(context)
     with context.stage("logic"):
         check_logic(context)
     with context.stage("rounding"):
@@ -281,6 +282,16 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
     elif context.level.sensitivity and not context.failed:
         with context.stage("sensitivity"):
             check_sensitivity(context)
+
+
+def _check_finite(context: Context) -> None:
+    """Tell where an output is a number on no input: NaN equals NaN, whatever the file computes."""
+    for at, name in enumerate(context.subject.output_names):
+        truths = [np.asarray(case.truth[at]) for case in context.cases]
+        floats = [truth for truth in truths if truth.dtype.kind == "f" and truth.size]
+        if floats and not any(np.isfinite(truth).any() for truth in floats):
+            text = f"output {name!r} of the reference is NaN or infinite on every input: nothing can be compared"
+            context.answer("finite", "not-exercised", f"{text}; look at the weights")
 
 
 def _slow(context: Context, example: Arrays) -> bool:
