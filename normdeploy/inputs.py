@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from normdeploy.errors import InputError, UsageError
@@ -168,3 +170,28 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0)
             f"expected at most {len(parameters)}: {type(model).__name__}.forward takes {', '.join(parameters)}"
         )
     return Example(tuple(tensors.values()), {}, names, tuple(shapes.values()))
+
+
+def require_memory(what: str, shape: Sequence[int], itemsize: int = 8) -> None:
+    """Refuse, before it is asked for, an array that this machine's memory does not hold.
+
+    Args:
+        what: it is, for the message.
+        shape: its sizes. itemsize: bytes per element.
+
+    Raises:
+        InputError: it is larger than the machine's memory.
+    """
+    needed, there = prod(shape) * itemsize, _memory()
+    if needed > there:
+        raise InputError(
+            f"{what} has the shape {list(shape)}, {needed / 2**30:.3g} GiB; expected what fits this machine's memory, "
+            f"{there / 2**30:.3g} GiB: give smaller sizes"
+        )
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # a system that does not say: refuse what no machine holds
+        return 2**42

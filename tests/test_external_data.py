@@ -189,7 +189,7 @@ def test_a_file_certified_through_a_link_stays_whole(tmp_path: Path) -> None:
     assert check_certificate(link).matches
 
 
-# what may not be read ---------------------------------------------------------------------------------------------------
+# what may not be read --------------------------------------------------------------------------------
 
 
 def _functions(path: Path, tmp_path: Path):
@@ -323,7 +323,7 @@ def test_places_that_contradict_are_refused(changes: dict[str, object], tmp_path
             call()
 
 
-# digests ----------------------------------------------------------------------------------------------------------------
+# digests --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -148,6 +148,9 @@ def test_a_failed_verdict_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_shapes_stay_in_the_graph(tmp_path: Path) -> None:
     model = load_graph(external_models.write("small", tmp_path / "net.onnx"))
     save_graph(model, tmp_path / "a.onnx")
-    stored = {t.name: bool(t.external_data) for t in onnx.load(tmp_path / "a.onnx", load_external_data=False).graph.initializer}
+    stored = {
+        t.name: bool(t.external_data)
+        for t in onnx.load(tmp_path / "a.onnx", load_external_data=False).graph.initializer
+    }
     assert stored["w"]
     assert not stored["shape"]

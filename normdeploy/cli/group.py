@@ -57,7 +57,9 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(UNUSABLE) from None
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            complain(f"{error.strerror or error}{where}; expected files that can be read and written: check disk and path")
+            complain(
+                f"{error.strerror or error}{where}; expected files that can be read and written: check disk and path"
+            )
             raise typer.Exit(UNUSABLE) from None
         except SystemExit as end:
             complain(_left(end))

@@ -8,7 +8,6 @@ whether the operator set is one that is known.
 
 from __future__ import annotations
 
-import os
 from math import prod
 
 import numpy as np
@@ -16,7 +15,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from normdeploy.errors import GraphError, InputError
+from normdeploy.errors import GraphError
 from normdeploy.onnxfile import element_bits, element_count, graphs, stored_bytes, tensors
 
 _OUTLINED = 64  # bytes of a tensor that an outline keeps
@@ -190,31 +189,6 @@ def _complete_type(info: onnx.ValueInfoProto) -> None:
         kind = "tensor_type"
     if kind == "tensor_type" and not info.type.tensor_type.HasField("shape"):
         info.type.tensor_type.shape.SetInParent()
-
-
-def require_memory(what: str, shape: tuple[int, ...], itemsize: int) -> None:
-    """Refuse, before it is asked for, an array that this machine's memory does not hold.
-
-    Args:
-        what: it is, for the message.
-        shape: its sizes. itemsize: bytes per element.
-
-    Raises:
-        InputError: it is larger than the machine's memory.
-    """
-    needed, there = prod(shape) * itemsize, _memory()
-    if needed > there:
-        raise InputError(
-            f"{what} has the shape {list(shape)}, {needed / 2**30:.3g} GiB; expected what fits this machine's memory, "
-            f"{there / 2**30:.3g} GiB: give smaller sizes"
-        )
-
-
-def _memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # a system that does not say: refuse what no machine holds
-        return 2**42
 
 
 def dense(sparse: onnx.SparseTensorProto, limit: int, name: str) -> TensorProto:

@@ -17,6 +17,7 @@ from normdeploy.errors import InputError
 from normdeploy.export.forward import flatten_outputs
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph, weight_bytes
+from normdeploy.inputs import require_memory
 from normdeploy.nn.reach import Snapshot
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verify.double import LOW_FLOATS, float64_mode
@@ -294,6 +295,7 @@ def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int
                 shape.append((sizes or {}).get(str(dim.value), 3 if axis == 0 or str(dim) in first else 8))
         dtype = value.dtype.numpy()
         name = str(value.name)
+        require_memory(f"input {name!r}", shape)
         if np.issubdtype(dtype, np.floating) or value.dtype.is_floating_point():
             feeds[name] = rng.standard_normal(shape).astype(dtype)
         elif dtype == np.bool_:
