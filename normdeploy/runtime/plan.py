@@ -82,16 +82,11 @@ class Trial:
             raise ValueError(f"status is {given.get('status')!r}; expected one of {', '.join(get_args(Status))}")
         if given.get("settings") is not None:
             given["settings"] = Settings.from_dict(given["settings"])
-        for key in ("latency", "ratio", "loss"):
+        for key, needed in (("latency", ("median_s",)), ("ratio", ("value", "low", "high")), ("loss", None)):
             if given.get(key) is not None:
                 given[key] = dict(given[key])
-        for key, needed in (("latency", ("median_s",)), ("ratio", ("value", "low", "high")), ("loss", ())):
-            numbers = given.get(key) or {}
-            for name in needed if numbers else ():
-                _number(numbers, name)
-            if key != "latency":
-                for name in numbers:
-                    _number(numbers, name)
+                for name in given[key] if needed is None else needed:
+                    _number(given[key], name)
         return cls(**given)
 
 
