@@ -8,7 +8,7 @@ from torch import nn
 
 from normdeploy.errors import WeightsError
 from normdeploy.export.weights import load_weights, read_weights
-from normdeploy.nn.hidden import full_state
+from normdeploy.nn.hidden import full_state, load_full_state
 
 
 def network():
@@ -76,3 +76,42 @@ def test_files_that_hold_no_weights_are_refused(tmp_path):
     torch.save(3, number)
     with pytest.raises(WeightsError, match="holds a int"):
         read_weights(number)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("weight", torch.ones(2, 3, dtype=torch.int32), "int32 for float32"),
+        ("weight", torch.ones(2, 3, dtype=torch.bool), "bool for float32"),
+        ("weight", torch.ones(2, 3, dtype=torch.uint8), "uint8 for float32"),
+        ("weight", torch.ones(2, 3, dtype=torch.complex64), "complex64 for float32"),
+        ("weight", torch.ones(2, 3).to_sparse(), "sparse_coo"),
+        ("count", torch.tensor(1.5), "float32 for int32"),
+        ("count", torch.tensor(2**40), "does not hold"),
+        ("flag", torch.tensor(2), "int64 for bool"),
+        ("phase", torch.ones(2), "float32 for complex64"),
+    ],
+)
+def test_numbers_of_another_kind_are_refused_and_change_nothing(key: str, value: torch.Tensor, word: str) -> None:
+    class Net(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.register_buffer("count", torch.tensor(7, dtype=torch.int32))
+            self.register_buffer("flag", torch.tensor(True))
+            self.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
+
+    model = Net()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    given = {name: tensor.clone() for name, tensor in Net().state_dict().items()} | {key: value}
+    for load in (load_weights, load_full_state):
+        with pytest.raises(WeightsError, match=word):
+            load(model, given)
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def test_another_width_of_the_same_kind_is_taken() -> None:
+    model = nn.BatchNorm1d(3)
+    given = {name: tensor.half() if tensor.is_floating_point() else tensor.int()
+             for name, tensor in nn.BatchNorm1d(3).state_dict().items()}  # fmt: skip
+    load_weights(model, given)
+    assert model.weight.dtype == torch.float32

@@ -120,7 +120,9 @@ _JSON = st.recursive(
 def test_any_value_in_any_place_is_a_plan_or_an_error_of_ours(linear, data: st.DataObject) -> None:
     path = saved(linear[0], linear[0].name)
     values = json.loads(path.read_text())
-    place = data.draw(st.sampled_from([values, values["trials"][0], values["trials"][0]["settings"], values["machine"]]))
+    place = data.draw(
+        st.sampled_from([values, values["trials"][0], values["trials"][0]["settings"], values["machine"]])
+    )
     place[data.draw(st.sampled_from(sorted(place)))] = data.draw(_JSON)
     path.write_text(json.dumps(values))
     try:

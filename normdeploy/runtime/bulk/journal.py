@@ -143,6 +143,7 @@ class Journal:
         try:
             reports = [PartReport(**json.loads(line)) for line in whole.splitlines()]
         except (ValueError, TypeError) as error:
+            self._stream.close()
             raise _foreign(self.folder, _JOURNAL) from error
         return {report.index: report for report in reports if part_path(self.folder, report.index).is_file()}
 
