@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
 
@@ -69,7 +69,7 @@ def storage(path: str | os.PathLike[str], doing: str = "written") -> Iterator[No
         ) from error
 
 
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a regular file for reading; never waits for a pipe or a device.
 
     Raises:
@@ -80,7 +80,7 @@ def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, f"it is {irregular(path) or 'no regular file'}", os.fspath(path))
-        return os.fdopen(handle, "rb")
+        return io.BufferedReader(io.FileIO(handle))
     except BaseException:
         os.close(handle)
         raise

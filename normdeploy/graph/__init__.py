@@ -1,5 +1,6 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
+from normdeploy.graph.check import check_proto
 from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node
 from normdeploy.graph.exact import (
     AFFINE_DOMAIN,
@@ -14,7 +15,6 @@ from normdeploy.graph.exact import (
 )
 from normdeploy.graph.files import (
     bare_proto,
-    check_proto,
     input_names,
     load_graph,
     save_graph,

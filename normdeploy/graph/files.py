@@ -48,13 +48,13 @@ def load_graph(path: str | os.PathLike[str], *, called: str | os.PathLike[str] |
         raise GraphError(
             f"{name} cannot be read as ONNX ({error}); expected a valid .onnx file: write it again"
         ) from error
-    for tensor, replace in stored_tensors(model):
-        if isinstance(tensor, ir.ExternalTensor):
-            replace(_mapped(tensor))
+    for stored, replace in stored_tensors(model):
+        if isinstance(stored, ir.ExternalTensor):
+            replace(_mapped(stored))
     return model
 
 
-def _mapped(tensor: ir.ExternalTensor) -> ir.Tensor:
+def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     """Return a tensor of the same numbers that does not say where they lie: written, they are written whole."""
     with storage(tensor.path, "read"):
         return ir.Tensor(
@@ -187,8 +187,8 @@ def _weights_in(model: ir.Model, data: Path) -> Iterator[None]:
     ]
     tensors = [tensor for tensor, _ in moved]
     written = ir.external_data.convert_tensors_to_external(tensors, data.parent, data.name) if tensors else []
-    for (_, replace), tensor in zip(moved, written, strict=True):
-        replace(tensor)
+    for (_, replace), outside in zip(moved, written, strict=True):
+        replace(outside)
     try:
         yield
     finally:

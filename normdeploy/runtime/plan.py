@@ -214,8 +214,8 @@ class Plan:
                 f"{file} is not JSON ({error}); expected a plan file: run normdeploy tune again"
             ) from error
         if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-            found = values.get("schema") if isinstance(values, dict) else type(values).__name__
-            raise UsageError(f"{file} has schema {found!r}; expected a plan of schema {SCHEMA}: tune again")
+            schema = values.get("schema") if isinstance(values, dict) else type(values).__name__
+            raise UsageError(f"{file} has schema {schema!r}; expected a plan of schema {SCHEMA}: tune again")
         try:
             return cls(
                 model=_text(values, "model"),
