@@ -278,10 +278,17 @@ def test_sparse_data_beside_the_file(tmp_path: Path) -> None:
     assert (found[0, 1], found[0, 2], np.count_nonzero(found)) == (2.0, -3.0, 2)
 
 
-@pytest.mark.parametrize("lacking", ["graph name", "output shape", "output type"])
+@pytest.mark.parametrize("lacking", ["graph name", "output shape", "output type", "body types", "listed initializers"])
 def test_what_runtimes_infer_may_lack(lacking: str, tmp_path: Path) -> None:
     model = whole()
-    if lacking == "graph name":
+    if lacking == "body types":
+        model = external_models.body_initializers(external_models.inside)
+        for attribute in model.graph.node[0].attribute:
+            for output in attribute.g.output:
+                output.ClearField("type")
+    elif lacking == "listed initializers":
+        model.ir_version = 3
+    elif lacking == "graph name":
         model.graph.name = ""
     elif lacking == "output shape":
         model.graph.output[0].type.tensor_type.ClearField("shape")

@@ -20,6 +20,7 @@ from normdeploy.onnxfile import element_bits, element_count, graphs, stored_byte
 
 _OUTLINED = 64  # bytes of a tensor that an outline keeps
 _VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+_LISTED = 3  # the last IR version whose initializers the checker wants among the inputs; no runtime does
 _TWO_EACH = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
 
@@ -113,9 +114,9 @@ def outline(proto: onnx.ModelProto) -> onnx.ModelProto:
             getattr(made, field.name).MergeFrom(value) if hasattr(value, "MergeFrom") else setattr(
                 made, field.name, value
             )
+    if made.ir_version == _LISTED:
+        made.ir_version += 1
     _outline_graph(proto.graph, made.graph)
-    for info in (*made.graph.input, *made.graph.output):
-        _complete_type(info)
     for function in proto.functions:
         copy = made.functions.add()
         for field, value in function.ListFields():
@@ -133,6 +134,8 @@ def _outline_graph(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
     made.name = graph.name or "graph"
     made.input.MergeFrom(graph.input)
     made.output.MergeFrom(graph.output)
+    for info in (*made.input, *made.output):
+        _complete_type(info)
     for tensor in graph.initializer:
         _outline_tensor(tensor, made.initializer.add())
     for sparse in graph.sparse_initializer:
