@@ -189,6 +189,13 @@ def test_a_file_certified_through_a_link_stays_whole(tmp_path: Path) -> None:
     assert check_certificate(link).matches
 
 
+@pytest.mark.parametrize("form", ["small", "body_constants"])
+def test_the_optimizers_of_such_a_file_are_named(form: str, tmp_path: Path) -> None:
+    from normdeploy.verify.optimizers import applied_optimizers
+
+    assert applied_optimizers(external_models.write(form, tmp_path / "net.onnx")).known
+
+
 # what may not be read --------------------------------------------------------------------------------
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +132,30 @@ def test_a_disk_that_refuses_is_no_bug(number: int, tmp_path: Path, monkeypatch:
         assert os.strerror(number) in result.output
         assert "bug" not in result.output
         assert sorted(tmp_path.iterdir()) == before
+
+
+_WAITING = """
+import sys, time
+import normdeploy.cli.app as module
+from normdeploy.cli import main
+from normdeploy.files import written_together
+
+def wait():
+    with written_together(sys.argv[1]) as folder:
+        (folder / "half").write_text("x")
+        print("ready", flush=True)
+        time.sleep(60)
+
+module.app = wait
+main()
+"""
+
+
+def test_a_command_that_is_ended_leaves_nothing_half_made(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _WAITING, str(tmp_path / "o.onnx")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
