@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 
 import external_models
@@ -41,7 +42,7 @@ def stands_alone(path: Path, tmp_path: Path) -> np.ndarray:
     shutil.copy(path, alone)
     assert not any(tensor.external_data for tensor in tensors(onnx.load(alone, load_external_data=False)))
     session = ort.InferenceSession(str(alone), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": X})[0])
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: X})[0])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -405,3 +406,34 @@ def test_a_candidate_replaced_while_it_is_judged_is_not_written(tmp_path: Path) 
     with pytest.raises(NormdeployError, match="changed since it was verified"):
         nd.fold(path, out, verify="quick", progress=damage)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["net.onnx", "weights.bin"]
+
+
+def test_what_torch_writes_by_default(tmp_path: Path) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()).eval()
+    with torch.no_grad():
+        net[1].running_mean.normal_()
+        net[1].running_var.uniform_(0.5, 2)
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of its parts
+        torch.onnx.export(
+            net,
+            (torch.from_numpy(X),),
+            str(path),
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+        )
+    assert sorted(file.name for file in path.parent.iterdir()) == ["net.onnx", "net.onnx.data"]
+    result = nd.fold(path, tmp_path / "out.onnx", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.status == "pass"
+    truth = net(torch.from_numpy(X)).detach().numpy()
+    assert np.allclose(stands_alone(tmp_path / "out.onnx", tmp_path), truth, rtol=1e-5, atol=1e-5)
+    assert np.allclose(nd.load(path)(X), truth, rtol=1e-5, atol=1e-5)
+    runtime.package_triton(path, tmp_path / "repository")
+    assert not [finding for finding in nd.inspect(path) if finding.severity == "error"]
