@@ -68,13 +68,16 @@ def split_arguments(
             inspect.signature(model.forward).bind(*positional[:-1], **last)
             positional, named = positional[:-1], dict(last)
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    if len(devices) != 1:
-        return positional, named
-    device = devices.pop()
-    return cast(
-        "tuple[tuple[Any, ...], dict[str, Any]]",
-        pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, (positional, named)),
-    )
+    device = devices.pop() if len(devices) == 1 else None
+
+    def usable(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        with torch.inference_mode(False):  # a copy of an inference tensor can be traced, it cannot
+            leaf = leaf.clone() if leaf.is_inference() else leaf
+            return leaf if device is None else leaf.to(device)
+
+    return cast("tuple[tuple[Any, ...], dict[str, Any]]", pytree.tree_map(usable, (positional, named)))
 
 
 def flatten_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

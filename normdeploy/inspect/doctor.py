@@ -99,9 +99,22 @@ def _with_arguments(model: nn.Module, args: Any) -> Iterator[Finding]:
             if finding.kind == "batch-statistics":
                 told.add((finding.kind, finding.where))
     yield from (finding for finding in untracked(model) if (finding.kind, finding.where) not in told)
+    yield from _updated(traced)
     yield from _unread(model, traced)
     yield from _gradient_selected(model, args)
     yield from training_conventions(model, args)
+
+
+def _updated(traced: Traced) -> Iterator[Finding]:
+    for row in traced.updated:
+        yield Finding(
+            "warning",
+            "updated-in-evaluation",
+            f"{row.where}.{row.name}".lstrip("."),
+            f"{row}: each eager call finds what the call before left, each run of the deployed file what was there at "
+            "the export",
+            "update it in training only (if self.training), or take it as an input and return it as an output",
+        )
 
 
 def _names_read(traced: Traced) -> set[str]:
