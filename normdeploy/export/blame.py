@@ -20,7 +20,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "choose with torch.where or torch.cond instead of `if`, `while`, `int()` or `.item()` on a tensor",
     ),
     (
-        r"No ONNX function found|Failed to decompose|No decompositions registered|Unsupported FX nodes",
+        r"No ONNX function found|has no ONNX form|Failed to decompose|No decompositions registered|Unsupported FX nodes",
         "an operator has no ONNX translation",
         "write it with operators that have one",
     ),

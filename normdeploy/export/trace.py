@@ -38,6 +38,7 @@ from normdeploy.export.registered import module_tensors, plain_tensors_registere
 from normdeploy.export.repair import drop_written_zero_bias
 from normdeploy.export.shapes import Spec, batch_shapes, user_shapes, widened
 from normdeploy.export.stuck import statistics_at_rest, stuck_in_training
+from normdeploy.export.tracing import traced_otherwise
 from normdeploy.export.translations import translations
 from normdeploy.export.updates import Updated, updates_seen, updates_traced
 from normdeploy.nn.reach import Snapshot
@@ -107,6 +108,14 @@ def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor
             "accepts: correct their shapes and dtypes"
         ) from error
     return flatten_outputs(result)
+
+
+def _asks_whether_traced(model: nn.Module) -> list[str]:
+    return [
+        f"{f'module {path!r}' if path else 'the model'} ({kind}) asks {question}: the trace is what it computes then, "
+        "which may be another function than the one that was trained"
+        for path, kind, question in traced_otherwise(model)
+    ]
 
 
 def _fast_path_differs(model: nn.Module, arguments: Arguments, outputs: Outputs) -> Iterator[str]:
@@ -225,7 +234,7 @@ def trace(
     device = _device(model)
     positional, named = split_arguments(model, args, kwargs)
     with _random_state_kept(device), evaluation_mode(model) as mode:
-        notes = list(mode.notes)
+        notes = [*mode.notes, *_asks_whether_traced(model)]
         arguments = flatten_arguments(model, positional, named)
         if arguments.constants:
             notes.append(f"constants in the graph, not inputs: {', '.join(arguments.constants)}")

@@ -91,6 +91,63 @@ def avg_pool3d(
     return _average_pool(3, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+def log_sigmoid(self: Any) -> Any:
+    """Translate aten.log_sigmoid; torch's own is log(sigmoid(x)), which is -inf below -104 (float32)."""
+    return op.Neg(op.Softplus(op.Neg(self)))
+
+
+class NoTranslationError(NotImplementedError):
+    """A torch operator has no form in ONNX with these arguments."""
+
+
+def _resize_antialiased(
+    x: Any,
+    output_size: Any,
+    align_corners: bool,
+    scales: Sequence[float | None],
+    *,
+    mode: str,
+    cubic_coeff_a: float,
+) -> Any:
+    """Resize with antialiasing; by the scales where they are given, as torch samples by them.
+
+    Raises:
+        NoTranslationError: align_corners, which ONNX's antialiasing does otherwise.
+    """
+    if align_corners:
+        raise NoTranslationError(
+            "interpolate(antialias=True, align_corners=True) has no ONNX form: use align_corners=False"
+        )
+    settings: dict[str, Any] = {
+        "mode": mode,
+        "coordinate_transformation_mode": "half_pixel",
+        "cubic_coeff_a": cubic_coeff_a,
+        "antialias": 1,
+        "exclude_outside": 1,
+    }
+    given = [scale for scale in scales if scale is not None]
+    if len(given) == len(scales):
+        return op.Resize(x, None, op.Constant(value_floats=[1.0, 1.0, *given]), None, **settings)
+    sizes = op.Concat(op.Shape(x, end=2), op.Cast(output_size, to=ir.DataType.INT64), axis=0)
+    return op.Resize(x, None, None, sizes, **settings)
+
+
+def bilinear_antialiased(
+    self: Any, output_size: Any, align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
+) -> Any:
+    """Translate aten._upsample_bilinear2d_aa; torch's own ignores the scales."""
+    return _resize_antialiased(
+        self, output_size, align_corners, (scales_h, scales_w), mode="linear", cubic_coeff_a=-0.5
+    )
+
+
+def bicubic_antialiased(
+    self: Any, output_size: Any, align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
+) -> Any:
+    """Translate aten._upsample_bicubic2d_aa; torch's own ignores the scales."""
+    return _resize_antialiased(self, output_size, align_corners, (scales_h, scales_w), mode="cubic", cubic_coeff_a=-0.5)
+
+
 def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return what ``torch.onnx.export`` takes as ``custom_translation_table``.
 
@@ -100,5 +157,8 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
     return {
         aten.avg_pool2d.default: avg_pool2d,
         aten.avg_pool3d.default: avg_pool3d,
+        aten.log_sigmoid.default: log_sigmoid,
+        aten._upsample_bilinear2d_aa.default: bilinear_antialiased,
+        aten._upsample_bicubic2d_aa.default: bicubic_antialiased,
         aten.scaled_dot_product_attention.default: attention.translation(opset),
     }

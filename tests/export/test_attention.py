@@ -1,4 +1,4 @@
-"""Attention over any number of axes, with masks, scales and grouped queries: the exported operators are its definition."""
+"""Attention over any number of axes, with masks, scales and grouped queries, is exported as it is defined."""
 
 from __future__ import annotations
 
