@@ -213,7 +213,12 @@ def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
         return tuple(result)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(name, kind) for name in arguments.names])
+    # torch.export names its placeholders by the parameters, and takes one of a submodule's name for that submodule
+    taken = [name for name, _ in (*model.named_children(), *model.named_parameters(), *model.named_buffers())]
+    names: list[str] = []
+    for name in arguments.names:
+        names.append(_identifier(f"{name}_input" if name in taken else name, [*names, *taken]))
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     forward.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature, unknown to the stub
     had = "forward" in vars(model)
     model.forward = forward

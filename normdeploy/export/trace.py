@@ -10,6 +10,7 @@ import inspect
 import random
 import re
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
-from normdeploy.export.blame import essential_line, explain, module_in_traceback, root_cause
+from normdeploy.export.blame import blaming, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.export.forward import (
     Arguments,
     Outputs,
@@ -41,7 +42,7 @@ from normdeploy.export.stuck import statistics_at_rest, stuck_in_training
 from normdeploy.export.tracing import traced_otherwise
 from normdeploy.export.translations import translations
 from normdeploy.export.updates import Updated, updates_seen, updates_traced
-from normdeploy.nn.reach import Snapshot
+from normdeploy.nn.reach import Snapshot, is_foreign
 
 _OLDEST_OPSET = 18
 
@@ -123,7 +124,8 @@ def _fast_path_differs(model: nn.Module, arguments: Arguments, outputs: Outputs)
     with_path = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
     if not any(isinstance(module, with_path) for module in model.modules()):
         return
-    with fast_paths(True):
+    with fast_paths(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a run that the user did not ask for
         fast = _run_once(model, arguments, arguments.tensors)
     for name, slow, other in zip(outputs.names, outputs.tensors, fast.tensors, strict=True):
         if slow.shape != other.shape or not torch.allclose(slow, other, rtol=1e-2, atol=1e-3, equal_nan=True):
@@ -132,6 +134,13 @@ def _fast_path_differs(model: nn.Module, arguments: Arguments, outputs: Outputs)
                 "else on the example (NaN where a mask leaves no key, 0 behind the end of padded sequences): compare "
                 "with torch.backends.mha.set_fastpath_enabled(False)"
             )
+
+
+def _torchs_own(model: nn.Module, name: str) -> bool:
+    """Tell whether an attribute is bookkeeping of one of torch's own modules (nn.LSTM's list of its weights)."""
+    with suppress(AttributeError):
+        return is_foreign(model.get_submodule(name.rpartition(".")[0]))
+    return False
 
 
 def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
@@ -229,11 +238,11 @@ def trace(
         TraceError: the model cannot be traced; the message names the module.
     """
     model = _eager(model)
-    _check_opset(opset_version)
+    check_opset(opset_version)
     started = time.perf_counter()
     device = _device(model)
     positional, named = split_arguments(model, args, kwargs)
-    with _random_state_kept(device), evaluation_mode(model) as mode:
+    with blaming(), _random_state_kept(device), evaluation_mode(model) as mode:
         notes = [*mode.notes, *_asks_whether_traced(model)]
         arguments = flatten_arguments(model, positional, named)
         if arguments.constants:
@@ -274,6 +283,7 @@ def trace(
     notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]
     told = {f"{row.where}.{row.name}".lstrip(".") for row in updated}
     assigned = [name for name in assigned if name not in told]
+    assigned = [name for name in assigned if not _torchs_own(model, name)]
     if assigned:
         notes.append(f"forward assigns {', '.join(assigned[:4])}: the graph returns its outputs only")
     _name_ends(graph, arguments.names, outputs.names, input_names, output_names)
@@ -301,7 +311,12 @@ def _eager(model: Any) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def _check_opset(version: int | None) -> None:
+def check_opset(version: int | None) -> None:
+    """Require an operator set that torch's exporter writes and the installed onnx knows; None is the default.
+
+    Raises:
+        InputError: it is too old or too new.
+    """
     newest = defs.onnx_opset_version()
     if version is not None and not _OLDEST_OPSET <= version <= newest:
         raise InputError(

@@ -17,9 +17,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import torch.compiler
-import torch.jit
-import torch.onnx  # the modules that ask name it; it must be there to be compared with
 from torch import nn
 
 from normdeploy.nn.reach import is_foreign
