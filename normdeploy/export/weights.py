@@ -178,8 +178,8 @@ def load_weights(
         raise WeightsError(
             f"{origin} does not fit {type(model).__name__}: missing {_short(missing)}, "
             f"unexpected {_short(unexpected)}, wrong shape {_short(misshapen)}; expected exactly the keys of its "
-            "state_dict(): give the weights this model was trained to, build it with the same arguments, or allow those "
-            "of a new head to be missing (--allow-missing MODULE, allow_missing=[...])"
+            "state_dict(): give the weights this model was trained to, build it with the same arguments, or allow "
+            "those of a new head to be missing (--allow-missing MODULE, allow_missing=[...])"
         )
     model.load_state_dict({key: given[key] for key in own}, strict=False)
     for path, place in hidden.items():

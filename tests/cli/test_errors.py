@@ -143,7 +143,7 @@ def test_debug_shows_the_traceback_from_anywhere_on_the_line(tmp_path: Path) -> 
         check=False,
         cwd=tmp_path,
     )
-    assert traced.returncode == 1
+    assert traced.returncode == plain.returncode
     assert "RecipeError" in traced.stderr
     assert "Traceback" in traced.stderr
 
