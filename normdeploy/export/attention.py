@@ -16,9 +16,11 @@ import math
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript import opset18 as op
-from onnxscript import opset23 as op23
+import onnxscript
 
+# typed for tensors of numbers; while an exporter traces, every value is a symbol
+op: Any = onnxscript.opset18
+op23: Any = onnxscript.opset23
 _FUSED_OPSET = 23  # the first with an Attention operator
 _FUSED_RANK = 4
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnxscript import opset18 as op
 
 from normdeploy.export import attention
+from normdeploy.export.attention import op
 
 aten = torch.ops.aten
 
