@@ -115,3 +115,66 @@ def test_another_width_of_the_same_kind_is_taken() -> None:
              for name, tensor in nn.BatchNorm1d(3).state_dict().items()}  # fmt: skip
     load_weights(model, given)
     assert model.weight.dtype == torch.float32
+
+
+def wrapped(prefix, **more):
+    return {f"{prefix}{key}": value for key, value in trained().state_dict().items()} | more
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod.", "model._orig_mod.", "net."])
+def test_prefixes_of_wrappers_are_taken_off_and_said(prefix):
+    target, notes = network(), []
+    load_weights(target, wrapped(prefix), notes=notes)
+    assert torch.equal(target[0].weight, trained()[0].weight)
+    assert notes == [f"the prefix {prefix!r} is taken off its keys"]
+
+
+def test_a_models_own_prefix_stays():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Linear(2, 2)
+
+    state, notes = Own().state_dict(), []
+    target = Own()
+    load_weights(target, state, notes=notes)
+    assert torch.equal(target.model.weight, state["model.weight"])
+    assert notes == []
+
+
+def test_what_the_wrapper_holds_besides_is_left_out_aloud():
+    target, notes = network(), []
+    load_weights(target, wrapped("model.", **{"loss.weight": torch.ones(3)}), notes=notes)
+    assert torch.equal(target[0].weight, trained()[0].weight)
+    assert any("loss.weight" in note for note in notes)
+
+
+def test_a_checkpoint_with_several_models(tmp_path):
+    path, average = tmp_path / "last.pt", {key: value + 1 for key, value in trained().state_dict().items()}
+    torch.save({"model": trained().state_dict(), "model_ema": average, "epoch": 3, "optimizer": {"lr": 1}}, path)
+    target, notes = network(), []
+    load_weights(target, read_weights(path, notes=notes))
+    assert torch.equal(target[0].weight, trained()[0].weight)
+    (note,) = notes
+    assert "'model', 'model_ema'" in note
+    assert "'model' is loaded" in note
+    load_weights(target, read_weights(path, key="model_ema"))
+    assert torch.equal(target[0].weight, average["0.weight"])
+    with pytest.raises(WeightsError, match=r"nothing under 'ema'.*model_ema"):
+        read_weights(path, key="ema")
+
+
+def test_a_new_head_may_be_missing():
+    state = trained().state_dict()
+    del state["0.bias"]
+    state["0.weight"] = torch.zeros(7, 3)  # trained for seven classes
+    target, notes = network(), []
+    before = target[0].weight.clone()
+    with pytest.raises(WeightsError, match="allow-missing"):
+        load_weights(target, state)
+    load_weights(target, state, allow_missing=["0"], notes=notes)
+    assert torch.equal(target[0].weight, before)
+    assert torch.equal(target[1].weight, state["1.weight"])
+    assert notes == ["not loaded, as allowed: [0.weight, 0.bias]"]
+    with pytest.raises(WeightsError, match="missing"):
+        load_weights(target, {"1.weight": state["1.weight"]}, allow_missing=["0"])
