@@ -19,7 +19,7 @@ from normdeploy.rewrite.recognise.builder import Builder, free_stem
 from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.likes import resolve_casts
-from normdeploy.rewrite.recognise.probe import FIRST_SIZES, Probe, Sizes
+from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, repeated
 from normdeploy.rewrite.recognise.rows import (
     fused_row,
@@ -182,7 +182,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
 
     def _check(self, where: str, found: Found, inside: list[ir.Node], builder: Builder, result: ir.Value) -> None:
         region = found.region
-        probe = Probe(region, Sizes(FIRST_SIZES))
+        probe = Probe(region)
         x = torch.from_numpy(self.context.rng.standard_normal(probe.shape))
         feeds = {**probe.feeds, region.x: x}
         # the attribute epsilon is float32: its rounding moves the result by half of u epsilon / (v + epsilon)
