@@ -30,9 +30,6 @@ REFUSED = {
 }
 """What no newer operator set says, or no runtime runs there: refused by name."""
 
-SEQUENCES = frozenset({"test_if_opt"})
-"""onnxruntime has no kernel of opset 23 for them, and onnx's reference packs a sequence into an array."""
-
 
 def raised(case: Case) -> onnx.ModelProto:
     model = ir.from_proto(case.model)
