@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph import round_once
 
 
 class Sketch:
@@ -62,7 +63,7 @@ class Sketch:
     def number(self, value: float, kind: ir.DataType) -> ir.Value:
         """Return a constant of one number."""
         name = f"constant_{len(self.constants)}"
-        tensor = ir.tensor(np.array(value).astype(kind.numpy()), dtype=kind, name=name)
+        tensor = ir.tensor(round_once(np.array(value), kind), dtype=kind, name=name)
         made = ir.Value(name=name, type=ir.TensorType(kind), shape=ir.Shape([]), const_value=tensor)
         self.constants.append(made)
         return made

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph import round_once
 from normdeploy.rewrite.recognise.builder import Builder
 from normdeploy.rewrite.recognise.clamps import clamp_of
 from normdeploy.rewrite.recognise.emit import INSTANCE_TYPES, emit
@@ -101,7 +102,9 @@ def _is_plain(region: Region) -> bool:
 
 
 def without_kernel(node: ir.Node) -> bool:
-    """Tell whether a norm operator is of a type that the runtime has no kernel for."""
+    """Tell whether the runtime has no kernel for a norm operator: of that type, or at all, so that it spells it out."""
+    if node.op_type == "GroupNormalization":
+        return True
     return node.op_type == "InstanceNormalization" and node.outputs[0].dtype not in INSTANCE_TYPES
 
 
@@ -240,7 +243,7 @@ def _snap(values: Array, dtype: ir.DataType | None, size: float) -> Array:
     """Undo the solver's float64 rounding where the exact value must have been one the stored type can hold."""
     near = values.astype(np.float32).astype(np.float64)
     if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and dtype is not None:
-        near = values.astype(dtype.numpy()).astype(np.float64)
+        near = round_once(values, dtype).astype(np.float64)
     tolerance = 1e-13 * np.abs(values) + 1e-15 * size
     return np.where(np.abs(values - near) <= tolerance, near, values)
 

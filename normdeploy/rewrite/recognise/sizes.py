@@ -100,7 +100,7 @@ class Sizes:
             return dim
         names = names_of(dim)
         if dim.value is None or names in ([], [dim.value]):
-            return self._give(dim.value or fallback)
+            return self._give(names[0] if names else fallback)
         result = dim.evaluate({name: self._give(name) for name in names})
         return result if isinstance(result, int) else self._give(dim.value)
 
@@ -114,14 +114,14 @@ class Sizes:
 def names_of(dim: int | ir.SymbolicDim) -> list[str]:
     """Return the names that a dimension is made of; a name that is no expression stands for itself.
 
-    Empty for a number, and where nothing is known of the dimension.
+    Empty for a number, and where nothing is known of the dimension ("?", which some tools write for every such one).
     """
     if isinstance(dim, int) or dim.value is None:
         return []
     try:
         return sorted(dim.free_symbols()) or [dim.value]
-    except ValueError:  # what other tools write: "?", "batch size"
-        return [dim.value]
+    except ValueError:  # what other tools write: "batch size"
+        return [dim.value] if any(character.isalnum() for character in dim.value) else []
 
 
 def _distinct() -> Iterator[int]:
