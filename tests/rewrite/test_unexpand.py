@@ -131,7 +131,7 @@ def test_what_enlarges_or_is_not_known_stays(name: str):
     sizes = {"n": 3, "m": 3 if name == "another name" else 2, "t": 4, "?": 3}
     feeds = {}
     for value in model.graph.inputs:
-        dims = [dim if isinstance(dim, int) else sizes[dim.value] for dim in value.shape]
+        dims = [dim if isinstance(dim, int) else sizes[dim.value or "?"] for dim in value.shape]
         if name == "nothing known of either" and value.name == "x":
             dims[0] = 1
         feeds[str(value.name)] = torch.randn(dims, dtype=torch.float64)

@@ -116,8 +116,8 @@ def _local_response(call: Call, inputs: Inputs) -> Tensor:
     x, size = need(inputs, 0), call.attr("size")
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = torch.nn.functional.pad(x.square().movedim(1, -1), (before, after)).unfold(-1, size, 1).sum(-1)
-    scale = call.attr("bias", 1.0) + call.attr("alpha", 1e-4) / size * squares.movedim(-1, 1)
-    return x / scale.pow(call.attr("beta", 0.75))
+    scale: Tensor = call.attr("bias", 1.0) + call.attr("alpha", 1e-4) / size * squares.movedim(-1, 1)
+    return x / torch.pow(scale, call.attr("beta", 0.75))
 
 
 def affine(call: Call, inputs: Inputs) -> Tensor:

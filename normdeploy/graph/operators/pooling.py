@@ -72,7 +72,8 @@ def _spatial_axes(x: Tensor) -> list[int]:
 
 def _global_lp_pool(call: Call, inputs: Inputs) -> Tensor:
     x = need(inputs, 0)
-    return torch.linalg.vector_norm(x, ord=call.attr("p", 2), dim=_spatial_axes(x), keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(x, ord=call.attr("p", 2), dim=_spatial_axes(x), keepdim=True)
+    return norm
 
 
 POOLING: dict[str, Implementation] = {

@@ -56,7 +56,7 @@ class Sketch:
         """Return a constant vector of int64."""
         name = f"constant_{len(self.constants)}"
         tensor = ir.tensor(np.array(values, dtype=np.int64), name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([len(values)]), const_value=tensor)
         self.constants.append(value)
         return value
 

@@ -23,7 +23,7 @@ def put_in_place(node: ir.Node, translation: ir.Graph, version: int) -> None:
         version: goes into the names of what is added.
     """
     graph = node.graph
-    if graph is None:
+    if not isinstance(graph, ir.Graph):
         raise GraphError(f"node {node.name!r} belongs to no graph; expected one of the model's")
     known: dict[str, ir.Value | None] = {f"in_{index}": value for index, value in enumerate(node.inputs)}
     base = next(value.name for value in node.outputs if value.name)
@@ -82,7 +82,7 @@ def _copy(part: ir.Node, known: dict[str, ir.Value | None], fresh: Iterator[str]
     return copy
 
 
-def _register(graph: ir.Graph | ir.Function, value: ir.Value, name: str) -> ir.Value:
+def _register(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
     ours = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
     graph.register_initializer(ours)
     return ours
