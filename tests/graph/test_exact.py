@@ -29,7 +29,7 @@ def test_a_chain_of_folds_rounds_once(value, factors, dtype):
         exact = exact * factor
     assert current.numpy64() == exact
     if dtype == ir.DataType.BFLOAT16:
-        exact = np.array([_nearest_bfloat16(float(exact[0]))])
+        exact = np.copysign([_nearest_bfloat16(float(exact[0]))], exact)
     target = {ir.DataType.FLOAT: np.float32, ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
     with np.errstate(over="ignore"):  # beyond the dtype's range the rounding is infinity
         rounded = exact.astype(target[dtype])
