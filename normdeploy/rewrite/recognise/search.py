@@ -102,9 +102,7 @@ def _is_plain(region: Region) -> bool:
 
 
 def without_kernel(node: ir.Node) -> bool:
-    """Tell whether the runtime has no kernel for a norm operator: of that type, or at all, so that it spells it out."""
-    if node.op_type == "GroupNormalization":
-        return True
+    """Tell whether a norm operator is of a type that the runtime has no kernel for."""
     return node.op_type == "InstanceNormalization" and node.outputs[0].dtype not in INSTANCE_TYPES
 
 

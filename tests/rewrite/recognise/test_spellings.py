@@ -530,25 +530,3 @@ def test_residual_and_chain_of_norms(sketch, reference):
     data = inputs(ROWS, 3, seed=2)
     inner = data + reference(data, **{**PLAIN, "scale": G})
     torch.testing.assert_close(evaluate(model, data), reference(inner, **LAST), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize(("version", "size"), [(18, 2), (21, 4), (23, 4)])
-@pytest.mark.parametrize("shape", [("n", 4, 5, 6), ("n", 4, "h", "w"), (2, 4, 5)])
-def test_a_native_group_normalization_is_said_by_the_faster_operator(version, size, shape):
-    """onnxruntime has no kernel for GroupNormalization: it spells it out. Below 21 it has a scale per group."""
-    g, b = np.linspace(0.5, 2.0, size), np.linspace(-1.0, 1.0, size)
-    numbers = [", ".join(str(float(np.float32(item))) for item in values) for values in (g, b)]
-    dims = ", ".join(str(dim) for dim in shape)
-    model = ir.from_onnx_text(
-        f"""<ir_version: 10, opset_import: ["" : {version}]> net (float[{dims}] x) => (float[{dims}] y)
-        <float[{size}] g = {{{numbers[0]}}}, float[{size}] b = {{{numbers[1]}}}>
-        {{ y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, g, b) }}"""
-    )
-    context = RewriteContext()
-    RecogniseNorms(context)(model)
-    assert [node.op_type for node in model.graph if node.op_type in (IN, "GroupNormalization")] == [IN]
-    assert [(row.kind, row.action) for row in context.ledger] == [("GroupNormalization", "fused")]
-    x = torch.randn([3 if isinstance(dim, str) else dim for dim in shape], dtype=torch.float64)
-    per_channel = [torch.tensor(np.float32(np.repeat(values, 4 // size))).double() for values in (g, b)]
-    expected = torch.nn.functional.group_norm(x, 2, *per_channel, eps=float(np.float32(0.01)))
-    torch.testing.assert_close(Evaluator(model).run({"x": x})["y"], expected, rtol=1e-6, atol=1e-6)
