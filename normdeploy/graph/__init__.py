@@ -11,6 +11,7 @@ from normdeploy.graph.exact import (
     constant64,
     constant_tensor,
     parts64,
+    round_once,
     tensor64,
 )
 from normdeploy.graph.files import (
@@ -44,6 +45,7 @@ __all__ = [
     "load_graph",
     "module_path",
     "parts64",
+    "round_once",
     "save_graph",
     "strip_traces",
     "tensor64",
