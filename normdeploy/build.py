@@ -25,14 +25,14 @@ from normdeploy.export.mode import evaluation_mode
 from normdeploy.files import sha256_file, write_text
 from normdeploy.inputs import Example, make_example, parse_inputs
 from normdeploy.measure import bench_inputs, file_facts, latency_table, node_facts, quality_table
-from normdeploy.recipe import DIGEST_KEY, Recipe
+from normdeploy.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.report.build import build_page, print_build
 from normdeploy.report.page import render_page
 from normdeploy.runtime import this_machine
 from normdeploy.runtime.peers import plain_export
 from normdeploy.sources import build as build_model
-from normdeploy.train import from_recipe
+from normdeploy.train import from_recipe, provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.weights import load_weights, read_metadata
 
@@ -126,11 +126,14 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
     """
     path = recipe.weights_path
     if path.is_file() and not again:
-        recorded = read_metadata(path).get(DIGEST_KEY)
-        if recipe.data is None or recorded == recipe.training_digest():
+        recorded = provenance.from_header(read_metadata(path))
+        wanted = recorded if recipe.data is None else provenance.of_recipe(recipe, from_recipe.recipe_data(recipe))
+        if recorded == wanted:
             console.print_step("train", f"{recipe.model.weights} is up to date", fresh=True)
             return
-        why = "was not trained by this recipe" if recorded is None else "is stale: model, data or [train] changed"
+        why = "was not trained by this recipe"
+        if recorded is not None and wanted is not None:
+            why = f"is stale: {provenance.summarize(provenance.changes(recorded, wanted))}"
         console.print_step("train", f"{recipe.model.weights} {why}: training again")
     elif recipe.data is None:
         raise RecipeError(
@@ -139,7 +142,7 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
         )
     else:
         console.print_step("train", f"making {recipe.model.weights}")
-    console.print_training(from_recipe.train(recipe, device=device).metadata())
+    console.print_training(from_recipe.train(recipe, device=device, again=again).metadata())
 
 
 def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
@@ -275,7 +278,7 @@ def _bench_inputs(recipe: Recipe, example: Example, splits: Splits | None) -> Ma
 
 
 def _training_facts(recipe: Recipe) -> dict[str, str]:
-    hidden = {DIGEST_KEY, "settings"}
+    hidden = {provenance.TRAINED_BY, "settings"}
     facts = read_metadata(recipe.weights_path)
     return {key: value for key, value in facts.items() if key not in hidden}
 
@@ -300,7 +303,7 @@ def _write_report(outputs: Outputs, report: dict[str, Any]) -> None:
 def _export_digest(recipe: Recipe) -> str:
     return _digest(
         [
-            recipe.training_digest(),
+            provenance.of_recipe(recipe, None),
             sha256_file(recipe.weights_path),
             dataclasses.asdict(recipe.export),
             dataclasses.asdict(recipe.verify),

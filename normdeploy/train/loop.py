@@ -15,6 +15,7 @@ from normdeploy.nn.hidden import load_full_state, move, set_mode, trainable
 from normdeploy.nn.population import Recalibrated
 from normdeploy.nn.sync import plain, synchronized
 from normdeploy.recipe import TrainSection
+from normdeploy.train import provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.history import History
 from normdeploy.train.progress import TrainingProgress
@@ -83,14 +84,15 @@ def fit(
     weights: str | os.PathLike[str] | None = None,
     history: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    again: bool = False,
+    parts: Mapping[str, str] | None = None,
     metadata: Mapping[str, str] | None = None,
     show: bool = True,
 ) -> TrainResult:
     """Train ``model``; keep the epoch with the lowest validation loss.
 
     Under torchrun all processes train together: each batch is shared between them, statistics of stock and own
-        BatchNorms are
-    those of the whole batch, the first process writes the files.
+    BatchNorms are those of the whole batch, the first process writes the files.
 
     Args:
         model: the network, or what builds it (then ``settings.seed`` decides its initial weights too). Hand-written
@@ -100,13 +102,15 @@ def fit(
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``.
         weights: where to write the trained weights (an existing file is replaced).
         history: where to write the epochs as JSON; a plot is drawn beside it (``.png``). Existing files are replaced.
-        checkpoint: where the state is kept after each epoch; a later call with the same model, data and settings goes
-            on from there. It is deleted at the end.
+        checkpoint: where the state is kept after each epoch; a later call with the same code, data and settings goes
+            on from there, one with others is refused. It is deleted at the end.
+        again: with other code, data or settings than the checkpoint's, train from the start.
+        parts: what decides the result beyond the network, its code, the data and the settings, by name.
         metadata: further strings for the header of the weights.
         show: draw a progress bar.
 
     Raises:
-        UsageError: a setting, the device or the checkpoint is unusable.
+        UsageError: a setting or the device is unusable, or the checkpoint belongs to another training.
         ModelError: there is nothing to train, or the loss is no longer a finite number.
     """
     settings = settings or TrainSection()
@@ -116,11 +120,17 @@ def fit(
         move(network, world.device)
         if world.size > 1:
             synchronized(network)
-        run = Run(network, splits, settings, world)
+        decides = {
+            **provenance.of_network(network, model, splits),
+            **provenance.of_data(splits),
+            **provenance.of_settings(settings),
+            **(parts or {}),
+        }
+        run = Run(network, splits, settings, world, decides)
         if checkpoint is not None:
             if world.first:
                 _remove_torn(Path(checkpoint))
-            run.resume(checkpoint)
+            run.resume(checkpoint, again=again)
         resumed_at = run.epochs_done
         _epochs(run, checkpoint, show=show and world.first)
         result = _finish(run, resumed_at)
