@@ -79,6 +79,7 @@ def export(
     fold: bool = True,
     approximate: bool = False,
     verify: bool | Level = True,
+    seed: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult:
@@ -101,6 +102,7 @@ def export(
         approximate: allow rewrites that are equal only nearly. Where one was made (its ledger row says so) the verifier
             measures what they cost, at most 1e-3 of the outputs' size, in place of comparing weights and mutants.
         verify: run the verifier, at the level "default" or the one named.
+        seed: of the verifier's inputs.
         overwrite: allow replacing existing files.
         progress: called with (stage, share done) while the verifier works.
 
@@ -152,6 +154,7 @@ def export(
             budget=APPROXIMATION if any(row.reason.startswith("approximate") for row in ledger) else None,
             traced=traced,
             rewritten=rewritten,
+            seed=seed,
             progress=progress,
         )
 

@@ -188,6 +188,7 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
             fold=recipe.export.fold,
             approximate=recipe.export.approximate,
             verify=recipe.verify.level,
+            seed=recipe.verify.seed,
             overwrite=True,
         )
     except VerificationError as error:

@@ -20,7 +20,7 @@ SIGNATURES = {
     "export": {
         "model": REQUIRED, "args": REQUIRED, "path": REQUIRED, "kwargs": None, "input_names": None,
         "output_names": None, "dynamic_shapes": None, "opset_version": None, "fold": True, "approximate": False,
-        "verify": True, "overwrite": False, "progress": None,
+        "verify": True, "seed": 0, "overwrite": False, "progress": None,
     },
     "fold": {
         "source": REQUIRED, "path": REQUIRED, "opset_version": None, "verify": True, "overwrite": False,

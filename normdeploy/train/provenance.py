@@ -161,10 +161,12 @@ def _add_code(parts: Parts, thing: Any) -> None:
         if module.__name__ == "__main__":
             parts[f"code of {_name(thing)}"] = _code_digest(thing)
         return
-    plain = module.__name__ == "__main__" or module.__name__.startswith("_normdeploy_source_")
-    name = Path(file).name if plain else module.__name__
-    home = Path(file).parent if plain else Path.cwd()
-    _add_files(parts, files_of_file(Path(file), name, package="" if plain else module.__package__ or "", home=home))
+    spec = getattr(module, "__spec__", None)  # a script's is None; "python -m pack.net" has its real name there
+    alone = spec is None or spec.name.startswith("_normdeploy_source_")
+    # a script is called as it would be where another imports it: how it was started decides nothing
+    name = Path(file).stem if alone else spec.name
+    home = Path(file).parent if alone else Path.cwd()
+    _add_files(parts, files_of_file(Path(file), name, package="" if alone else module.__package__ or "", home=home))
 
 
 def _described(owner: object) -> str:
