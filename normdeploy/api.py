@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from normdeploy.errors import VerificationError
 from normdeploy.files import require_writable
+from normdeploy.installed import require_onnxruntime
 from normdeploy.rewrite.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from normdeploy.inspect import Findings
     from normdeploy.runtime import Plan, Predictor
     from normdeploy.verify import Verdict
+
+require_onnxruntime()
 
 Level = Literal["quick", "default", "thorough"]
 PathLike = str | os.PathLike[str]

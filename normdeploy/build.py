@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import tempfile
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from normdeploy.errors import ModelError, OutputExistsError, RecipeError, UsageE
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.files import sha256_file, write_text
 from normdeploy.inputs import Example, make_example, parse_inputs
+from normdeploy.installed import BUILDS, version_of
 from normdeploy.measure import bench_inputs, file_facts, latency_table, node_facts, quality_table
 from normdeploy.recipe import Recipe
 from normdeploy.report import console
@@ -37,7 +37,7 @@ from normdeploy.train.data import Splits
 from normdeploy.train.weights import load_weights, read_metadata
 
 SCHEMA = 1
-_VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
+_VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", *BUILDS, "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
         "name": recipe.name,
         "recipe": recipe.path.name,
         "normdeploy": __version__,
-        "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
+        "versions": _versions(),
         "training": _training_facts(recipe),
         "findings": findings,
         "onnx_sha256": None,
@@ -309,9 +309,13 @@ def _export_digest(recipe: Recipe) -> str:
             dataclasses.asdict(recipe.export),
             dataclasses.asdict(recipe.verify),
             __version__,
-            [importlib.metadata.version(name) for name in _VERSIONED],
+            _versions(),
         ]
     )
+
+
+def _versions() -> dict[str, str]:
+    return {name: version for name in _VERSIONED if (version := version_of(name)) is not None}
 
 
 def _tune_table(recipe: Recipe) -> dict[str, Any] | None:

@@ -25,6 +25,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.installed import require_onnxruntime
+
 if TYPE_CHECKING:
     from normdeploy.runtime.backend import TensorSpec
     from normdeploy.runtime.benchmark import BenchResult, bench
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from normdeploy.runtime.triton import package_triton
     from normdeploy.runtime.tuning.again import retune
     from normdeploy.runtime.tuning.search import tune
+
+require_onnxruntime()
 
 _LAZY = {
     "retune": "tuning.again",
