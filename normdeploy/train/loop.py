@@ -156,19 +156,31 @@ def _epochs(run: Run, checkpoint: str | os.PathLike[str] | None, *, show: bool) 
     """Train epoch after epoch, keeping the state after each."""
     steps, done = run.settings.epochs * run.steps_per_epoch, run.epochs_done * run.steps_per_epoch
     with TrainingProgress(type(run.model).__name__, steps, done=done, shown=show) as progress:
+        if run.world.size > 1 and (paths := _draws_by_itself(run.model)):
+            progress.note(
+                f"{', '.join(paths[:3])}{' and others' if len(paths) > 3 else ''}: each of the {run.world.size} "
+                "processes draws its own dropout, so this training ends in other weights than one process's"
+            )
         while run.epochs_done < run.settings.epochs and not run.out_of_patience():
             progress.epoch(run.epoch(progress.step))
             if checkpoint is not None and run.world.first:
                 run.keep(checkpoint)
 
 
+def _draws_by_itself(model: nn.Module) -> list[str]:
+    """Return the paths of dropouts that drop something."""
+    kinds = nn.modules.dropout._DropoutNd
+    return [path for path, module in model.named_modules() if isinstance(module, kinds) and module.p > 0]
+
+
 def _finish(run: Run, resumed_at: int) -> TrainResult:
-    """Take the best epoch's tensors, put plain modules back, recalibrate if asked, judge, and come home to the CPU."""
+    """Take the best epoch's tensors, recalibrate if asked, put plain modules back, judge, and come home to the CPU."""
     network, world = run.model, run.world
     load_full_state(network, run.best_state)
+    # before the plain modules are back: the pass shall normalize with whole batches, as training did
+    recalibrated = run.recalibrate() if run.settings.recalibrate else []
     if world.size > 1:
         plain(network)
-    recalibrated = run.recalibrate() if run.settings.recalibrate else []
     valid = score(network, run.valid, run.splits.task)
     test = score(network, run.splits.test.to(world.device), run.splits.task)
     for _, tensor in trainable(network):
