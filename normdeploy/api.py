@@ -278,7 +278,9 @@ def verify(
     )
 
 
-def tune(path: PathLike, *, data: Any = None, reference: Any = None, budget: str | None = None) -> Plan:
+def tune(
+    path: PathLike, *, data: Any = None, reference: Any = None, budget: str | None = None, overwrite: bool = False
+) -> Plan:
     """Find the fastest way to run the model on this machine within a verified budget; saved as ``<name>.plan.json``.
 
     Args:
@@ -286,6 +288,7 @@ def tune(path: PathLike, *, data: Any = None, reference: Any = None, budget: str
         data: inputs of yours, needed for reduced precision: an array or a dict of arrays by input name.
         reference: what results are compared with; the file itself in float64 by default.
         budget: "exact" (default), or a loss as "top1=0.5%" or "rel=1e-2".
+        overwrite: allow replacing a plan, and a variant beside the model.
 
     Returns:
         Plan: what to run, what was tried, what each candidate cost and lost.
@@ -293,10 +296,11 @@ def tune(path: PathLike, *, data: Any = None, reference: Any = None, budget: str
     Raises:
         ModelError: the file or the data are unusable.
         UsageError: the budget does not follow the grammar.
+        OutputExistsError: there is a plan already, and ``overwrite`` is false.
     """
     from normdeploy.runtime import tune as run_tuner
 
-    return run_tuner(path, data=data, reference=reference, budget=budget)
+    return run_tuner(path, data=data, reference=reference, budget=budget, overwrite=overwrite)
 
 
 def load(path: PathLike, *, plan: PathLike | Plan | None = None) -> Predictor:

@@ -29,8 +29,9 @@ from normdeploy.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.report.build import build_page, print_build
 from normdeploy.report.page import render_page
-from normdeploy.runtime import this_machine
-from normdeploy.runtime.peers import plain_export
+from normdeploy.runtime import plan_path, this_machine
+from normdeploy.runtime import tune as run_tuner
+from normdeploy.runtime.module_peers import plain_export
 from normdeploy.sources import build as build_model
 from normdeploy.train import from_recipe, provenance
 from normdeploy.train.data import Splits
@@ -84,8 +85,10 @@ def build(
     """
     outputs = Outputs.of(recipe, out)
     previous = _previous_report(outputs)
-    strangers = [path for path in (outputs.onnx, outputs.report, outputs.page) if path.exists()]
-    if strangers and previous is None and not force:
+    strangers = [path for path in (outputs.onnx, outputs.report, outputs.page) if path.exists() and previous is None]
+    if recipe.tune is not None and "plan" not in (previous or {}):
+        strangers += [path for path in (plan_path(outputs.onnx),) if path.exists()]
+    if strangers and not force:
         raise OutputExistsError(
             f"{strangers[0]} exists and no report of a build accounts for it; "
             "expected a free path: move it, choose another --out, or pass --force"
@@ -235,8 +238,9 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
     report["machine"] = this_machine().to_dict()
     if recipe.tune is not None:
         calibration = {example.input_names[0]: splits.valid.inputs.numpy()} if splits is not None else None
-        plan = api.tune(outputs.onnx, data=calibration, budget=recipe.tune.budget)
+        plan = run_tuner(outputs.onnx, data=calibration, budget=recipe.tune.budget, opponent=model, overwrite=True)
         report["plan"] = json.loads(plan.to_json())
+        _write_report(outputs, report)  # now: the plan is accounted for by it
         console.print_step("tune", plan.summary().splitlines()[0])
 
 

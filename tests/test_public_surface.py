@@ -31,7 +31,7 @@ SIGNATURES = {
         "model_or_onnx": REQUIRED, "path": REQUIRED, "args": None, "kwargs": None, "data": None, "seed": 0,
         "level": "default", "progress": None,
     },
-    "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None},
+    "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None, "overwrite": False},
     "load": {"path": REQUIRED, "plan": None},
 }  # fmt: skip
 

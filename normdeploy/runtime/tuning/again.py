@@ -54,4 +54,11 @@ def retune(
             "expected data: give it (--data FILE)"
         )
     given = {"budget": before.budget, **kept, **options}
-    return tune(folder / before.model, data=files["data"], reference=files["reference"], progress=progress, **given)
+    return tune(
+        folder / before.model,
+        data=files["data"],
+        reference=files["reference"],
+        overwrite=True,
+        progress=progress,
+        **given,
+    )

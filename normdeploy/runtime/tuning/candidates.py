@@ -36,11 +36,17 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def levels(base: Settings, cores: int) -> Iterator[Settings]:
+    """Yield numbers of threads, each with all optimizations: what gains most, and first."""
+    if base.provider == CPU:
+        yield from (replace(base, threads=threads) for threads in thread_counts(cores))
+
+
+def lower_levels(base: Settings, cores: int) -> Iterator[Settings]:
     """Yield layouts (level "all" blocks channels for the CPU, the lower ones keep NCHW) by thread counts."""
     if base.provider != CPU:
         return
     for threads in thread_counts(cores):
-        for level in ("all", "extended", "basic"):
+        for level in ("extended", "basic"):
             yield replace(base, threads=threads, optimization=level)
 
 
