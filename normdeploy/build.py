@@ -57,8 +57,9 @@ class Outputs:
             UsageError: ``out`` is no folder.
         """
         folder = recipe.folder if out is None else out
-        if not folder.is_dir():
-            raise UsageError(f"--out {folder} does not exist; expected a folder: create it")
+        if not folder.is_dir() and (folder.exists() or not folder.parent.is_dir()):
+            raise UsageError(f"--out {folder} is no folder and cannot be made one; expected a folder: create it")
+        folder.mkdir(exist_ok=True)
         return cls(*(folder / f"{recipe.name}{suffix}" for suffix in (".onnx", ".report.json", ".report.html")))
 
 
@@ -69,7 +70,8 @@ def build(
 
     Args:
         recipe: see `normdeploy.recipe.load_recipe`.
-        out: folder for the outputs; beside the recipe by default.
+        out: folder for the outputs, new weights among them; made if missing. By default they go beside the recipe, and
+            weights where the recipe says.
         device: where to train: "auto", "cpu" or "cuda".
         train: train even if the weights are up to date.
         force: export, verify and measure even if all is up to date, and replace an ONNX file that build did not make.
@@ -93,6 +95,7 @@ def build(
             f"{strangers[0]} exists and no report of a build accounts for it; "
             "expected a free path: move it, choose another --out, or pass --force"
         )
+    recipe = _with_weights_in(recipe, out, again=train)
     _train(recipe, device=device, again=train)
     stages = dict(previous["stages"]) if previous and not force else {}
     export_digest = _export_digest(recipe)
@@ -119,6 +122,21 @@ def build(
     print_build(report)
     console.print_step("report", str(outputs.page))
     return str(report["status"])
+
+
+def _with_weights_in(recipe: Recipe, out: Path | None, *, again: bool) -> Recipe:
+    """Return the recipe with its weights in ``out``, where they are there or will be made: the recipe's own stay.
+
+    The recipe's own are used as they are while they are up to date and no training was asked for.
+    """
+    if out is None or recipe.data is None:
+        return recipe
+    own = out.absolute() / Path(recipe.model.weights).name
+    if not own.is_file() and not again and recipe.weights_path.is_file():
+        recorded = provenance.from_header(read_metadata(recipe.weights_path))
+        if recorded == provenance.of_recipe(recipe, from_recipe.recipe_data(recipe)):
+            return recipe
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, weights=str(own)))
 
 
 def _train(recipe: Recipe, *, device: str, again: bool) -> None:

@@ -126,9 +126,22 @@ def test_outputs_of_others_are_not_overwritten(run: Run, folder: Path, tmp_path:
     assert "exists" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
     assert (tmp_path / "net.onnx").read_text() == "mine"
-    result = run("build", folder / "net.toml", "--out", tmp_path / "none")
+    result = run("build", folder / "net.toml", "--out", tmp_path / "none" / "deeper")
     assert result.exit_code == 2
     assert "none" in result.stderr
+
+
+def test_training_into_a_folder_leaves_the_recipes_weights_alone(run: Run, folder: Path, tmp_path: Path) -> None:
+    shipped = (folder / "net.safetensors").read_bytes()
+    made = run("build", folder / "net.toml", "--train", "--out", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if "certificate" not in path.name) == [
+        "net.onnx", "net.report.html", "net.report.json", "net.safetensors",
+    ]  # fmt: skip
+    assert (folder / "net.safetensors").read_bytes() == shipped
+    again = run("build", folder / "net.toml", "--out", tmp_path / "out")
+    assert again.exit_code == 0, again.output
+    assert again.output.count("up to date") == 3
 
 
 def test_a_failed_proof_leaves_a_report_and_no_file(
