@@ -99,7 +99,8 @@ def _length(centred: Tensor, axes: list[int]) -> Tensor:
     """Return the root of the sum of squares over ``axes``, kept as 1, whose gradient at 0 is 0."""
     trailing = sorted(d % centred.ndim for d in axes) == list(range(centred.ndim - len(axes), centred.ndim))
     if trailing:  # one pass; over other axes torch's kernel is the slow one
-        return torch.linalg.vector_norm(centred, dim=axes, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(centred, dim=axes, keepdim=True)  # torch leaves it untyped
+        return length
     squares = centred.square().sum(axes, keepdim=True)
     some = squares > 0
     return torch.where(some, torch.where(some, squares, 1).sqrt(), 0)

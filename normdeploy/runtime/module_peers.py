@@ -165,15 +165,17 @@ def torch_threads(count: int) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
+    computing = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    allowed = [kind.fp32_precision for kind in computing]
     torch.set_num_threads(count)
     try:
-        if not torch.cuda.is_available():
-            yield
-            return
-        with torch.backends.cudnn.flags(allow_tf32=False):  # its default; matrix products' is off already
-            yield
+        for kind in computing:
+            kind.fp32_precision = "ieee"  # convolutions multiply in TF32 by default
+        yield
     finally:
         torch.set_num_threads(before)
+        for kind, precision in zip(computing, allowed, strict=True):
+            kind.fp32_precision = precision
 
 
 def module_arguments(module: nn.Module, feeds: Mapping[str, Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -26,6 +26,7 @@ from normdeploy.runtime.contestant import (
 )
 from normdeploy.runtime.machine import reduced_precision, this_machine
 from normdeploy.runtime.memory import measure_footprint
+from normdeploy.runtime.module_peers import torch_threads
 from normdeploy.runtime.samples import make_samples, tile_samples
 
 FILE_PEERS = [PLAIN, SLIM, SIMPLIFIED, OPENVINO]
@@ -376,3 +377,12 @@ def test_made_up_inputs_of_a_lower_precision_plan_are_noted(linear):
     assert any("made up" in note and "--data" in note for note in made_up.notes)
     given = _bench(linear[0], plan=lower, peers=[], inputs=np.zeros((5, 3), np.float32))
     assert not any("made up" in note for note in given.notes)
+
+
+def test_torch_computes_in_float32_on_a_gpu_too_and_is_given_back():
+    conv, before = torch.backends.cudnn.conv, torch.get_num_threads()
+    allowed = conv.fp32_precision
+    with torch_threads(1):
+        assert conv.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert torch.get_num_threads() == 1
+    assert (conv.fp32_precision, torch.get_num_threads()) == (allowed, before)
