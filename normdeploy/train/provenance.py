@@ -124,7 +124,7 @@ def summarize(phrases: list[str]) -> str:
 def tensor_digest(tensor: Tensor) -> str:
     """Return dtype, shape and the SHA-256 of a tensor's bytes, in row order."""
     whole = tensor.detach().cpu().contiguous()
-    digest = hashlib.sha256(memoryview(whole.reshape(-1).view(torch.uint8).numpy()))
+    digest = hashlib.sha256(whole.reshape(-1).view(torch.uint8).numpy().data)
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} {digest.hexdigest()}"
 
 
@@ -162,9 +162,10 @@ def _add_code(parts: Parts, thing: Any) -> None:
             parts[f"code of {_name(thing)}"] = _code_digest(thing)
         return
     spec = getattr(module, "__spec__", None)  # a script's is None; "python -m pack.net" has its real name there
-    alone = spec is None or spec.name.startswith("_normdeploy_source_")
+    given = "" if spec is None or spec.name.startswith("_normdeploy_source_") else str(spec.name)
+    alone = not given
     # a script is called as it would be where another imports it: how it was started decides nothing
-    name = Path(file).stem if alone else spec.name
+    name = given or Path(file).stem
     home = Path(file).parent if alone else Path.cwd()
     _add_files(parts, files_of_file(Path(file), name, package="" if alone else module.__package__ or "", home=home))
 

@@ -130,13 +130,20 @@ def _names(node: ast.AST, package: str) -> Iterator[str]:
 
 def _found(name: str) -> ModuleSpec | None:
     """Find a module without importing it or the packages it lies in."""
-    parts, path = name.split("."), None
+    parts = name.split(".")
+    path: list[str] | None = None
     spec: ModuleSpec | None = None
     for count in range(len(parts)):
         spec = _look(".".join(parts[: count + 1]), path)
         if spec is None:
             return None
-        path = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+        if spec.submodule_search_locations is None:
+            path = None
+        elif spec.origin is None:  # a folder without __init__: its own list of folders asks for the imported parent
+            places = [Path(place) / parts[count] for place in (sys.path if path is None else path)]
+            path = [str(place) for place in places if place.is_dir()]
+        else:
+            path = list(spec.submodule_search_locations)
         if path is None and count + 1 < len(parts):
             return None
     return spec
@@ -145,7 +152,10 @@ def _found(name: str) -> ModuleSpec | None:
 def _look(name: str, path: list[str] | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
-        spec: ModuleSpec | None = find(name, path, None) if find else None
+        try:
+            spec: ModuleSpec | None = find(name, path, None) if find else None
+        except KeyError:  # a folder without __init__ in a package that is not imported: Python asks sys.modules for it
+            spec = ModuleSpec(name, None, is_package=True)
         if spec is not None:
             return spec
     return None
