@@ -165,7 +165,8 @@ def torch_threads(count: int) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    computing = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    cudnn: Any = torch.backends.cudnn  # its stub lacks what stands in its place at run time
+    computing: tuple[Any, ...] = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
     allowed = [kind.fp32_precision for kind in computing]
     torch.set_num_threads(count)
     try:
