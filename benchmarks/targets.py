@@ -43,7 +43,7 @@ from normdeploy.runtime import Settings, measure_latency, this_machine, tune
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.latency import PAUSE, STRETCH, Latency
 from normdeploy.runtime.machine import usable_cores
-from normdeploy.runtime.peers import ModuleContestant, plain_export
+from normdeploy.runtime.module_peers import ModuleContestant, plain_export
 from normdeploy.runtime.samples import make_samples
 from normdeploy.runtime.settings import OPENVINO_RUNTIME
 from normdeploy.train.from_recipe import recipe_data
@@ -155,7 +155,7 @@ def planned(path: Path, plan: nd.Plan, data: np.ndarray) -> Call:
 
 
 def eager(module: nn.Module, feeds: Feeds, threads: int) -> Call:
-    call = ModuleContestant("eager", module, compiled=False).prepare(feeds, threads)
+    call = ModuleContestant("eager", module, compiled=False).prepare(feeds, threads).call
 
     def run() -> object:
         torch.set_num_threads(threads)  # of the process, and the contenders differ in it

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from normdeploy.errors import VerificationError
 from normdeploy.files import require_writable, written_together
+from normdeploy.installed import require_onnxruntime
 from normdeploy.rewrite.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from normdeploy.inspect import Findings
     from normdeploy.runtime import Plan, Predictor
     from normdeploy.verify import Verdict
+
+require_onnxruntime()
 
 Level = Literal["quick", "default", "thorough"]
 PathLike = str | os.PathLike[str]
@@ -80,6 +83,7 @@ def export(
     fold: bool = True,
     approximate: bool = False,
     verify: bool | Level = True,
+    seed: int = 0,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult:
@@ -102,6 +106,7 @@ def export(
         approximate: allow rewrites that are equal only nearly. Where one was made (its ledger row says so) the verifier
             measures what they cost, at most 1e-3 of the outputs' size, in place of comparing weights and mutants.
         verify: run the verifier, at the level "default" or the one named.
+        seed: of the verifier's inputs.
         overwrite: allow replacing existing files.
         progress: called with (stage, share done) while the verifier works.
 
@@ -153,6 +158,7 @@ def export(
             budget=APPROXIMATION if any(row.reason.startswith("approximate") for row in ledger) else None,
             traced=traced,
             rewritten=rewritten,
+            seed=seed,
             progress=progress,
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import tempfile
 from collections.abc import Mapping
@@ -24,20 +23,22 @@ from normdeploy.errors import ModelError, OutputExistsError, RecipeError, UsageE
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.files import sha256_file, write_text
 from normdeploy.inputs import Example, make_example, parse_inputs
+from normdeploy.installed import BUILDS, version_of
 from normdeploy.measure import bench_inputs, file_facts, latency_table, node_facts, quality_table
-from normdeploy.recipe import DIGEST_KEY, Recipe
+from normdeploy.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.report.build import build_page, print_build
 from normdeploy.report.page import render_page
-from normdeploy.runtime import this_machine
-from normdeploy.runtime.peers import plain_export
+from normdeploy.runtime import plan_path, this_machine
+from normdeploy.runtime import tune as run_tuner
+from normdeploy.runtime.module_peers import plain_export
 from normdeploy.sources import build as build_model
-from normdeploy.train import from_recipe
+from normdeploy.train import from_recipe, provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.weights import load_weights, read_metadata
 
 SCHEMA = 1
-_VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
+_VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", *BUILDS, "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,9 @@ class Outputs:
             UsageError: ``out`` is no folder.
         """
         folder = recipe.folder if out is None else out
-        if not folder.is_dir():
-            raise UsageError(f"--out {folder} does not exist; expected a folder: create it")
+        if not folder.is_dir() and (folder.exists() or not folder.parent.is_dir()):
+            raise UsageError(f"--out {folder} is no folder and cannot be made one; expected a folder: create it")
+        folder.mkdir(exist_ok=True)
         return cls(*(folder / f"{recipe.name}{suffix}" for suffix in (".onnx", ".report.json", ".report.html")))
 
 
@@ -68,7 +70,8 @@ def build(
 
     Args:
         recipe: see `normdeploy.recipe.load_recipe`.
-        out: folder for the outputs; beside the recipe by default.
+        out: folder for the outputs, new weights among them; made if missing. By default they go beside the recipe, and
+            weights where the recipe says.
         device: where to train: "auto", "cpu" or "cuda".
         train: train even if the weights are up to date.
         force: export, verify and measure even if all is up to date, and replace an ONNX file that build did not make.
@@ -84,12 +87,15 @@ def build(
     """
     outputs = Outputs.of(recipe, out)
     previous = _previous_report(outputs)
-    strangers = [path for path in (outputs.onnx, outputs.report, outputs.page) if path.exists()]
-    if strangers and previous is None and not force:
+    strangers = [path for path in (outputs.onnx, outputs.report, outputs.page) if path.exists() and previous is None]
+    if recipe.tune is not None and "plan" not in (previous or {}):
+        strangers += [path for path in (plan_path(outputs.onnx),) if path.exists()]
+    if strangers and not force:
         raise OutputExistsError(
             f"{strangers[0]} exists and no report of a build accounts for it; "
             "expected a free path: move it, choose another --out, or pass --force"
         )
+    recipe = _with_weights_in(recipe, out, again=train)
     _train(recipe, device=device, again=train)
     stages = dict(previous["stages"]) if previous and not force else {}
     export_digest = _export_digest(recipe)
@@ -118,6 +124,21 @@ def build(
     return str(report["status"])
 
 
+def _with_weights_in(recipe: Recipe, out: Path | None, *, again: bool) -> Recipe:
+    """Return the recipe with its weights in ``out``, where they are there or will be made: the recipe's own stay.
+
+    The recipe's own are used as they are while they are up to date and no training was asked for.
+    """
+    if out is None or recipe.data is None:
+        return recipe
+    own = out.absolute() / Path(recipe.model.weights).name
+    if not own.is_file() and not again and recipe.weights_path.is_file():
+        recorded = provenance.from_header(read_metadata(recipe.weights_path))
+        if recorded == provenance.of_recipe(recipe, from_recipe.recipe_data(recipe)):
+            return recipe
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, weights=str(own)))
+
+
 def _train(recipe: Recipe, *, device: str, again: bool) -> None:
     """Train where the weights are missing or stale.
 
@@ -126,11 +147,14 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
     """
     path = recipe.weights_path
     if path.is_file() and not again:
-        recorded = read_metadata(path).get(DIGEST_KEY)
-        if recipe.data is None or recorded == recipe.training_digest():
+        recorded = provenance.from_header(read_metadata(path))
+        wanted = recorded if recipe.data is None else provenance.of_recipe(recipe, from_recipe.recipe_data(recipe))
+        if recorded == wanted:
             console.print_step("train", f"{recipe.model.weights} is up to date", fresh=True)
             return
-        why = "was not trained by this recipe" if recorded is None else "is stale: model, data or [train] changed"
+        why = "was not trained by this recipe"
+        if recorded is not None and wanted is not None:
+            why = f"is stale: {provenance.summarize(provenance.changes(recorded, wanted))}"
         console.print_step("train", f"{recipe.model.weights} {why}: training again")
     elif recipe.data is None:
         raise RecipeError(
@@ -139,7 +163,7 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
         )
     else:
         console.print_step("train", f"making {recipe.model.weights}")
-    console.print_training(from_recipe.train(recipe, device=device).metadata())
+    console.print_training(from_recipe.train(recipe, device=device, again=again).metadata())
 
 
 def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
@@ -166,7 +190,7 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
         "name": recipe.name,
         "recipe": recipe.path.name,
         "normdeploy": __version__,
-        "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
+        "versions": _versions(),
         "training": _training_facts(recipe),
         "findings": findings,
         "onnx_sha256": None,
@@ -185,6 +209,7 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
             fold=recipe.export.fold,
             approximate=recipe.export.approximate,
             verify=recipe.verify.level,
+            seed=recipe.verify.seed,
             overwrite=True,
         )
     except VerificationError as error:
@@ -231,8 +256,9 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
     report["machine"] = this_machine().to_dict()
     if recipe.tune is not None:
         calibration = {example.input_names[0]: splits.valid.inputs.numpy()} if splits is not None else None
-        plan = api.tune(outputs.onnx, data=calibration, budget=recipe.tune.budget, overwrite=True)
+        plan = run_tuner(outputs.onnx, data=calibration, budget=recipe.tune.budget, opponent=model, overwrite=True)
         report["plan"] = json.loads(plan.to_json())
+        _write_report(outputs, report)  # now: the plan is accounted for by it
         console.print_step("tune", plan.summary().splitlines()[0])
 
 
@@ -275,7 +301,7 @@ def _bench_inputs(recipe: Recipe, example: Example, splits: Splits | None) -> Ma
 
 
 def _training_facts(recipe: Recipe) -> dict[str, str]:
-    hidden = {DIGEST_KEY, "settings"}
+    hidden = {provenance.TRAINED_BY, "settings"}
     facts = read_metadata(recipe.weights_path)
     return {key: value for key, value in facts.items() if key not in hidden}
 
@@ -300,14 +326,18 @@ def _write_report(outputs: Outputs, report: dict[str, Any]) -> None:
 def _export_digest(recipe: Recipe) -> str:
     return _digest(
         [
-            recipe.training_digest(),
+            provenance.of_recipe(recipe, None),
             sha256_file(recipe.weights_path),
             dataclasses.asdict(recipe.export),
             dataclasses.asdict(recipe.verify),
             __version__,
-            [importlib.metadata.version(name) for name in _VERSIONED],
+            _versions(),
         ]
     )
+
+
+def _versions() -> dict[str, str]:
+    return {name: version for name in _VERSIONED if (version := version_of(name)) is not None}
 
 
 def _tune_table(recipe: Recipe) -> dict[str, Any] | None:

@@ -18,8 +18,8 @@ from normdeploy.export.mode import evaluation_mode
 from normdeploy.graph import load_graph
 from normdeploy.onnxfile import read_model
 from normdeploy.recipe import BenchSection
-from normdeploy.runtime import Predictor, Settings, measure_latency
-from normdeploy.runtime.latency import fair_turn
+from normdeploy.runtime import Predictor, Settings
+from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
 from normdeploy.train.data import Split, Splits
 from normdeploy.train.score import score
 
@@ -68,24 +68,28 @@ def latency_table(
         ``{"batch_size", "threads", "contenders": [Latency.to_dict()], "ratios": {name: ours over it, with interval}}``.
     """
     tensors = [torch.from_numpy(array) for array in inputs.values()]
-    predictors = {name: Predictor(path, Settings(threads=bench.threads)) for name, path in files.items()}
-    calls: dict[str, Callable[[], object]] = {"eager torch": lambda: model(*tensors)}
-    for name, predictor in predictors.items():
-        calls[name] = _caller(predictor, dict(inputs))
+
+    def prepare(session: int) -> dict[str, Callable[[], object]]:  # noqa: ARG001 - each session is made alike
+        calls: dict[str, Callable[[], object]] = {"eager torch": lambda: model(*tensors)}
+        for name, path in files.items():
+            calls[name] = _caller(Predictor(path, Settings(threads=bench.threads)), dict(inputs))
+        return calls
+
     threads = torch.get_num_threads()
     torch.set_num_threads(bench.threads)
     try:
         with evaluation_mode(model, fast=True), torch.inference_mode():
             stretch, pause = fair_turn(bench.threads)
-            measured = measure_latency(calls, rounds=bench.repeats, stretch=stretch, pause=pause)
+            parts = measure_in_sessions(prepare, rounds=bench.repeats, stretch=stretch, pause=pause)
     finally:
         torch.set_num_threads(threads)
-    ours = measured[list(files)[-1]]
+    names = ["eager torch", *files]
+    ours = names[-1]
     return {
         "batch_size": int(next(iter(inputs.values())).shape[0]),
         "threads": bench.threads,
-        "contenders": [latency.to_dict() for latency in measured.values()],
-        "ratios": {name: ours.ratio(latency).to_dict() for name, latency in measured.items() if latency is not ours},
+        "contenders": [joined(parts, name).to_dict() for name in names],
+        "ratios": {name: session_ratio(parts, ours, name).to_dict() for name in names if name != ours},
     }
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
-import json
 import os
 import tomllib
 import types
@@ -21,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from normdeploy.errors import RecipeError
-from normdeploy.sources import source_file
 
 _UNBOUNDED = {"above": None, "least": None, "below": None}
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -143,28 +140,6 @@ class Recipe:
         """The weights file, absolute."""
         return Path(os.path.normpath(self.folder / self.model.weights))
 
-    def training_digest(self) -> str:
-        """SHA-256 of all that decides the trained weights.
-
-        Covers the ``[model]`` source and arguments, ``[data]`` and ``[train]`` tables, and the bytes of the source
-        files they name; not the weights path, nor export, verify, bench or tune settings. Training records it in the
-        weights file's metadata under `DIGEST_KEY`; `build` trains again when it differs.
-        """
-        digest = hashlib.sha256()
-        settings = {
-            "model": {"source": self.model.source, "arguments": self.model.arguments},
-            "data": dataclasses.asdict(self.data) if self.data else None,
-            "train": dataclasses.asdict(self.train),
-        }
-        digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
-        sources = {self.model.source} | ({self.data.source} if self.data else set())
-        files = {source_file(source, folder=self.folder) for source in sources}
-        for path in sorted(path for path in files if path is not None):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
-        return digest.hexdigest()
-
-
-DIGEST_KEY = "normdeploy.training_digest"
 
 _SECTIONS: dict[str, tuple[type[Any], bool]] = {
     "model": (ModelSection, True),

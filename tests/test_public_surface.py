@@ -20,7 +20,7 @@ SIGNATURES = {
     "export": {
         "model": REQUIRED, "args": REQUIRED, "path": REQUIRED, "kwargs": None, "input_names": None,
         "output_names": None, "dynamic_shapes": None, "opset_version": None, "fold": True, "approximate": False,
-        "verify": True, "overwrite": False, "progress": None,
+        "verify": True, "seed": 0, "overwrite": False, "progress": None,
     },
     "fold": {
         "source": REQUIRED, "path": REQUIRED, "opset_version": None, "verify": True, "overwrite": False,
@@ -80,7 +80,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import normdeploy, normdeploy.errors, normdeploy.files",
+        "import normdeploy, normdeploy.errors, normdeploy.files, normdeploy.installed",
         "from normdeploy.recipe import load_recipe; from normdeploy.inputs import parse_inputs",
         "import sys; sys.argv = ['normdeploy', '--help']\nfrom normdeploy.cli import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0",
@@ -95,8 +95,8 @@ def test_light_imports(code: str) -> None:
 
 
 # Each room imports only rooms before it; `rewrite.ledger` and `verify.verdict` are plain data that others may name.
-ROOMS = ["errors", "files", "onnxfile", "sources", "recipe", "inputs", "graph", "nn", "train", "export", "rewrite",
-         "inspect", "report", "verify", "runtime", "measure", "api", "build", "cli", "__main__"]  # fmt: skip
+ROOMS = ["errors", "files", "onnxfile", "installed", "sources", "recipe", "inputs", "graph", "nn", "train", "export",
+         "rewrite", "inspect", "report", "verify", "runtime", "measure", "api", "build", "cli", "__main__"]  # fmt: skip
 
 
 def imports_of(path: Path) -> set[str]:

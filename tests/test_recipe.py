@@ -1,4 +1,4 @@
-"""Recipes: parsing, messages that name the key, the published schema, and the digest that decides retraining."""
+"""Recipes: parsing, messages that name the key, and the published schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normdeploy.errors import RecipeError, SourceError
+from normdeploy.errors import RecipeError
 from normdeploy.recipe import load_recipe, parse_recipe, recipe_schema
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +51,6 @@ def test_every_recipe_loads_and_fits_the_schema(path: Path) -> None:
     jsonschema.Draft202012Validator(PUBLISHED).validate(data)
     recipe = load_recipe(path)
     assert recipe.name == path.stem
-    assert recipe.training_digest() == load_recipe(path).training_digest()
 
 
 def test_minimal_recipe_has_defaults() -> None:
@@ -118,22 +117,3 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("[model\n")
     with pytest.raises(RecipeError, match=r"no valid TOML.*line 1"):
         load_recipe(tmp_path / "broken.toml")
-
-
-def test_digest_follows_what_decides_the_weights_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "m.py").write_text("class Net: ...\n")
-    path = tmp_path / "net.toml"
-
-    def digest(data: dict[str, Any]) -> str:
-        return parse_recipe(data, path).training_digest()
-
-    first = digest(MINIMAL)
-    assert first == digest(changed("export.fold", False)) == digest(changed("model.weights", "other.safetensors"))
-    assert first != digest(changed("train.seed", 1))
-    assert first != digest(changed("model.arguments", {"width": 3}))
-    assert first != digest(changed("data.source", "m.py:data"))
-    (tmp_path / "m.py").write_text("class Net:\n    width = 2\n")
-    assert first != digest(MINIMAL)
-    (tmp_path / "m.py").unlink()
-    with pytest.raises(SourceError, match="does not exist"):
-        digest(MINIMAL)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
-from normdeploy.errors import UsageError
 
 
 def bench(
@@ -19,10 +18,28 @@ def bench(
     ] = None,
     weights: options.Weights = None,
     arguments: options.Arguments = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Inputs of yours (.npy or .npz); made up by default."),
+    ] = None,
     sizes: options.Sizes = None,
     batches: Annotated[str, typer.Option("--batch", metavar="N,N,...", help="Batch sizes.")] = "1,8",
     threads: Annotated[str | None, typer.Option("--threads", metavar="N,N,...", help="Threads in an operator.")] = None,
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Time per measurement.")] = 5.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            help="Timing per batch size and thread count; torch's compiling comes on top.",
+        ),
+    ] = 5.0,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option("--peer", metavar="NAME", help="Compare with this one alone; see the table for names. Repeat."),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory/--no-memory", help="Measure memory and load time, in a process for each.")
+    ] = True,
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan made by tune.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result (.png or .svg).")] = None,
     unsafe_pickle: options.UnsafePickle = False,
@@ -37,11 +54,10 @@ def bench(
     if plot is not None:
         require_writable(plot, overwrite=overwrite)
 
-    from rich.console import Console
-
     from normdeploy import runtime, sources
     from normdeploy.inputs import parse_arguments
-    from normdeploy.report.text import Text, printable
+    from normdeploy.report.text import printable
+    from normdeploy.runtime.samples import read_arrays
 
     contenders: list[Any] = []
     for other in against or []:
@@ -52,24 +68,20 @@ def bench(
         else:
             load_graph(other)
             contenders.append(other)
-    with Console(stderr=True).status("bench") as status:
+    with options.telling("bench") as tell:
         result = runtime.bench(
             model,
             against=contenders,
+            inputs=None if data is None else read_arrays(data),
             sizes=options.read_sizes(sizes),
-            batch_sizes=_counts("--batch", batches),
-            threads=None if threads is None else _counts("--threads", threads),
+            batch_sizes=options.read_numbers("--batch", batches),
+            threads=None if threads is None else options.read_numbers("--threads", threads),
             seconds=seconds,
             plan=plan,
-            progress=lambda text: status.update(Text(f"bench: {text}")),
+            peers=peers or None,
+            memory=memory,
+            progress=tell,
         )
     if plot is not None:
         result.plot(plot, overwrite=overwrite)
     typer.echo(result.to_json() if as_json else printable(result.summary()))
-
-
-def _counts(option: str, text: str) -> tuple[int, ...]:
-    counts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in counts):
-        raise UsageError(f"{option} is {text!r}; expected positive integers joined by commas, as 1,8")
-    return tuple(int(part) for part in counts)

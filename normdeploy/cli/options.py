@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,6 +163,19 @@ def require_onnx(path: Path) -> None:
         raise UsageError(f"output is {path}; expected a name that ends in .onnx: write -o {path.with_suffix('.onnx')}")
 
 
+def read_numbers(option: str, text: str | None, *, least: int = 1) -> tuple[int, ...]:
+    """Parse ``N,N,...``; none for None.
+
+    Raises:
+        UsageError: one is no whole number, or below ``least``.
+    """
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        what = "positive integers" if least else "integers from 0 on"
+        raise UsageError(f"{option} is {text!r}; expected {what} joined by commas, as 1,8")
+    return tuple(int(part) for part in parts)
+
+
 def verify_level(quick: bool, thorough: bool) -> Any:
     """Return the verifier's level.
 
@@ -180,6 +194,30 @@ def verifying(shown: bool = True) -> Iterator[Callable[[str, float], None]]:
 
     with Console(stderr=True, quiet=not shown).status("tracing") as status:
         yield lambda stage, share: status.update(f"verifying: {stage} ({share:.0%})")
+
+
+@contextmanager
+def telling(title: str) -> Iterator[Callable[[str], None]]:
+    """Show on standard error what a long command is at; yields what it reports to.
+
+    On a terminal one line that changes; elsewhere (a log file, CI) one line for each step, with the time since the
+    start.
+    """
+    from rich.console import Console
+
+    from normdeploy.report.text import Text, printable
+
+    console, started = Console(stderr=True), time.monotonic()
+
+    def line(text: str) -> str:
+        minutes, rest = divmod(int(time.monotonic() - started), 60)
+        return f"{title} [{minutes}:{rest:02}] {text}"
+
+    if not console.is_terminal:
+        yield lambda text: typer.echo(printable(line(text)), err=True)
+        return
+    with console.status(title) as status:  # one line: the spinner leaves longer ones behind
+        yield lambda text: status.update(Text(line(text), overflow="ellipsis", no_wrap=True))
 
 
 def print_json(data: Any) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 
+import typer
+
 from normdeploy import __version__
 from normdeploy.cli import options
+from normdeploy.installed import conflict, installed_builds, version_of
 
 _PACKAGES = (
-    "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino",
-    "numpy", "safetensors", "scikit-learn", "transformers", "ray", "onnxslim", "onnxsim",
+    "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-ep-openvino", "openvino", "numpy", "safetensors",
+    "scikit-learn", "transformers", "ray", "onnxslim", "onnxsim",
 )  # fmt: skip
 
 
@@ -22,12 +24,8 @@ def sys_(as_json: options.Json = False) -> None:
     from normdeploy.report import console
     from normdeploy.runtime import find_providers, this_machine
 
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
+    versions = installed_builds() or {"onnxruntime": "not installed"}
+    versions |= {name: version_of(name) or "not installed" for name in _PACKAGES}
     machine = this_machine()
     facts = {
         "normdeploy": __version__,
@@ -40,9 +38,12 @@ def sys_(as_json: options.Json = False) -> None:
         "torch threads": str(torch.get_num_threads()),
     }
     offered = {provider.name: "usable" if provider.usable else provider.reason for provider in find_providers()}
+    problem = conflict()
     if as_json:
-        options.print_json({**facts, "packages": versions, "providers": offered})
+        options.print_json({**facts, "packages": versions, "providers": offered, "problem": problem or None})
         return
     console.print_facts("system", facts)
     console.print_facts("packages", versions)
     console.print_facts("execution providers", offered)
+    if problem:
+        typer.echo(f"problem: {problem}", err=True)

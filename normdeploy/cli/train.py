@@ -16,11 +16,17 @@ def train(
     recalibrate: Annotated[
         bool, typer.Option("--recalibrate", help="Replace running averages by exact population statistics at the end.")
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Train from the start where an interrupted training had other code, data or settings."
+        ),
+    ] = False,
     history: Annotated[bool, typer.Option("--history", help="Write loss and accuracy per epoch, and a plot.")] = False,
 ) -> None:
     """Train the recipe's model and write its weights; under torchrun, in many processes.
 
-    An interrupted training goes on from its last whole epoch.
+    An interrupted training goes on from its last whole epoch; with other code, data or settings that is refused.
     """
     from normdeploy.recipe import load_recipe
 
@@ -31,7 +37,7 @@ def train(
     from normdeploy.report import console
     from normdeploy.train import from_recipe
 
-    result = from_recipe.train(plan, device=device, history=history)
+    result = from_recipe.train(plan, device=device, again=again, history=history)
     if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one speaks
         return
     console.print_training(result.metadata())

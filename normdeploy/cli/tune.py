@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,14 +41,23 @@ def tune(
         float | None,
         typer.Option("--time-limit", metavar="S", min=1, help="Nothing new is tried after this; 900 by default."),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="SOURCE",
+            help="What it was exported from: the plan says what torch.compile takes.",
+        ),
+    ] = None,
+    weights: options.Weights = None,
+    arguments: options.Arguments = None,
+    unsafe_pickle: options.UnsafePickle = False,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Find the fastest plan within the budget, save it beside the model, and say what was tried."""
-    from rich.console import Console
-
     from normdeploy import runtime
-    from normdeploy.report.text import Text, printable
+    from normdeploy.report.text import printable
 
     asked: dict[str, Any] = {
         "budget": budget,
@@ -59,15 +67,9 @@ def tune(
         "time_limit": time_limit,
     }
     given = {name: value for name, value in asked.items() if value is not None}
-    started = time.monotonic()
-    with Console(stderr=True).status("tuning") as status:
-
-        def tell(text: str) -> None:
-            minutes, rest = divmod(int(time.monotonic() - started), 60)
-            # one line: the spinner leaves longer ones behind
-            line = f"tuning [{minutes}:{rest:02}] {text}"
-            status.update(Text(line, overflow="ellipsis", no_wrap=True))
-
+    if against is not None:
+        given["opponent"] = options.load_model(against, arguments, weights, unsafe_pickle=unsafe_pickle)
+    with options.telling("tuning") as tell:
         if again:
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
         else:

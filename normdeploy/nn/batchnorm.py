@@ -172,6 +172,8 @@ class BatchNorm(nn.Module):
         else:
             assert self.running_mean is not None
             assert self.running_var is not None
+            if self.over is None and x.dtype == self.running_var.dtype and not torch.compiler.is_compiling():
+                return self._by_running_kernel(x)
             mean, variance = self.running_mean.view(seen), self.running_var.view(seen)
             if self.eps_on == "deviation":
                 result = (x - mean) / (variance.sqrt() + self.eps)
@@ -180,6 +182,16 @@ class BatchNorm(nn.Module):
         if self.weight is not None and self.bias is not None:
             result = result * self.weight.view(seen) + self.bias.view(seen)
         return result.to(x.dtype)
+
+    def _by_running_kernel(self, x: Tensor) -> Tensor:
+        """Evaluate with epsilon on the deviation by torch's kernel: the whole divisor goes into its scale."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        scale = (self.running_var.sqrt() + self.eps).reciprocal()
+        scale = scale if self.weight is None else self.weight * scale
+        ones = torch.ones_like(self.running_var)
+        # the kernel takes no epsilon 0; 1 + 1e-30 is 1 in every dtype
+        return functional.batch_norm(x, self.running_mean, ones, scale, self.bias, False, 0.0, 1e-30)
 
     @torch.no_grad()
     def _update(self, mean: Tensor, variance: Tensor) -> None:

@@ -7,17 +7,21 @@ final weights gives the statistics themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError, UsageError
-from normdeploy.nn.hidden import mode
+from normdeploy.nn.hidden import mode, walk_objects
 from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.moments import Moments
 from normdeploy.nn.sites import StatisticsSite, observed, statistics_sites
+from normdeploy.nn.sync import SyncBatchNorm
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,22 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) 
     (:class:`Moments`), whatever the batch sizes, and across all processes where there are many. The variance has the
     correction that the normalization itself keeps; for hand-written ones it is measured from their own first update.
 
+    A batch of one row has no spread: it is joined to the batch before it (the first to the one behind it). Where the
+    pass fails, every statistic is put back as it was.
+
     Args:
-        model: the trained network, on the device of the batches; its mode is given back.
-        batches: inputs, or tuples of inputs, of the network; the larger the batches, the less they differ from each
-            other.
+        model: the trained network, on the device of the batches; its mode is given back. Where many processes pool
+            their data, its BatchNorms should be synchronized (`normdeploy.nn.sync`): else each process normalizes
+            with its own share of a batch.
+        batches: inputs, or tuples of inputs, of the network, samples along the first axis; the larger the batches, the
+            less they differ from each other.
 
     Returns:
         list[Recalibrated]: one for each normalization, with the distance from the running average to the population.
 
     Raises:
         ModelError: nothing in the network keeps running statistics, or what keeps them cannot be understood.
-        UsageError: there was no batch.
+        UsageError: there was no batch, or one that leaves a normalization one value per statistic.
 
     Source:
         Y. Wu, J. Johnson, Rethinking "Batch" in BatchNorm, 2021, section 3 (PreciseBN), there with equally weighted
@@ -77,17 +86,76 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) 
             site.correction = measured_correction(site, x, old_mean, old_variance)
         moments[id(site)].update(x, site.axes)
 
+    def check(site: StatisticsSite, x: Tensor) -> None:
+        axes = site.axes or site.read_axes(x)
+        if math.prod(x.shape[d] for d in axes) * _processes_that_share(site) < 2:
+            raise UsageError(
+                f"{site.path} gets an input of shape {tuple(x.shape)}, one value for each statistic, which has no "
+                "spread; expected two or more: use larger batches"
+            )
+
     # hand-written normalizations may take their mode from whether gradients are recorded
     by_hand = any(site.correction is None for site in sites)
-    with mode(model, training=False), observed(sites, see), torch.set_grad_enabled(by_hand):
-        for site in sites:
-            if hasattr(site.owner, "training"):
-                site.owner.training = True
-        for batch in batches:
-            model(*((batch,) if isinstance(batch, Tensor) else batch))
-    for counter, value in zip(counters, counted, strict=True):  # it counts training batches, and none was trained on
-        counter.copy_(value)
-    return [_settled(site, moments[id(site)].joined(), *old) for site, old in zip(sites, before, strict=True)]
+    with _put_back_on_failure(model):
+        with mode(model, training=False), observed(sites, see, check), torch.set_grad_enabled(by_hand):
+            for site in sites:
+                if hasattr(site.owner, "training"):
+                    site.owner.training = True
+            for batch in _without_single_rows(batches):
+                model(*batch)
+        for counter, value in zip(counters, counted, strict=True):  # it counts training batches: none was trained on
+            counter.copy_(value)
+        return [_settled(site, moments[id(site)].joined(), *old) for site, old in zip(sites, before, strict=True)]
+
+
+def _processes_that_share(site: StatisticsSite) -> int:
+    """Return over how many processes a normalization joins its batch."""
+    joins = isinstance(site.owner, SyncBatchNorm) and dist.is_available() and dist.is_initialized()
+    return dist.get_world_size() if joins else 1
+
+
+@contextmanager
+def _put_back_on_failure(model: nn.Module) -> Iterator[None]:
+    """Restore, where the block fails, every tensor that is not trained: also those that authors replace by new ones."""
+    kept = []
+    for _, owner in walk_objects(model):
+        held: dict[str, object] = {**vars(owner), **(owner._buffers if isinstance(owner, nn.Module) else {})}
+        tensors = {name: value for name, value in held.items() if isinstance(value, Tensor) and not value.requires_grad}
+        kept += [(owner, name, tensor, tensor.clone()) for name, tensor in tensors.items()]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for owner, name, tensor, value in kept:
+                tensor.set_(value)  # type: ignore[call-overload] # its stub knows storages alone
+                if getattr(owner, name) is not tensor:
+                    setattr(owner, name, tensor)
+        raise
+
+
+def _without_single_rows(batches: Iterable[Tensor | Sequence[Tensor]]) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the batches as tuples; one of a single row joined to the one before it, the first to the one behind."""
+    held: tuple[Tensor, ...] | None = None
+    for batch in batches:
+        given = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+        if held is not None and (_single(held) or _single(given)) and _join(held, given):
+            held = tuple(torch.cat(pair) for pair in zip(held, given, strict=True))
+            continue
+        if held is not None:
+            yield held
+        held = given
+    if held is not None:
+        yield held
+
+
+def _single(batch: tuple[Tensor, ...]) -> bool:
+    return bool(batch) and all(tensor.ndim > 0 and len(tensor) == 1 for tensor in batch)
+
+
+def _join(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+    """Whether two batches differ in their rows alone; images of another size do not join."""
+    pairs = list(zip(one, other, strict=False))
+    return len(one) == len(other) and all(a.ndim == b.ndim > 0 and a.shape[1:] == b.shape[1:] for a, b in pairs)
 
 
 def _settled(site: StatisticsSite, moments: Moments, old_mean: Tensor, old_variance: Tensor) -> Recalibrated:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from normdeploy.errors import ModelError
 from normdeploy.nn.batchnorm import BatchNorm
 from normdeploy.nn.hidden import walk_objects
+from normdeploy.nn.sync import SyncBatchNorm
 
 
 @dataclass
@@ -76,12 +77,21 @@ class StatisticsSite:
         )
 
 
+See = Callable[[StatisticsSite, Tensor, Tensor, Tensor], None]
+Check = Callable[[StatisticsSite, Tensor], None]
+
+
 def statistics_sites(model: nn.Module) -> list[StatisticsSite]:
     """Find every BatchNorm of torch's and ours that tracks, and every other object with a tensor called ``*mean*``
     beside one called ``*var*`` of the same shape, neither of them trained.
     """
     sites = []
+    replaced: set[int] = set()  # what synchronized modules stand for, and hold without calling it
     for path, owner in walk_objects(model):
+        if isinstance(owner, SyncBatchNorm):
+            replaced.add(id(owner.__dict__.get("_plain_module")))
+        if id(owner) in replaced:
+            continue
         if isinstance(owner, (nn.modules.batchnorm._BatchNorm, BatchNorm)):
             if owner.running_mean is not None:
                 correction = owner.running_correction if isinstance(owner, BatchNorm) else 1
@@ -103,10 +113,10 @@ def _pairs(owner: object) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def observed(
-    sites: list[StatisticsSite], see: Callable[[StatisticsSite, Tensor, Tensor, Tensor], None]
-) -> Iterator[None]:
-    """Call ``see(site, input, mean before, variance before)`` after each call of each site.
+def observed(sites: list[StatisticsSite], see: See, check: Check = lambda *_: None) -> Iterator[None]:
+    """Call ``check(site, input)`` before each call of each site, ``see(site, input, mean, variance)`` after it.
+
+    Mean and variance are those before the call.
 
     Modules are watched with hooks; plain objects through the ``__call__`` (or ``forward``) of their class, which is put
     back.
@@ -115,21 +125,20 @@ def observed(
     with ExitStack() as stack:
         for site in sites:
             if isinstance(site.owner, nn.Module):
-                for handle in _hooks(site, see):
+                for handle in _hooks(site, see, check):
                     stack.callback(handle.remove)
             else:
                 plain.setdefault(type(site.owner), {})[id(site.owner)] = site
         for kind, mine in plain.items():
-            stack.enter_context(_watched_class(kind, mine, see))
+            stack.enter_context(_watched_class(kind, mine, see, check))
         yield
 
 
-def _hooks(
-    site: StatisticsSite, see: Callable[[StatisticsSite, Tensor, Tensor, Tensor], None]
-) -> list[torch.utils.hooks.RemovableHandle]:
+def _hooks(site: StatisticsSite, see: See, check: Check) -> list[torch.utils.hooks.RemovableHandle]:
     before: list[Tensor] = []
 
-    def enter(*_: Any) -> None:
+    def enter(_: nn.Module, args: tuple[Any, ...]) -> None:
+        check(site, args[0])
         before[:] = [site.mean.clone(), site.variance.clone()]
 
     def leave(_: nn.Module, args: tuple[Any, ...], __: Any) -> None:
@@ -139,11 +148,7 @@ def _hooks(
 
 
 @contextmanager
-def _watched_class(
-    kind: type,
-    sites: dict[int, StatisticsSite],
-    see: Callable[[StatisticsSite, Tensor, Tensor, Tensor], None],
-) -> Iterator[None]:
+def _watched_class(kind: type, sites: dict[int, StatisticsSite], see: See, check: Check) -> Iterator[None]:
     name = next((name for name in ("__call__", "forward") if name in dir(kind)), None)
     if name is None:
         raise ModelError(f"{kind.__name__} keeps running statistics but has neither __call__ nor forward to watch")
@@ -153,6 +158,7 @@ def _watched_class(
         site = sites.get(id(self))
         if site is None:
             return original(self, x, *args, **kwargs)
+        check(site, x)
         before = site.mean.clone(), site.variance.clone()
         result = original(self, x, *args, **kwargs)
         see(site, x, *before)

@@ -10,13 +10,13 @@ Names are loaded when first used, so that a worker that only predicts does not i
           plan=None, peers=None, memory=True, seed=0, progress=None) -> BenchResult  .to_json() .summary() .plot(path)
         against: modules, SOURCE strings, ModuleSource(source, arguments, weights) or ONNX files
     tune(path, *, data=None, reference=None, budget=None, batch_size=8, sizes=None, seconds=40.0, time_limit=900.0,
-         seed=0, overwrite=False, progress=None) -> Plan   .summary() .to_json() .chosen .trials .path
+         seed=0, opponent=None, overwrite=False, progress=None) -> Plan  .summary() .to_json() .chosen .trials .path
         progress: a function of (sentence)
     retune(plan, *, data=None, reference=None, progress=None, **options of tune) -> Plan
     predict(path, data, out, *, plan=None, batch_size=64, engine="local", workers=None, columns=None,
             images=None, overwrite=False, progress=None) -> BulkResult             .rows .bad .out .bad_file .summary()
         progress: a function of (rows done, rows in all or None)
-    package_triton(path, folder, *, name=None, max_batch_size=64, plan=None) -> Path
+    package_triton(path, folder, *, name=None, max_batch_size=64, plan=None, serving=None) -> Path
     find_providers() -> tuple[Provider, ...]                          what this machine can run, and why not the rest
 """
 
@@ -25,20 +25,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.installed import require_onnxruntime
+
 if TYPE_CHECKING:
     from normdeploy.runtime.backend import TensorSpec
-    from normdeploy.runtime.benchmark import BenchResult, bench
+    from normdeploy.runtime.bench_result import BenchResult
+    from normdeploy.runtime.benchmark import bench
     from normdeploy.runtime.bulk import BulkResult, ImageOptions, predict
     from normdeploy.runtime.latency import Latency, Ratio, measure_latency, paired_ratio
     from normdeploy.runtime.machine import Machine, this_machine
-    from normdeploy.runtime.peers import ModuleSource
+    from normdeploy.runtime.module_peers import ModuleSource
     from normdeploy.runtime.plan import Plan, Trial, plan_path
     from normdeploy.runtime.predictor import CertificateWarning, PlanWarning, Predictor, load
     from normdeploy.runtime.providers import Provider, find_providers
+    from normdeploy.runtime.serving import Serving
     from normdeploy.runtime.settings import Settings
     from normdeploy.runtime.triton import package_triton
     from normdeploy.runtime.tuning.again import retune
     from normdeploy.runtime.tuning.search import tune
+
+require_onnxruntime()
 
 _LAZY = {
     "retune": "tuning.again",
@@ -47,17 +53,18 @@ _LAZY = {
     "BulkResult": "bulk",
     "ImageOptions": "bulk",
     "predict": "bulk",
-    "BenchResult": "benchmark",
+    "BenchResult": "bench_result",
     "bench": "benchmark",
     "CertificateWarning": "predictor",
     "Latency": "latency",
     "Machine": "machine",
-    "ModuleSource": "peers",
+    "ModuleSource": "module_peers",
     "Plan": "plan",
     "PlanWarning": "predictor",
     "Predictor": "predictor",
     "Provider": "providers",
     "Ratio": "latency",
+    "Serving": "serving",
     "Settings": "settings",
     "TensorSpec": "backend",
     "Trial": "plan",
@@ -82,6 +89,7 @@ __all__ = [
     "Predictor",
     "Provider",
     "Ratio",
+    "Serving",
     "Settings",
     "TensorSpec",
     "Trial",

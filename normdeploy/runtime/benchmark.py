@@ -2,172 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from normdeploy.errors import ModelError, UsageError
-from normdeploy.files import written_whole
 from normdeploy.runtime.backend import Array, TensorSpec
-from normdeploy.runtime.latency import Latency, Ratio, fair_turn, measure_latency
-from normdeploy.runtime.machine import this_machine, usable_cores
+from normdeploy.runtime.bench_result import OURS, TUNED, BenchResult, BenchRow
+from normdeploy.runtime.contestant import CHANNELS_LAST, COMPILED, EAGER, PEERS, PLAIN, FileContestant, Prepared
+from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
+from normdeploy.runtime.machine import usable_cores
 from normdeploy.runtime.memory import Footprint, measure_footprint, measure_module_footprint
-from normdeploy.runtime.peers import (
-    COMPILED,
-    EAGER,
-    PEERS,
-    FileContestant,
+from normdeploy.runtime.module_peers import (
     ModuleContestant,
     ModuleSource,
-    Run,
-    file_peers,
+    device_of,
+    has_convolution,
     plain_export,
+    torch_threads,
 )
+from normdeploy.runtime.peers import file_peers
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import load
+from normdeploy.runtime.providers import device_number
 from normdeploy.runtime.samples import make_samples, tile_samples
+from normdeploy.runtime.settings import GPU_PROVIDERS, Settings
 
 if TYPE_CHECKING:
     from torch import nn
 
-OURS, TUNED = "normdeploy", "normdeploy tuned"
-SCHEMA = 1
-_SESSIONS = 3
 _STRANGE = 0.1  # of the largest output: no rounding of one network to another of its forms
 Contestant = FileContestant | ModuleContestant
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """One contestant in one cell of the sweep.
-
-    Args:
-        name: who.
-        batch: samples per call.
-        threads: threads inside one operator.
-        latency: seconds per call.
-        ratio: its time over ours in the same rounds; above 1 means ours is faster.
-        difference: largest output difference to ours, over the largest magnitude of ours.
-    """
-
-    name: str
-    batch: int
-    threads: int
-    latency: Latency
-    ratio: Ratio
-    difference: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dict."""
-        return {
-            **self.latency.to_dict(),
-            "name": self.name,
-            "batch": self.batch,
-            "threads": self.threads,
-            "ratio_to_normdeploy": self.ratio.to_dict(),
-            "difference": self.difference,
-        }
-
-
-@dataclass(frozen=True)
-class BenchResult:
-    """A benchmark run.
-
-    Args:
-        model: the file that was measured.
-        rows: every contestant in every cell.
-        footprints: contestant to memory and load time in a fresh process.
-        skipped: contestant to why it was not measured (or not its memory).
-        machine: where.
-        notes: what a reader of the numbers should know.
-    """
-
-    model: str
-    rows: tuple[BenchRow, ...]
-    footprints: Mapping[str, Footprint]
-    skipped: Mapping[str, str]
-    machine: Mapping[str, Any] = field(default_factory=lambda: this_machine().to_dict())
-    notes: tuple[str, ...] = ()
-
-    def row(self, name: str, *, batch: int, threads: int) -> BenchRow:
-        """Return one cell's row.
-
-        Raises:
-            UsageError: it was not measured.
-        """
-        for row in self.rows:
-            if (row.name, row.batch, row.threads) == (name, batch, threads):
-                return row
-        raise UsageError(f"{name!r} at batch {batch} and {threads} threads was not measured; {dict(self.skipped)}")
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """Return everything as JSON."""
-        import torch
-
-        fields = {
-            "schema": SCHEMA,
-            "model": self.model,
-            "machine": dict(self.machine),
-            "torch": torch.__version__,
-            "rows": [row.to_dict() for row in self.rows],
-            "footprints": {name: footprint.to_dict() for name, footprint in self.footprints.items()},
-            "skipped": dict(self.skipped),
-            "notes": list(self.notes),
-        }
-        return json.dumps(fields, indent=indent) + "\n"
-
-    def summary(self) -> str:
-        """Return a table for the console."""
-        lines = [
-            f"{self.model}  (ratio: time over {OURS}'s in the same rounds, with its 95 % interval; "
-            "off by: largest difference of outputs to ours)"
-        ]
-        for row in self.rows:
-            low, high = row.latency.quartiles
-            ratio = f"{row.ratio.value:6.2f}x [{row.ratio.low:.2f}, {row.ratio.high:.2f}]"
-            lines.append(
-                f"batch {row.batch:<3} threads {row.threads:<2} {row.name:<28} {row.latency.median * 1e3:9.3f} ms"
-                f"  {f'[{low * 1e3:.3f}, {high * 1e3:.3f}]':<18} {ratio:<24} off by {row.difference:.0e}"
-            )
-        for name, footprint in self.footprints.items():
-            lines.append(
-                f"{name:<28} peak {footprint.peak_bytes / 2**20:.0f} MiB, of it {footprint.added_bytes / 2**20:.0f} "
-                f"for the model; load {footprint.load_s * 1e3:.0f} ms, first run {footprint.first_run_s * 1e3:.0f} ms"
-            )
-        lines += [f"skipped {name}: {reason}" for name, reason in self.skipped.items()]
-        lines += [f"note: {text}" for text in self.notes]
-        return "\n".join(lines)
-
-    def plot(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Draw medians with quartiles, one panel per cell; the format follows the file's ending."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        cells = sorted({(row.threads, row.batch) for row in self.rows})
-        names = list(dict.fromkeys(row.name for row in self.rows))
-        figure = Figure(figsize=(7, 0.9 + len(cells) * (0.6 + 0.28 * len(names))), layout="constrained")
-        FigureCanvasAgg(figure)
-        for axes, (threads, batch) in zip(figure.subplots(len(cells), squeeze=False)[:, 0], cells, strict=True):
-            rows = [row for row in self.rows if (row.threads, row.batch) == (threads, batch)]
-            medians = np.array([row.latency.median for row in rows]) * 1e3
-            bounds = np.array([row.latency.quartiles for row in rows]).T * 1e3
-            errors = np.abs(bounds - medians)
-            colors = ["tab:blue" if row.name.startswith(OURS) else "tab:gray" for row in rows]
-            axes.barh([row.name for row in rows], medians, xerr=errors, color=colors, error_kw={"capsize": 2})
-            axes.invert_yaxis()
-            axes.set_xlim(left=0)
-            axes.set_title(f"batch {batch}, {threads} threads", fontsize="medium", loc="left")
-            axes.set_xlabel("ms per call, median and quartiles")
-        with written_whole(path, overwrite=overwrite) as temporary:
-            figure.savefig(temporary)
-        return Path(path)
 
 
 def bench(
@@ -188,8 +58,9 @@ def bench(
 ) -> BenchResult:
     """Time a model against the other ways to run the same network, interleaved in one run.
 
-    The rounds of a cell are shared between three fresh sessions of each file: where its buffers and threads happen to
-    lie makes one session of a file differ from another for as long as both live.
+    The rounds of a cell are shared between fresh sessions of each file, and the interval of a ratio is that of the
+    sessions (`normdeploy.runtime.latency.session_ratio`). Whatever is compared runs where the file runs: on a GPU all
+    inputs and outputs stay on the device.
 
     Args:
         path: the ONNX file to judge.
@@ -238,22 +109,30 @@ def bench(
         tuned = load(path, plan=plan)
         contestants.append(FileContestant(TUNED, tuned.path, tuned.settings))
         notes.append(f"{TUNED} is {tuned.path.name} on {tuned.settings.describe()}, whatever the cell's threads")
+        if inputs is None and any(trial.status == "chosen" and trial.precision != "float32" for trial in _trials(plan)):
+            notes.append(
+                f"inputs are made up, and {TUNED} is of lower precision, whose ranges were measured on other rows: "
+                "what it is off by says nothing; expected rows of yours (--data FILE)"
+            )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         references = list(against) if isinstance(against, (list, tuple)) else [against]
+        labels = _labels(references)
         for index, reference in enumerate(references):
-            label = f" ({_label(reference)})" if len(references) > 1 else ""
+            label = f" ({labels[index]})" if len(references) > 1 else ""
             sub = folder / str(index)
             sub.mkdir()
             tell("making the other contestants")
-            for found in _contestants(reference, stack, sub, label, wanted, specs, feeds_of(max(2, *batches))):
+            plain = labels[index] if isinstance(reference, (str, os.PathLike)) else PLAIN + label
+            example = feeds_of(max(2, *batches))
+            for found in _contestants(reference, stack, sub, label, plain, wanted, specs, example, ours.settings):
                 if isinstance(found, tuple):
                     skipped[found[0]] = found[1]
                 else:
                     contestants.append(found)
         rows: list[BenchRow] = []
         for count in counts:
-            with _torch_threads(count):
+            with torch_threads(count):
                 for batch in batches:
                     tell(f"batch {batch}, {count} threads")
                     rows += _cell(contestants, feeds_of(batch), batch, count, skipped, seconds, rounds, seed)
@@ -291,6 +170,20 @@ def _footprint(contestant: Contestant, feeds: Mapping[str, Array], threads: int)
     return measure_footprint(contestant.path, settings, feeds)
 
 
+def _trials(plan: Plan | str | os.PathLike[str]) -> Sequence[Any]:
+    return (plan if isinstance(plan, Plan) else Plan.load(plan)).trials
+
+
+def _labels(references: Sequence[Any]) -> list[str]:
+    """Return a name for each reference, no two the same: a file's own, its path where two files share it."""
+    short = [_label(reference) for reference in references]
+    long = [
+        str(reference) if isinstance(reference, (str, os.PathLike)) and short.count(name) > 1 else name
+        for reference, name in zip(references, short, strict=True)
+    ]
+    return [f"{name} #{index + 1}" if long.count(name) > 1 else name for index, name in enumerate(long)]
+
+
 def _label(reference: Any) -> str:
     if isinstance(reference, ModuleSource):
         return reference.source
@@ -302,47 +195,45 @@ def _contestants(
     stack: ExitStack,
     folder: Path,
     label: str,
+    plain: str,
     wanted: Sequence[str],
     specs: Sequence[TensorSpec],
     feeds: Mapping[str, Array],
+    ours: Settings,
 ) -> Iterator[Contestant | tuple[str, str]]:
-    """Yield the contestants that one reference gives, and (name, reason) for each that is skipped."""
+    """Yield the contestants that one reference gives, on the device of ours, and (name, reason) for each skipped."""
     from normdeploy.sources import is_source
 
+    beside = Settings(provider=ours.provider, options=ours.options)
     if isinstance(reference, str) and is_source(reference):
-        reference = ModuleSource(reference)
+        reference, plain = ModuleSource(reference), PLAIN + label
     origin = reference if isinstance(reference, ModuleSource) else None
     if isinstance(reference, (str, os.PathLike)):
-        yield from file_peers(Path(reference), folder, label, wanted)
+        yield from file_peers(Path(reference), folder, label, wanted, beside, plain)
         return
     from normdeploy.export.mode import evaluation_mode
+    from normdeploy.nn.hidden import move
 
     module: nn.Module = reference if origin is None else origin.build()
     stack.enter_context(evaluation_mode(module, fast=True))
-    for name, compiled in ((EAGER, False), (COMPILED, True)):
-        if name in wanted:
-            yield ModuleContestant(name + label, module, compiled, origin)
+    stack.callback(move, module, device_of(module))
+    device = f"cuda:{device_number(ours)}" if ours.provider in GPU_PROVIDERS else "cpu"
+    for name in (EAGER, CHANNELS_LAST, COMPILED):
+        if name not in wanted:
+            continue
+        if name == CHANNELS_LAST and not has_convolution(module):
+            yield name + label, "there is no convolution of images in it: its layout is the same"
+            continue
+        yield ModuleContestant(name + label, module, name == COMPILED, origin, device, name == CHANNELS_LAST)
     try:
-        plain = plain_export(module, feeds, specs, folder)
+        exported = plain_export(module, feeds, specs, folder)
     except Exception as error:  # the exporter fails in many ways; the peers that need its file are skipped by name
         reason = f"torch.onnx.export failed: {type(error).__name__}: {str(error).splitlines()[0]}"
         for name in wanted:
-            if name not in (EAGER, COMPILED):
+            if name not in (EAGER, CHANNELS_LAST, COMPILED):
                 yield name + label, reason
         return
-    yield from file_peers(plain, folder, label, wanted)
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    yield from file_peers(exported, folder, label, wanted, beside, plain)
 
 
 def _cell(
@@ -355,36 +246,37 @@ def _cell(
     rounds: int | None,
     seed: int,
 ) -> list[BenchRow]:
-    runs: dict[str, Run] = {}
+    runs: dict[str, Prepared] = {}
     outputs: dict[str, Sequence[Array]] = {}
-    parts: list[dict[str, Latency]] = []
-    sessions = min(_SESSIONS, rounds) if rounds else _SESSIONS
-    stretch, pause = fair_turn(*(_threads(contestant, threads) for contestant in contestants))
-    for session in range(sessions):
+
+    def prepare(session: int) -> dict[str, Callable[[], object]]:
         for contestant in contestants if session % 2 == 0 else contestants[::-1]:
             if session and (contestant.name not in runs or isinstance(contestant, ModuleContestant)):
                 continue
             try:
                 run = contestant.prepare(feeds, _threads(contestant, threads))
-                outputs[contestant.name] = run()
+                outputs[contestant.name] = run.fetch()
                 runs[contestant.name] = run
             except Exception as error:
                 if contestant.name == OURS:
                     raise
                 skipped[contestant.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
                 runs.pop(contestant.name, None)
-        share = None if rounds is None else rounds // sessions + (session < rounds % sessions)
-        parts.append(
-            measure_latency(
-                runs, rounds=share, seconds=seconds / sessions, stretch=stretch, pause=pause, seed=seed + session
-            )
-        )
-    measured = {name: Latency(name, sum((part[name].samples for part in parts), ())) for name in runs}
+        return {contestant.name: runs[contestant.name].call for contestant in contestants if contestant.name in runs}
+
+    stretch, pause = fair_turn(*(_threads(contestant, threads) for contestant in contestants))
+    parts = measure_in_sessions(prepare, rounds=rounds, seconds=seconds, stretch=stretch, pause=pause, seed=seed)
     return [
         BenchRow(
-            name, batch, threads, latency, latency.ratio(measured[OURS]), _difference(outputs[name], outputs[OURS])
+            contestant.name,
+            batch,
+            threads,
+            joined(parts, contestant.name),
+            session_ratio(parts, contestant.name, OURS),
+            _difference(outputs[contestant.name], outputs[OURS]),
         )
-        for name, latency in measured.items()
+        for contestant in contestants
+        if contestant.name in runs
     ]
 
 

@@ -4,16 +4,22 @@ One after the other, two programs are measured on two different machines: the cl
 change within seconds. Here a round is one turn of each, in an order drawn anew per round; ratios are taken inside the
 round and only then summarized, which cancels whatever slowed the whole round.
 
-A turn is one call, or a stretch of calls after a pause. Ways that use several threads need the stretch: with one call
-each in turn their threads are asleep when the turn comes, or another's still spin on the same cores, and what is timed
-is the waking.
+A turn is one call, or a stretch of calls, where several threads take part after a pause. With one call each in turn,
+caches hold what another left, threads are asleep when the turn comes, or another's still spin on the same cores; what a
+way gains from being called back to back, as it is in use, does not show.
+
+Sessions differ, too: where its buffers and threads happen to lie makes one session of a file faster than another for as
+long as both live. An interval from the rounds of one session misses that. `measure_in_sessions` makes fresh ones, and
+`session_ratio` takes its interval from how much they differ.
 """
 
 from __future__ import annotations
 
 import gc
+import math
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +28,9 @@ from normdeploy.errors import UsageError
 
 _NANO = 1e-9
 _FEWEST, _MOST = 5, 1000  # rounds
+SESSIONS, _FEWEST_SESSIONS = 6, 3
+# Student's 97.5 % quantiles for 1, 2, ... degrees of freedom
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 STRETCH, PAUSE = 0.05, 0.02  # seconds: a turn that is fair to several threads, and the rest before it
 
 
@@ -114,8 +123,81 @@ def paired_ratio(latency: Latency, baseline: Latency) -> Ratio:
 
 
 def fair_turn(*threads: int) -> tuple[float, float]:
-    """Return the stretch and the pause for contenders with these numbers of threads; 0 stands for all cores."""
-    return (STRETCH, PAUSE) if any(count != 1 for count in threads) else (0.0, 0.0)
+    """Return the stretch and the pause for contenders with these numbers of threads; 0 stands for all cores.
+
+    One thread needs no pause: nobody's other threads spin.
+    """
+    return STRETCH, PAUSE if any(count != 1 for count in threads) else 0.0
+
+
+Sessions = Sequence[Mapping[str, Latency]]
+"""What `measure_in_sessions` returns: each session's times by name."""
+
+
+def measure_in_sessions(
+    prepare: Callable[[int], Mapping[str, Callable[[], object]]],
+    *,
+    rounds: int | None = None,
+    seconds: float = 5.0,
+    stretch: float = 0.0,
+    pause: float = 0.0,
+    seed: int = 0,
+) -> Sessions:
+    """Time callables against each other in several sessions, made afresh for each.
+
+    Args:
+        prepare: returns the callables of session 0, 1, ...; the same names each time, or fewer.
+        rounds: in all, shared between the sessions; by default as many as fit in ``seconds``.
+        seconds: for all sessions; where calls are so slow that they do not fit, `SESSIONS` become three.
+        stretch, pause, seed: see `measure_latency`.
+
+    Raises:
+        UsageError: fewer than one round, or negative times.
+    """
+    count = SESSIONS if rounds is None else max(1, min(SESSIONS, rounds))
+    begun = time.perf_counter_ns()
+    parts: list[Mapping[str, Latency]] = []
+    for session in range(count):
+        over = (time.perf_counter_ns() - begun) * _NANO > seconds
+        if rounds is None and over and session >= _FEWEST_SESSIONS:
+            break
+        share = None if rounds is None else rounds // count + (session < rounds % count)
+        parts.append(
+            measure_latency(
+                prepare(session),
+                rounds=share,
+                seconds=seconds / count,
+                warmup=3 if session == 0 else 1,
+                fewest=1,
+                stretch=stretch,
+                pause=pause,
+                seed=seed + session,
+            )
+        )
+    return parts
+
+
+def joined(sessions: Sessions, name: str) -> Latency:
+    """Return a callable's times in all sessions."""
+    return Latency(name, sum((part[name].samples for part in sessions if name in part), ()))
+
+
+def session_ratio(sessions: Sessions, name: str, baseline: str) -> Ratio:
+    """Return the time of one callable over another's, with an interval from how much sessions differ.
+
+    With r_k the median over session k's rounds of their ratio, the value is exp(mean log r_k) and the interval
+    exp(mean log r_k ± t s / sqrt K), s the deviation of log r_k and t Student's 97.5 % quantile with K - 1 degrees of
+    freedom: the units are the sessions, not the rounds within them. Of one session it is `paired_ratio`'s.
+
+    Source: Student, The Probable Error of a Mean, 1908.
+    """
+    both = [part for part in sessions if name in part and baseline in part]
+    if len(both) < 2 or name == baseline:
+        return paired_ratio(joined(both, name), joined(both, baseline))
+    logs = [math.log(part[name].ratio(part[baseline]).value) for part in both]
+    centre, count = statistics.fmean(logs), len(logs)
+    half = _STUDENT[min(count - 1, len(_STUDENT)) - 1] * statistics.stdev(logs) / math.sqrt(count)
+    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 
 def measure_latency(
@@ -124,6 +206,7 @@ def measure_latency(
     rounds: int | None = None,
     seconds: float = 5.0,
     warmup: int = 3,
+    fewest: int = _FEWEST,
     stretch: float = 0.0,
     pause: float = 0.0,
     seed: int = 0,
@@ -132,13 +215,14 @@ def measure_latency(
 
     Args:
         callables: name to a function without arguments that does one call of what is timed and waits for its result.
-        rounds: how many rounds; by default as many as fit in ``seconds``, between 5 and 1000.
+        rounds: how many rounds; by default as many as fit in ``seconds``, between ``fewest`` and 1000.
         seconds: when ``rounds`` is not given, no round begins later than this after the first one. It is held against
             the clock, not estimated from a first call: on a busy machine one call may take a hundred times another.
         stretch: seconds for which a turn calls in a row; a sample is the mean over its calls. By default a turn is one
             call. Longer ones let what a callable gains from being called back to back (warm caches, threads that are
             awake) show: see :data:`STRETCH`.
         pause: seconds to sleep before each turn, so that threads that still spin from another's turn go to sleep.
+        fewest: rounds that are taken whatever the time.
         warmup: untimed calls of each before the first round (lazy initialization, thread pools, caches).
         seed: draws the order within each round.
 
@@ -165,7 +249,7 @@ def measure_latency(
     begun, allowed, turn = time.perf_counter_ns(), round(seconds / _NANO), round(stretch / _NANO)
     try:
         for done in range(rounds or _MOST):
-            if rounds is None and done >= _FEWEST and time.perf_counter_ns() - begun >= allowed:
+            if rounds is None and done >= fewest and time.perf_counter_ns() - begun >= allowed:
                 break
             for index in order.permutation(len(names)):
                 call = callables[names[index]]

@@ -27,7 +27,7 @@ from normdeploy.runtime.backend import Array, open_backend
 from normdeploy.runtime.settings import Settings
 
 if TYPE_CHECKING:
-    from normdeploy.runtime.peers import ModuleContestant
+    from normdeploy.runtime.module_peers import ModuleContestant
 
 Loaded = TypeVar("Loaded")
 _TIMEOUT = 600.0
@@ -96,7 +96,12 @@ def measure_module_footprint(contestant: ModuleContestant, feeds: Mapping[str, A
     Raises:
         ModelError: the process failed, or the module's class cannot be found from another process.
     """
-    fields: dict[str, Any] = {"compiled": contestant.compiled, "threads": threads}
+    fields: dict[str, Any] = {
+        "compiled": contestant.compiled,
+        "threads": threads,
+        "device": contestant.device,
+        "channels_last": contestant.channels_last,
+    }
     if contestant.origin is not None:
         return _fresh({**fields, "origin": contestant.origin.to_dict()}, feeds, contestant.name)
     home = type(contestant.module).__module__
@@ -159,7 +164,7 @@ def _module_footprint(fields: Mapping[str, Any], feeds: Mapping[str, Array]) -> 
     import torch
 
     from normdeploy.export.mode import evaluation_mode
-    from normdeploy.runtime.peers import ModuleContestant, ModuleSource
+    from normdeploy.runtime.module_peers import ModuleContestant, ModuleSource
 
     if fields["compiled"]:
         import torch._dynamo
@@ -172,7 +177,8 @@ def _module_footprint(fields: Mapping[str, Any], feeds: Mapping[str, Array]) -> 
         else:
             module = pickle.loads(Path(fields["pickle"]).read_bytes())  # written by the process that asks
         stack.enter_context(evaluation_mode(module, fast=True))
-        return ModuleContestant("", module, fields["compiled"]).prepare(feeds, fields["threads"])
+        contestant = ModuleContestant("", module, fields["compiled"], None, fields["device"], fields["channels_last"])
+        return contestant.prepare(feeds, fields["threads"]).call
 
     with ExitStack() as stack:
         return _measured(make, lambda run: run())

@@ -17,6 +17,7 @@ SPINNING: tuple[Spinning, ...] = get_args(Spinning)
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
+GPU_PROVIDERS = (CUDA, TENSORRT)
 OPENVINO_PLUGIN = "OpenVINOExecutionProvider"
 OPENVINO_RUNTIME = "OpenVINO"  # OpenVINO's own Python runtime, not an onnxruntime provider
 _PLAIN = {OPENVINO_PLUGIN: "OpenVINO plugin"}  # without its suffix it would be called like the runtime

@@ -18,7 +18,9 @@ from normdeploy.files import names_data, plain_name, storage
 from normdeploy.runtime.backend import Array, TensorSpec
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import Predictor, load
+from normdeploy.runtime.providers import device_number
 from normdeploy.runtime.samples import make_samples, tile_samples
+from normdeploy.runtime.serving import Serving
 from normdeploy.runtime.settings import CPU, CUDA, Settings
 
 _TYPES = {
@@ -30,6 +32,9 @@ _TYPES = {
 }
 # the backend's level: all optimizations unless -1 (basic), 1 (extended) or 2 (none)
 _LEVELS = {"basic": -1, "extended": 1, "layout": 1, "disable": 2}
+
+
+_LABELS = "labels.txt"
 
 
 def _quote(text: str) -> str:
@@ -44,15 +49,21 @@ def _sizes(shape: Sequence[int | str | None]) -> list[int]:
     return [size if isinstance(size, int) else -1 for size in shape]
 
 
-def _tensor(spec: TensorSpec, *, batched: bool) -> str:
+def _tensor(spec: TensorSpec, *, batched: bool, labels: bool = False) -> str:
     if spec.dtype not in _TYPES:
         raise UsageError(f"{spec} cannot be served by Triton; expected one of {', '.join(_TYPES)}")
+    if not batched and not spec.shape:
+        raise UsageError(
+            f"{spec} is a single number without axes, which Triton does not serve; expected one axis at least: export "
+            "the model with one, as y.reshape(1)"
+        )
     dims = _sizes(spec.shape[1:] if batched else spec.shape)
     # one number per sample: the server wants at least one dimension and takes it away again
     reshape = "" if dims else "\n    reshape { shape: [] }"
+    named = f'\n    label_filename: "{_LABELS}"' if labels else ""
     return (
         f"  {{\n    name: {_quote(spec.name)}\n    data_type: {_TYPES[spec.dtype]}\n"
-        f"    dims: {_ints(dims or [1])}{reshape}\n  }}"
+        f"    dims: {_ints(dims or [1])}{reshape}{named}\n  }}"
     )
 
 
@@ -71,17 +82,18 @@ def _settings_text(settings: Settings) -> list[str]:
     policy = []
     if settings.optimization in _LEVELS:
         policy.append(f"graph {{ level: {_LEVELS[settings.optimization]} }}")
-    if settings.provider == CUDA and settings.options:
-        options = " ".join(
-            f"parameters {{ key: {_quote(key)} value: {_quote(value)} }}" for key, value in settings.options
-        )
+    given = [(key, value) for key, value in settings.options if key != "device_id"]  # the instances have it
+    if settings.provider == CUDA and given:
+        options = " ".join(f"parameters {{ key: {_quote(key)} value: {_quote(value)} }}" for key, value in given)
         policy.append(f'execution_accelerators {{ gpu_execution_accelerator: [ {{ name: "cuda" {options} }} ] }}')
     if policy:
         lines.append(f"optimization {{ {' '.join(policy)} }}")
     return lines
 
 
-def config_text(predictor: Predictor, name: str, sample: Mapping[str, Array], max_batch_size: int) -> str:
+def config_text(
+    predictor: Predictor, name: str, sample: Mapping[str, Array], max_batch_size: int, serving: Serving | None = None
+) -> str:
     """Return ``config.pbtxt`` for a model, in the protobuf text format.
 
     Args:
@@ -89,6 +101,7 @@ def config_text(predictor: Predictor, name: str, sample: Mapping[str, Array], ma
         name: the model's name in the repository.
         sample: one request, to warm up with; the file ``warmup/<position>`` holds each input's values.
         max_batch_size: the largest batch the server may form; not used where the model fixes its batch.
+        serving: instances, GPUs, batching and labels.
 
     Raises:
         UsageError: a tensor type the server does not know, or settings it cannot be given.
@@ -104,8 +117,8 @@ def config_text(predictor: Predictor, name: str, sample: Mapping[str, Array], ma
             f"the plan leaves out the optimizers {', '.join(settings.disabled_optimizers)}, which Triton cannot be "
             "told; expected a plan without: package without the plan"
         )
-    batched = _supports_batches(predictor)
-    kind = "KIND_GPU" if settings.provider == CUDA else "KIND_CPU"
+    serving = serving or Serving()
+    batched, labels = _supports_batches(predictor), serving.labels is not None
     warm = []
     for position, spec in enumerate(predictor.inputs):
         shape = list(sample[spec.name].shape)
@@ -119,9 +132,9 @@ def config_text(predictor: Predictor, name: str, sample: Mapping[str, Array], ma
         'backend: "onnxruntime"',
         f"max_batch_size: {max_batch_size if batched else 0}",
         "input [\n" + ",\n".join(_tensor(spec, batched=batched) for spec in predictor.inputs) + "\n]",
-        "output [\n" + ",\n".join(_tensor(spec, batched=batched) for spec in predictor.outputs) + "\n]",
-        f"instance_group [ {{ count: 1 kind: {kind} }} ]",
-        *(["dynamic_batching {}"] if batched else []),
+        "output [\n" + ",\n".join(_tensor(spec, batched=batched, labels=labels) for spec in predictor.outputs) + "\n]",
+        serving.instance_group(gpu=settings.provider == CUDA, device=device_number(settings)),
+        *serving.batching(batched=batched, largest=max_batch_size),
         *_settings_text(settings),
         'model_warmup [\n  {\n    name: "sample"\n    batch_size: 1\n' + "\n".join(warm) + "\n  }\n]",
     ]
@@ -137,6 +150,7 @@ def package_triton(
     plan: Plan | str | os.PathLike[str] | None = None,
     inputs: Mapping[str, Array] | None = None,
     sizes: Mapping[str, int] | None = None,
+    serving: Serving | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a model into a Triton model repository: ``config.pbtxt``, ``1/model.onnx`` and a warm-up sample.
@@ -151,6 +165,7 @@ def package_triton(
         plan: how to run it; its variant and its threads are packaged.
         inputs: the user's samples; the first one warms the server up. Made up where missing.
         sizes: sizes of dynamic dimensions other than the batch for a made-up sample, by word.
+        serving: instances, GPUs, batching and labels; by default one instance that batches what has come.
         overwrite: allow replacing ``config.pbtxt``, version 1 and the warm-up sample of a model that is there; its
             other versions and whatever else lies in its folder stay.
 
@@ -178,7 +193,8 @@ def package_triton(
     specs = predictor.inputs
     sample = make_samples(specs, 1, sizes=sizes) if inputs is None else tile_samples(specs, inputs, 1)
     predictor(sample)
-    text = config_text(predictor, label, sample, max_batch_size)
+    text = config_text(predictor, label, sample, max_batch_size, serving)
+    labels = (serving or Serving()).label_text(predictor.outputs)
     with storage(target):
         repository.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{label}.", dir=repository) as temporary:
@@ -187,6 +203,8 @@ def package_triton(
             (made / "warmup").mkdir()
             _write_model(predictor.path, made / "1" / "model.onnx")
             (made / "config.pbtxt").write_text(text, encoding="utf-8")
+            if labels is not None:
+                (made / _LABELS).write_text(labels, encoding="utf-8")
             for position, spec in enumerate(specs):
                 (made / "warmup" / str(position)).write_bytes(sample[spec.name].tobytes())
             target.mkdir(exist_ok=True)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from normdeploy.errors import UsageError
 from normdeploy.files import written_whole
+from normdeploy.train.provenance import Parts, changes, summarize
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Checkpoint:
     """Everything an epoch starts from.
 
     Args:
-        fingerprint: what is trained and how; another fingerprint must not be continued.
+        parts: what is trained, on what and how (`normdeploy.train.provenance`); with other parts it is not continued.
         epochs_done: whole epochs behind us.
         state: all tensors of the model, hidden ones included.
         best_state: those of the best epoch so far.
@@ -31,7 +32,7 @@ class Checkpoint:
         history: JSON of the epochs so far.
     """
 
-    fingerprint: str
+    parts: Parts
     epochs_done: int
     state: dict[str, Tensor]
     best_state: dict[str, Tensor]
@@ -45,20 +46,42 @@ class Checkpoint:
             torch.save({"schema": _SCHEMA, **vars(self)}, temporary)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, fingerprint: str) -> Checkpoint | None:
-        """Read the checkpoint at ``path``; None where there is none or it belongs to another training.
+    def load(cls, path: str | os.PathLike[str], parts: Parts, *, again: bool = False) -> Checkpoint | None:
+        """Read the checkpoint at ``path``; None where there is none, or it is of another training and not wanted.
+
+        Args:
+            path: where it would lie.
+            parts: of the training that wants to go on.
+            again: where it belongs to another training, train from the start.
 
         Raises:
-            UsageError: the file is no checkpoint of ours.
+            UsageError: it belongs to another training (and ``again`` is false), or is no checkpoint of this version.
         """
         if not Path(path).exists():
             return None
+        remedy = (
+            "train from the start (normdeploy train --again, normdeploy build --train, fit(..., again=True)), "
+            "which replaces it"
+        )
         try:
             held = torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, ValueError, OSError, UnpicklingError) as error:
+            if again:
+                return None
             raise UsageError(
-                f"{path} cannot be read ({error}); expected a training checkpoint: delete it to start afresh"
+                f"{path} cannot be read ({error}); expected a training checkpoint: delete it, or {remedy}"
             ) from error
-        if not isinstance(held, dict) or held.pop("schema", None) != _SCHEMA or held.get("fingerprint") != fingerprint:
-            return None
+        if not isinstance(held, dict) or held.pop("schema", None) != _SCHEMA:
+            if again:
+                return None
+            raise UsageError(
+                f"{path} is no checkpoint of this version of normdeploy; expected one that can be continued: {remedy}"
+            )
+        if differing := changes(held["parts"], parts):
+            if again:
+                return None
+            raise UsageError(
+                f"{path} belongs to another training: {summarize(differing)}; expected the same code, data and "
+                f"settings as when it was interrupted: give those back, or {remedy}"
+            )
         return cls(**held)

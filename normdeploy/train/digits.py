@@ -43,8 +43,8 @@ def digits(*, augment: bool = True, targets: str = "class") -> Splits:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingDependencyError(
-            "the digits come with scikit-learn, which is not installed; expected the extra 'models': "
-            "pip install 'normdeploy[models]'"
+            "the digits come with scikit-learn, which is not installed; expected the extra 'digits': "
+            "pip install 'normdeploy[digits]'"
         ) from error
     bunch = load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from normdeploy.errors import RecipeError, SourceError
-from normdeploy.recipe import DIGEST_KEY, Recipe
+from normdeploy.recipe import Recipe
 from normdeploy.sources import build, load_source
+from normdeploy.train import provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.loop import TrainResult, fit
 
@@ -30,24 +31,28 @@ def recipe_data(recipe: Recipe) -> Splits:
     return splits
 
 
-def train(recipe: Recipe, *, device: str = "auto", show: bool = True, history: bool = False) -> TrainResult:
-    """Train the recipe's model and write its weights, with the digest of what decided them in the header.
+def train(
+    recipe: Recipe, *, device: str = "auto", again: bool = False, show: bool = True, history: bool = False
+) -> TrainResult:
+    """Train the recipe's model and write its weights, with what decided them in the header.
 
     An interrupted run goes on from its last whole epoch (``<weights>.checkpoint`` beside the weights).
 
     Args:
         recipe: see `normdeploy.recipe.load_recipe`.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``.
+        again: start anew where the checkpoint belongs to other code, data or settings.
         show: draw a progress bar.
         history: write ``<weights>.history.json`` and ``.png`` beside the weights.
 
     Raises:
         RecipeError: the recipe names no data.
         SourceError: its model or data cannot be built.
-        UsageError: the device is unusable.
+        UsageError: the device is unusable, or the checkpoint belongs to another training.
         ModelError: the training diverges.
     """
     splits = recipe_data(recipe)
+    parts = provenance.of_recipe(recipe, splits)  # before the hours of training, in which files may be edited
     weights = recipe.weights_path
     return fit(
         lambda: build(recipe.model.source, recipe.model.arguments, folder=recipe.folder),
@@ -57,6 +62,8 @@ def train(recipe: Recipe, *, device: str = "auto", show: bool = True, history: b
         weights=weights,
         history=weights.with_suffix(".history.json") if history else None,
         checkpoint=weights.with_suffix(".checkpoint"),
-        metadata={DIGEST_KEY: recipe.training_digest()},
+        again=again,
+        parts=parts,
+        metadata=provenance.to_header(parts),
         show=show,
     )

@@ -16,6 +16,7 @@ from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.population import Recalibrated
 from normdeploy.nn.sync import plain, synchronized
 from normdeploy.recipe import TrainSection
+from normdeploy.train import provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.history import History
 from normdeploy.train.progress import TrainingProgress
@@ -84,14 +85,15 @@ def fit(
     weights: str | os.PathLike[str] | None = None,
     history: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    again: bool = False,
+    parts: Mapping[str, str] | None = None,
     metadata: Mapping[str, str] | None = None,
     show: bool = True,
 ) -> TrainResult:
     """Train ``model``; keep the epoch with the lowest validation loss.
 
     Under torchrun all processes train together: each batch is shared between them, statistics of stock and own
-        BatchNorms are
-    those of the whole batch, the first process writes the files.
+    BatchNorms are those of the whole batch, the first process writes the files.
 
     Args:
         model: the network, or what builds it (then ``settings.seed`` decides its initial weights too). Hand-written
@@ -101,13 +103,15 @@ def fit(
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``.
         weights: where to write the trained weights (an existing file is replaced).
         history: where to write the epochs as JSON; a plot is drawn beside it (``.png``). Existing files are replaced.
-        checkpoint: where the state is kept after each epoch; a later call with the same model, data and settings goes
-            on from there. It is deleted at the end.
+        checkpoint: where the state is kept after each epoch; a later call with the same code, data and settings goes
+            on from there, one with others is refused. It is deleted at the end.
+        again: with other code, data or settings than the checkpoint's, train from the start.
+        parts: what decides the result beyond the network, its code, the data and the settings, by name.
         metadata: further strings for the header of the weights.
         show: draw a progress bar.
 
     Raises:
-        UsageError: a setting, the device or the checkpoint is unusable.
+        UsageError: a setting or the device is unusable, or the checkpoint belongs to another training.
         ModelError: there is nothing to train, or the loss is no longer a finite number.
     """
     settings = settings or TrainSection()
@@ -118,11 +122,17 @@ def fit(
         move(network, world.device)
         if world.size > 1:
             synchronized(network)
-        run = Run(network, splits, settings, world)
+        decides = {
+            **provenance.of_network(network, model, splits),
+            **provenance.of_data(splits),
+            **provenance.of_settings(settings),
+            **(parts or {}),
+        }
+        run = Run(network, splits, settings, world, decides)
         if checkpoint is not None:
             if world.first:
                 _remove_torn(Path(checkpoint))
-            run.resume(checkpoint)
+            run.resume(checkpoint, again=again)
         resumed_at = run.epochs_done
         _epochs(run, checkpoint, show=show and world.first)
         result = _finish(run, resumed_at)
@@ -148,19 +158,31 @@ def _epochs(run: Run, checkpoint: str | os.PathLike[str] | None, *, show: bool) 
     """Train epoch after epoch, keeping the state after each."""
     steps, done = run.settings.epochs * run.steps_per_epoch, run.epochs_done * run.steps_per_epoch
     with TrainingProgress(type(run.model).__name__, steps, done=done, shown=show) as progress:
+        if run.world.size > 1 and (paths := _draws_by_itself(run.model)):
+            progress.note(
+                f"{', '.join(paths[:3])}{' and others' if len(paths) > 3 else ''}: each of the {run.world.size} "
+                "processes draws its own dropout, so this training ends in other weights than one process's"
+            )
         while run.epochs_done < run.settings.epochs and not run.out_of_patience():
             progress.epoch(run.epoch(progress.step))
             if checkpoint is not None and run.world.first:
                 run.keep(checkpoint)
 
 
+def _draws_by_itself(model: nn.Module) -> list[str]:
+    """Return the paths of dropouts that drop something."""
+    kinds = nn.modules.dropout._DropoutNd
+    return [path for path, module in model.named_modules() if isinstance(module, kinds) and module.p > 0]
+
+
 def _finish(run: Run, resumed_at: int) -> TrainResult:
-    """Take the best epoch's tensors, put plain modules back, recalibrate if asked, judge, and come home to the CPU."""
+    """Take the best epoch's tensors, recalibrate if asked, put plain modules back, judge, and come home to the CPU."""
     network, world = run.model, run.world
     load_full_state(network, run.best_state)
+    # before the plain modules are back: the pass shall normalize with whole batches, as training did
+    recalibrated = run.recalibrate() if run.settings.recalibrate else []
     if world.size > 1:
         plain(network)
-    recalibrated = run.recalibrate() if run.settings.recalibrate else []
     valid = score(network, run.valid, run.splits.task)
     test = score(network, run.splits.test.to(world.device), run.splits.task)
     for _, tensor in trainable(network):

@@ -52,3 +52,8 @@ class TrainingProgress:
     def epoch(self, epoch: Epoch) -> None:
         """Show the validation result of an epoch."""
         self._bar.update(self._task, valid=f"{epoch.valid_accuracy:.2%}")
+
+    def note(self, text: str) -> None:
+        """Say something that a reader of the result should know."""
+        if not self._bar.disable:
+            self._bar.console.print(f"note: {text}", style="yellow", highlight=False, markup=False)

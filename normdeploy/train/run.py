@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +19,7 @@ from normdeploy.train.data import Split, Splits, batches
 from normdeploy.train.device import choose_precision
 from normdeploy.train.history import Epoch, History
 from normdeploy.train.optimizer import make_optimizer
+from normdeploy.train.provenance import Parts
 from normdeploy.train.schedule import learning_rate
 from normdeploy.train.score import loss_of, score
 from normdeploy.train.world import World
@@ -35,14 +33,16 @@ class Run:
         splits: the data.
         settings: how to train.
         world: the processes that train together.
+        parts: what decides the result (`normdeploy.train.provenance`).
 
     Raises:
         ModelError: the model has nothing to train.
         UsageError: the precision is not for this device.
     """
 
-    def __init__(self, model: nn.Module, splits: Splits, settings: TrainSection, world: World) -> None:
+    def __init__(self, model: nn.Module, splits: Splits, settings: TrainSection, world: World, parts: Parts) -> None:
         self.model, self.splits, self.settings, self.world = model, splits, settings, world
+        self.parts = parts | {"processes": str(world.size)}
         self.train_data, self.valid = splits.train.to(world.device), splits.valid.to(world.device)
         self.tensors = [tensor for _, tensor in trainable(model)]
         if not self.tensors:
@@ -68,16 +68,13 @@ class Run:
         self.epochs_done = 0
         self.best_state: dict[str, Tensor] = {}
 
-    def fingerprint(self) -> str:
-        """Return a digest of the trained tensors' shapes, the data's sizes, the settings and the count of processes."""
-        shapes = {name: [list(tensor.shape), str(tensor.dtype)] for name, tensor in trainable(self.model)}
-        sizes = [len(self.splits.train), len(self.splits.valid), self.world.size]
-        text = json.dumps([type(self.model).__name__, shapes, sizes, asdict(self.settings)])
-        return hashlib.sha256(text.encode()).hexdigest()
+    def resume(self, path: str | os.PathLike[str], *, again: bool) -> None:
+        """Go on from the checkpoint at ``path`` where there is one.
 
-    def resume(self, path: str | os.PathLike[str]) -> None:
-        """Go on from the checkpoint at ``path`` where it belongs to this training."""
-        held = Checkpoint.load(path, fingerprint=self.fingerprint())
+        Raises:
+            UsageError: it belongs to another training, and ``again`` (train from the start then) is false.
+        """
+        held = Checkpoint.load(path, self.parts, again=again)
         if held is None:
             return
         load_full_state(self.model, held.state)
@@ -89,7 +86,7 @@ class Run:
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Write the checkpoint."""
         Checkpoint(
-            fingerprint=self.fingerprint(),
+            parts=self.parts,
             epochs_done=self.epochs_done,
             state={key: value.cpu() for key, value in full_state(self.model).items()},
             best_state=self.best_state,

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from safetensors import safe_open
 from typer.testing import Result
 
-from normdeploy.recipe import DIGEST_KEY, load_recipe
+from normdeploy.recipe import load_recipe
+from normdeploy.train import provenance, read_metadata
+from normdeploy.train.from_recipe import recipe_data
 
 Run = Callable[..., Result]
 
@@ -77,8 +78,9 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     for words in ("making net.safetensors", "trained: test accuracy", "folded", "into first", "eager torch", "PASS"):
         assert words in first.output
     assert "BatchNormalization" not in {node.op_type for node in onnx.load(folder / "net.onnx").graph.node}
-    with safe_open(folder / "net.safetensors", framework="pt") as weights:
-        assert weights.metadata()[DIGEST_KEY] == load_recipe(folder / "net.toml").training_digest()
+    recipe = load_recipe(folder / "net.toml")
+    recorded = provenance.from_header(read_metadata(folder / "net.safetensors"))
+    assert recorded == provenance.of_recipe(recipe, recipe_data(recipe))
     report = json.loads((folder / "net.report.json").read_text())
     assert report["status"] == "pass"
     assert report["ledger"]["counts"] == {"folded": 1, "fused": 0, "merged": 0, "kept": 0}
@@ -113,7 +115,7 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     (folder / "net.toml").write_text(RECIPE.replace("epochs = 30", "epochs = 2"))
     retrained = run("build", folder / "net.toml")
     assert retrained.exit_code == 0, retrained.output
-    assert "is stale" in retrained.output
+    assert "is stale: train.epochs is 2, was 30" in " ".join(retrained.output.split())
     assert "up to date" not in retrained.output
 
 
@@ -124,9 +126,22 @@ def test_outputs_of_others_are_not_overwritten(run: Run, folder: Path, tmp_path:
     assert "exists" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
     assert (tmp_path / "net.onnx").read_text() == "mine"
-    result = run("build", folder / "net.toml", "--out", tmp_path / "none")
+    result = run("build", folder / "net.toml", "--out", tmp_path / "none" / "deeper")
     assert result.exit_code == 2
     assert "none" in result.stderr
+
+
+def test_training_into_a_folder_leaves_the_recipes_weights_alone(run: Run, folder: Path, tmp_path: Path) -> None:
+    shipped = (folder / "net.safetensors").read_bytes()
+    made = run("build", folder / "net.toml", "--train", "--out", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if "certificate" not in path.name) == [
+        "net.onnx", "net.report.html", "net.report.json", "net.safetensors",
+    ]  # fmt: skip
+    assert (folder / "net.safetensors").read_bytes() == shipped
+    again = run("build", folder / "net.toml", "--out", tmp_path / "out")
+    assert again.exit_code == 0, again.output
+    assert again.output.count("up to date") == 3
 
 
 def test_a_failed_proof_leaves_a_report_and_no_file(

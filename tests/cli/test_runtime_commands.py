@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_tune_then_run_with_the_plan(home: Path) -> None:
 
 def test_tune_again_repeats_what_the_plan_says(home: Path) -> None:
     net = home / "net.onnx"
-    _run("tune", net, "--data", home / "x.npy", "--seconds", "0.3", "--batch", "2")
+    _run("tune", net, "--data", home / "x.npy", "--seconds", "0.3", "--batch", "2", "--overwrite")
     plan = json.loads(_run("tune", net, "--again", "--seconds", "0.2", "--json"))
     assert plan["request"] | {"sizes": {}} == {
         "data": "x.npy", "reference": None, "batch_size": 2, "sizes": {}, "seconds": 0.2, "time_limit": 900.0,
@@ -95,10 +96,38 @@ def test_predict_on_images(home: Path) -> None:
 
 def test_a_plan_from_elsewhere_is_one_line_of_warning(home: Path) -> None:
     net, plan = home / "net.onnx", home / "net.plan.json"
-    _run("tune", net, "--seconds", "0.2", "--size", "h=5", "--size", "w=7")
+    _run("tune", net, "--seconds", "0.2", "--size", "h=5", "--size", "w=7", "--overwrite")
     plan.write_text(plan.read_text().replace('"processor": "', '"processor": "another '))
     command = [sys.executable, "-m", "normdeploy", "run", net, "--input", home / "x.npy", "--plan", plan]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (line,) = [line for line in done.stderr.splitlines() if line]
     assert line.startswith("warning: the plan for net.onnx is not used: ")
     assert line.endswith("normdeploy tune net.onnx --again")
+
+
+def test_long_commands_say_what_they_are_at_where_there_is_no_terminal(home: Path) -> None:
+    net = home / "net.onnx"
+    words = ["tune", net, "--seconds", "0.2", "--size", "h=5", "--size", "w=7", "--overwrite"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    lines = done.stderr.splitlines()
+    assert any(re.fullmatch(r"tuning \[\d+:\d\d\] trying untuned", line) for line in lines)
+    assert len(lines) > 5
+    again = CliRunner().invoke(app, [str(word) for word in words[:-1]])
+    assert again.exit_code == 2
+    assert "--overwrite" in again.stderr
+
+
+def test_bench_with_data_one_peer_and_no_memory(home: Path) -> None:
+    net = home / "net.onnx"
+    words = ["bench", net, "--against", net, "--peer", "torch.onnx + onnxruntime", "--data", home / "x.npy"]
+    words += ["--batch", "2", "--threads", "1", "--seconds", "0.2", "--no-memory", "--json"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [row["name"] for row in found["rows"]] == ["normdeploy", "net.onnx"]
+    assert found["footprints"] == {}
+    assert "bench [0:0" in done.stderr
+    wrong = CliRunner().invoke(app, [str(word) for word in [*words, "--peer", "nobody"]])
+    assert wrong.exit_code == 2
+    assert "nobody" in wrong.stderr

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from normdeploy.nn.hidden import full_state, hidden_tensors
-from normdeploy.recipe import DIGEST_KEY, load_recipe
+from normdeploy.recipe import load_recipe
 from normdeploy.sources import build
-from normdeploy.train import load_weights, read_metadata, score
+from normdeploy.train import load_weights, provenance, read_metadata, score
 from normdeploy.train.from_recipe import recipe_data
 
 ROOT = Path(__file__).parents[2]
@@ -48,15 +48,20 @@ def test_trained_as_it_says(name: str) -> None:
     model = build(recipe.model.source, recipe.model.arguments, folder=recipe.folder)
     metadata = load_weights(model, recipe.weights_path)
     assert recipe.weights_path.stat().st_size < 1_000_000
-    assert metadata[DIGEST_KEY] == recipe.training_digest(), f"stale: normdeploy train export/{name}.toml"
+    recorded = provenance.from_header(metadata)
+    assert recorded is not None
+    splits = recipe_data(recipe)
+    stale = provenance.changes(recorded, provenance.of_recipe(recipe, splits))
+    if name == "char_transformer":
+        # its text is the standard library of the interpreter at hand, which differs from version to version
+        stale = [phrase for phrase in stale if not phrase.startswith("data of")]
+    assert not stale, f"stale: normdeploy train export/{name}.toml"
     assert float(metadata["seconds"]) > 0
     assert len(hidden_tensors(model)) == HIDDEN.get(name, 0)
     assert all(torch.isfinite(tensor).all() for tensor in full_state(model).values())
     if name == "char_transformer":
-        # its text is the standard library of the interpreter at hand, which differs from version to version
         assert float(metadata["test_accuracy"]) >= LEAST[name]
         return
-    splits = recipe_data(recipe)
     reached = score(model, splits.test, splits.task)
     assert reached.accuracy >= LEAST[name]
     assert reached.accuracy == pytest.approx(float(metadata["test_accuracy"]), abs=1e-4)

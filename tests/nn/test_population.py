@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.nn import BatchNorm, Moments, recalibrate
-from normdeploy.nn.hidden import set_mode
+from normdeploy.nn.hidden import full_state, set_mode
 from normdeploy.nn.sites import statistics_sites
 
 
@@ -172,6 +172,73 @@ def test_nothing_to_recalibrate() -> None:
         recalibrate(nn.Sequential(nn.LayerNorm(3), nn.InstanceNorm1d(3, track_running_stats=True)), [torch.zeros(2, 3)])
     with pytest.raises(UsageError, match="saw no data"):
         recalibrate(nn.Sequential(nn.BatchNorm1d(3)), [])
+
+
+@pytest.mark.parametrize("sizes", [(4, 3, 1), (1, 4, 3), (4, 1, 1, 2), (1, 1, 3), (1, 1)])
+@pytest.mark.parametrize("norm", [lambda: nn.BatchNorm1d(3), lambda: BatchNorm(3), lambda: by_hand.B1(3)])
+def test_batches_of_one_row_are_joined_to_their_neighbours(norm: Any, sizes: tuple[int, ...]) -> None:
+    model, whole = Net(norm()), torch.randn(sum(sizes), 3) * 2 + 1
+    recalibrate(model, list(whole.split(sizes)))
+    seen = (whole * 2 + 1).double()
+    mean = getattr(model.norm, "running_mean", None)
+    torch.testing.assert_close(
+        (model.norm.seen_mean if mean is None else mean).flatten(), seen.mean(0).float(), rtol=1e-6, atol=1e-6
+    )
+
+
+class Deep(nn.Module):
+    """Two normalizations; the second one may be made to fail after the first has been updated."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        super().__init__()
+        self.first, self.second, self.fails = first, second, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(self.first(x))
+        self.fails -= 1
+        if self.fails == 0:
+            raise RuntimeError("out of memory")
+        return y
+
+
+def everything(model: nn.Module) -> dict[str, Tensor]:
+    return {path: tensor.clone() for path, tensor in full_state(model).items()}
+
+
+@pytest.mark.parametrize("norm", [lambda: nn.BatchNorm1d(3), lambda: BatchNorm(3), lambda: by_hand.B1(3)])
+@pytest.mark.parametrize("how", ["one row in all", "fails in the second batch", "the data ends in an error"])
+def test_a_pass_that_fails_leaves_everything_as_it_was(norm: Any, how: str) -> None:
+    model = Deep(norm(), norm())
+    recalibrate(model, [torch.randn(5, 3)])
+    before = everything(model)
+    set_mode(model, training=False)
+    if how == "one row in all":
+        with pytest.raises(UsageError, match=r"first gets an input of shape \(1, 3\).*larger batches"):
+            recalibrate(model, [torch.randn(1, 3)])
+    elif how == "fails in the second batch":
+        model.fails = 2
+        with pytest.raises(RuntimeError, match="out of memory"):
+            recalibrate(model, [torch.randn(4, 3), torch.randn(4, 3)])
+    else:
+
+        def torn() -> Any:
+            yield torch.randn(4, 3)
+            yield torch.randn(4, 3)
+            raise OSError("disk")
+
+        with pytest.raises(OSError, match="disk"):
+            recalibrate(model, torn())
+    after = everything(model)
+    assert after.keys() == before.keys()
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert not model.training
+
+
+def test_images_of_other_sizes_are_not_joined_and_need_not_be() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3))
+    recalibrate(model, [torch.randn(2, 3, 4, 4), torch.randn(1, 3, 5, 5), torch.randn(1, 3, 6, 6)])
+    with pytest.raises(UsageError, match=r"shape \(1, 3, 1, 1\)"):
+        recalibrate(model, [torch.randn(2, 3, 4, 4), torch.randn(1, 3, 1, 1)])
 
 
 def _process(rank: int, folder: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -9,11 +11,22 @@ from torch import nn
 
 from normdeploy.errors import InputError, UsageError
 from normdeploy.runtime import ModuleSource, Settings, bench, tune
+from normdeploy.runtime import contestant as contestant_module
 from normdeploy.runtime import peers as peers_module
 from normdeploy.runtime.backend import TensorSpec
+from normdeploy.runtime.contestant import (
+    CHANNELS_LAST,
+    COMPILED,
+    EAGER,
+    OPENVINO,
+    OPENVINO_EXACT,
+    PLAIN,
+    SIMPLIFIED,
+    SLIM,
+)
 from normdeploy.runtime.machine import reduced_precision, this_machine
 from normdeploy.runtime.memory import measure_footprint
-from normdeploy.runtime.peers import COMPILED, EAGER, OPENVINO, OPENVINO_EXACT, PLAIN, SIMPLIFIED, SLIM
+from normdeploy.runtime.module_peers import torch_threads
 from normdeploy.runtime.samples import make_samples, tile_samples
 
 FILE_PEERS = [PLAIN, SLIM, SIMPLIFIED, OPENVINO]
@@ -41,7 +54,7 @@ def _bench(path, **options):
 def test_sweep_has_a_row_for_every_cell(linear):
     result = _bench(linear[0], batch_sizes=(1, 3), threads=(1, 2), against=linear[0], peers=[PLAIN])
     cells = [(row.name, row.batch, row.threads) for row in result.rows]
-    assert cells == [(n, b, t) for t in (1, 2) for b in (1, 3) for n in ("normdeploy", PLAIN)]
+    assert cells == [(n, b, t) for t in (1, 2) for b in (1, 3) for n in ("normdeploy", "net.onnx")]
     assert all(len(row.latency.samples) == 5 for row in result.rows)
     assert all(row.ratio.value == 1.0 for row in result.rows if row.name == "normdeploy")
     assert all(row.difference == 0.0 for row in result.rows)
@@ -86,7 +99,7 @@ def test_missing_peers_are_skipped_by_name(linear, monkeypatch):
         peers_module.importlib.util, "find_spec", lambda name, *rest: None if name in missing else find(name, *rest)
     )
     result = _bench(linear[0], against=linear[0])
-    assert [row.name for row in result.rows] == ["normdeploy", PLAIN]
+    assert [row.name for row in result.rows] == ["normdeploy", "net.onnx"]
     assert {name: "not installed" in reason for name, reason in result.skipped.items()} == {
         SLIM: True,
         SIMPLIFIED: True,
@@ -111,7 +124,7 @@ def test_two_references_are_told_apart(linear, write_model):
         "n (float[b, 3] x) => (float[b, 2] y) { y = Gemm(x, W) }", {"W": np.eye(3, 2, dtype="f4")}, "o.onnx"
     )
     result = _bench(linear[0], against=[linear[0], other], peers=[PLAIN])
-    assert [row.name for row in result.rows] == ["normdeploy", f"{PLAIN} (net.onnx)", f"{PLAIN} (o.onnx)"]
+    assert [row.name for row in result.rows] == ["normdeploy", "net.onnx", "o.onnx"]
     assert result.rows[1].difference == 0.0
     assert result.rows[2].difference > 0.1
 
@@ -119,7 +132,7 @@ def test_two_references_are_told_apart(linear, write_model):
 def test_json_plot_and_footprint(linear, tmp_path):
     result = bench(linear[0], rounds=5, batch_sizes=(4,), threads=(1,), against=linear[0], peers=[PLAIN])
     report = json.loads(result.to_json())
-    assert report["rows"][1]["name"] == PLAIN
+    assert report["rows"][1]["name"] == "net.onnx"
     assert report["rows"][1]["median_s"] > 0
     assert report["machine"]["cores"] >= 1
     footprint = report["footprints"]["normdeploy"]
@@ -234,15 +247,15 @@ def test_memory_of_compiled_torch(linear, wide):
 
 def test_rounds_are_shared_between_fresh_sessions(linear, monkeypatch):
     opened = []
-    original = peers_module.open_backend
+    original = contestant_module.open_backend
 
     def counted(path, settings):
         opened.append(path)
         return original(path, settings)
 
-    monkeypatch.setattr(peers_module, "open_backend", counted)
+    monkeypatch.setattr(contestant_module, "open_backend", counted)
     result = _bench(linear[0], against=linear[0], peers=[PLAIN])
-    assert len(opened) == 6
+    assert len(opened) == 10  # five rounds in five sessions of two files
     assert {len(row.latency.samples) for row in result.rows} == {5}
 
 
@@ -253,7 +266,7 @@ def test_each_step_is_announced(linear):
         "making the other contestants",
         "batch 2, 1 threads",
         "memory of normdeploy, in a fresh process",
-        f"memory of {PLAIN}, in a fresh process",
+        "memory of net.onnx, in a fresh process",
     ]
 
 
@@ -274,3 +287,102 @@ def test_a_plan_keeps_its_threads_and_the_table_says_so(linear):
     assert result.notes == (
         f"normdeploy tuned is {linear[0].name} on {plan.settings.describe()}, whatever the cell's threads",
     )
+
+
+def test_files_of_one_name_are_told_apart_by_their_paths(linear, tmp_path):
+    (tmp_path / "a").mkdir()
+    copy = tmp_path / "a" / "net.onnx"
+    copy.write_bytes(linear[0].read_bytes())
+    result = _bench(linear[0], against=[linear[0], copy, copy], peers=[PLAIN])
+    names = [row.name for row in result.rows]
+    assert names[0] == "normdeploy"
+    assert len(set(names)) == 4
+    assert str(linear[0]) in names
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+def test_channels_last_is_tried_with_convolutions_and_the_module_keeps_its_layout(tmp_path):
+    module = Images()
+    strides = module.conv.weight.stride()
+    path = tmp_path / "conv.onnx"
+    x = torch.randn(2, 3, 8, 8)
+    torch.onnx.export(module.eval(), (x,), path, dynamo=True, verbose=False, input_names=["x"], external_data=False)
+    result = _bench(path, against=module, peers=[CHANNELS_LAST])
+    assert [row.name for row in result.rows] == ["normdeploy", CHANNELS_LAST]
+    assert result.row(CHANNELS_LAST, batch=2, threads=1).difference < 1e-5
+    assert module.conv.weight.stride() == strides
+
+
+def test_channels_last_of_a_network_without_images_is_skipped(linear):
+    path, weight, bias = linear
+    result = _bench(path, against=Scale(weight, bias), peers=[EAGER, CHANNELS_LAST])
+    assert "no convolution" in result.skipped[CHANNELS_LAST]
+
+
+def test_whoever_is_compared_runs_where_the_file_runs(linear, monkeypatch):
+    """With the file on a GPU, so are plain export and torch, on the same one; inputs and outputs stay there."""
+    from normdeploy.runtime import benchmark as room
+    from normdeploy.runtime.providers import provider_chain
+    from normdeploy.runtime.settings import CUDA
+
+    path, weight, bias = linear
+    ours = Settings(CUDA, options=(("use_tf32", "0"), ("device_id", "1")))
+    with ExitStack() as stack:
+        found = list(
+            room._contestants(
+                Scale(weight, bias), stack, path.parent, "", PLAIN, (EAGER, COMPILED, PLAIN, OPENVINO),
+                [TensorSpec("x", "float32", ("b", 3))], {"x": np.zeros((2, 3), np.float32)}, ours,
+            )
+        )  # fmt: skip
+    by_name = {entry.name: entry for entry in found if not isinstance(entry, tuple)}
+    assert by_name[EAGER].device == by_name[COMPILED].device == "cuda:1"
+    assert by_name[PLAIN].settings == ours
+    assert provider_chain(by_name[PLAIN].settings)[0] == (CUDA, {"use_tf32": "0", "device_id": "1"})
+
+
+def test_a_file_on_a_gpu_is_timed_with_bound_arrays(linear, monkeypatch):
+    from normdeploy.runtime.backend import OrtBackend
+    from normdeploy.runtime.contestant import FileContestant
+    from normdeploy.runtime.settings import CUDA
+
+    asked = []
+    bound = OrtBackend.bound
+
+    def on_the_cpu(self, feeds, device, number):
+        asked.append((device, number))
+        return bound(self, feeds, "cpu")
+
+    monkeypatch.setattr(OrtBackend, "bound", on_the_cpu)
+    monkeypatch.setattr(contestant_module, "open_backend", lambda path, _: OrtBackend(path, Settings()))
+    x = np.random.default_rng(0).standard_normal((4, 3), dtype=np.float32)
+    made = FileContestant("f", linear[0], Settings(CUDA, options=(("device_id", "2"),))).prepare({"x": x}, 1)
+    assert asked == [("cuda", 2)]
+    made.call()
+    np.testing.assert_allclose(made.fetch()[0], x @ linear[1] + linear[2], rtol=1e-5, atol=1e-6)
+
+
+def test_made_up_inputs_of_a_lower_precision_plan_are_noted(linear):
+    plan = tune(linear[0], seconds=0.3)
+    chosen = dataclasses.replace(plan.chosen, precision="int8")
+    lower = dataclasses.replace(plan, trials=(chosen,))
+    made_up = _bench(linear[0], plan=lower, peers=[])
+    assert any("made up" in note and "--data" in note for note in made_up.notes)
+    given = _bench(linear[0], plan=lower, peers=[], inputs=np.zeros((5, 3), np.float32))
+    assert not any("made up" in note for note in given.notes)
+
+
+def test_torch_computes_in_float32_on_a_gpu_too_and_is_given_back():
+    conv, before = torch.backends.cudnn.conv, torch.get_num_threads()
+    allowed = conv.fp32_precision
+    with torch_threads(1):
+        assert conv.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert torch.get_num_threads() == 1
+    assert (conv.fp32_precision, torch.get_num_threads()) == (allowed, before)

@@ -7,7 +7,17 @@ import pytest
 
 from normdeploy.errors import UsageError
 from normdeploy.runtime import latency as latency_module
-from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, measure_latency, paired_ratio
+from normdeploy.runtime.latency import (
+    PAUSE,
+    STRETCH,
+    Latency,
+    fair_turn,
+    joined,
+    measure_in_sessions,
+    measure_latency,
+    paired_ratio,
+    session_ratio,
+)
 
 
 class Clock:
@@ -154,3 +164,74 @@ def test_time_is_kept_where_later_calls_are_slower_than_the_first(clock):
     found = measure_latency({"x": slows_down}, seconds=2.0)
     assert clock.now < 2.0 + 0.25 + 1e-3
     assert len(found["x"].samples) == 8
+
+
+def test_the_interval_is_that_of_sessions(clock):
+    """Two sessions of one file differ by 10 %, for as long as they live: the interval of a file against itself must
+    hold 1, which that of the rounds alone leaves out."""
+    draw = np.random.default_rng(0)
+    inside = alone = 0
+    for _ in range(200):
+
+        def prepare(session):
+            one, other = 1e-3 * (1 + 0.1 * draw.standard_normal(2).clip(-2, 2))
+            return {
+                "a": lambda: clock.work(one * (1 + 0.01 * draw.random())),
+                "b": lambda: clock.work(other * (1 + 0.01 * draw.random())),
+            }
+
+        parts = measure_in_sessions(prepare, rounds=60)
+        assert len(parts) == 6
+        found = session_ratio(parts, "a", "b")
+        inside += found.low <= 1 <= found.high
+        rounds = paired_ratio(joined(parts, "a"), joined(parts, "b"))
+        alone += rounds.low <= 1 <= rounds.high
+    assert inside >= 180  # 95 % of 200, less four deviations
+    assert alone < 150
+
+
+def test_sessions_share_rounds_and_stop_when_time_is_over(clock):
+    made = []
+
+    def prepare(session):
+        made.append(session)
+        return {"a": lambda: clock.work(1.0), "b": lambda: clock.work(2.0)}
+
+    parts = measure_in_sessions(prepare, rounds=8)
+    assert [len(part["a"].samples) for part in parts] == [2, 2, 1, 1, 1, 1]
+    assert session_ratio(parts, "b", "a").value == pytest.approx(2.0)
+    assert session_ratio(parts, "a", "a") == paired_ratio(joined(parts, "a"), joined(parts, "a"))
+    assert len(joined(parts, "b").samples) == 8
+    made.clear()
+    begun = clock.now
+    parts = measure_in_sessions(prepare, seconds=1.0)
+    assert made == [0, 1, 2]  # three, whatever the time: fewer tell nothing of how sessions differ
+    assert clock.now - begun <= 3 * (3 + 3 * 3)
+    assert all(len(part["a"].samples) == 1 for part in parts)
+
+
+def test_a_turn_is_a_stretch_with_one_thread_too():
+    assert fair_turn(1) == (STRETCH, 0.0)
+    assert fair_turn(1, 2) == (STRETCH, PAUSE)
+    assert fair_turn(0) == (STRETCH, PAUSE)
+
+
+def test_a_gain_of_warm_calls_shows_with_one_thread(clock):
+    """A way that is faster when called back to back, as it is in use: one call each in turn hides that."""
+    last = [""]
+
+    def work(name, cold, warm):
+        def call():
+            clock.work(warm if last[0] == name else cold)
+            last[0] = name
+
+        return call
+
+    def ratio(**how):
+        runs = {"plan": work("plan", 1.0e-3, 0.7e-3), "other": work("other", 1.0e-3, 1.0e-3)}
+        found = measure_latency(runs, rounds=9, **how)
+        return found["plan"].ratio(found["other"]).value
+
+    stretch, pause = fair_turn(1)
+    assert ratio(stretch=stretch, pause=pause) == pytest.approx(0.7, abs=0.02)
+    assert ratio() > 0.8

@@ -8,15 +8,15 @@ import onnx.external_data_helper
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from normdeploy.errors import OutputExistsError, StorageError, UsageError
-from normdeploy.runtime import Plan, Predictor, Settings, Trial, load, package_triton, this_machine
+from normdeploy.errors import InputError, OutputExistsError, StorageError, UsageError
+from normdeploy.runtime import Plan, Predictor, Serving, Settings, Trial, load, package_triton, this_machine
 from normdeploy.runtime.plan import model_digest
 from normdeploy.runtime.settings import CUDA, OPENVINO_RUNTIME
 from normdeploy.runtime.triton import config_text
 
 _F = descriptor_pb2.FieldDescriptorProto
 _KINDS = {"string": _F.TYPE_STRING, "int32": _F.TYPE_INT32, "int64": _F.TYPE_INT64, "uint32": _F.TYPE_UINT32,
-          "bool": _F.TYPE_BOOL}  # fmt: skip
+          "uint64": _F.TYPE_UINT64, "bool": _F.TYPE_BOOL}  # fmt: skip
 _DATA_TYPES = ["INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
                "FP32", "FP64", "STRING", "BF16"]  # fmt: skip
 # message: {field: (number, type, repeated)}; a type that is no scalar is a message, an enum ("=Name") or a map
@@ -25,14 +25,16 @@ _MESSAGES = {
     "ModelInput": {"name": (1, "string", False), "data_type": (2, "=DataType", False), "dims": (4, "int64", True),
                    "reshape": (5, "ModelTensorReshape", False)},
     "ModelOutput": {"name": (1, "string", False), "data_type": (2, "=DataType", False), "dims": (3, "int64", True),
-                    "reshape": (5, "ModelTensorReshape", False)},
-    "ModelInstanceGroup": {"kind": (4, "=Kind", False), "count": (2, "int32", False)},
+                    "label_filename": (4, "string", False), "reshape": (5, "ModelTensorReshape", False)},
+    "ModelInstanceGroup": {"kind": (4, "=Kind", False), "count": (2, "int32", False),
+                           "gpus": (3, "int32", True)},
     "Graph": {"level": (1, "int32", False)},
     "Accelerator": {"name": (1, "string", False), "parameters": (2, "map<string>", True)},
     "ExecutionAccelerators": {"gpu_execution_accelerator": (1, "Accelerator", True)},
     "ModelOptimizationPolicy": {"graph": (1, "Graph", False),
                                 "execution_accelerators": (5, "ExecutionAccelerators", False)},
-    "ModelDynamicBatching": {"preferred_batch_size": (1, "int32", True)},
+    "ModelDynamicBatching": {"preferred_batch_size": (1, "int32", True),
+                             "max_queue_delay_microseconds": (2, "uint64", False)},
     "ModelParameter": {"string_value": (1, "string", False)},
     "WarmupInput": {"data_type": (1, "=DataType", False), "dims": (2, "int64", True),
                     "input_data_file": (5, "string", False)},
@@ -258,3 +260,54 @@ def test_what_is_no_folder_is_not_replaced(linear, tmp_path):
         package_triton(linear[0], tmp_path / "file", name="m", overwrite=True)
     assert (tmp_path / "file").read_text() == "mine"
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n (float[b, 3] x) => (float[b, 3] y, float s) { y = Neg(x) s = ReduceSum<keepdims=0>(x) }",
+        "n (float x) => (float[1] y) <int64[1] one = {1}> { y = Reshape(x, one) }",
+    ],
+)
+def test_a_number_without_axes_is_refused_because_the_server_refuses_it(text, write_model, tmp_path):
+    with pytest.raises(UsageError, match=r"without axes.*reshape\(1\)"):
+        package_triton(write_model(text), tmp_path / "repo")
+    assert not (tmp_path / "repo").exists()
+
+
+def test_instances_delay_preferred_sizes_and_labels(model_config, convnet, tmp_path):
+    labels = tmp_path / "names"
+    labels.write_text("a\nb\nc\nd\ne")
+    serving = Serving(instances=3, queue_delay=250, preferred=(4, 8), labels=labels)
+    target = package_triton(convnet, tmp_path / "repo", max_batch_size=8, serving=serving)
+    config = _parse(model_config, target)
+    assert [(group.count, group.kind, list(group.gpus)) for group in config.instance_group] == [(3, 2, [])]
+    assert list(config.dynamic_batching.preferred_batch_size) == [4, 8]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 250
+    assert (target / config.output[0].label_filename).read_text().split() == list("abcde")
+    labels.write_text("a\nb")
+    with pytest.raises(InputError, match=r"2 lines.*expected 5"):
+        package_triton(convnet, tmp_path / "other", serving=serving)
+    with pytest.raises(UsageError, match="at most"):
+        package_triton(convnet, tmp_path / "other", max_batch_size=4, serving=Serving(preferred=(8,)))
+    with pytest.raises(UsageError, match="on the CPU"):
+        package_triton(convnet, tmp_path / "other", serving=Serving(gpus=(0,)))
+    for wrong in ({"instances": 0}, {"queue_delay": -1}, {"preferred": (0,)}, {"gpus": (-1,)}):
+        with pytest.raises(UsageError, match="no negative"):
+            Serving(**wrong)
+
+
+def test_a_fixed_batch_takes_no_batching(write_model, tmp_path):
+    path = write_model("n (float[4, 3] x) => (float[4, 3] y) { y = Neg(x) }")
+    with pytest.raises(UsageError, match="fixes its batch"):
+        package_triton(path, tmp_path / "repo", serving=Serving(queue_delay=10))
+
+
+@pytest.mark.parametrize(("asked", "expected"), [((), [1]), ((0, 2), [0, 2])])
+def test_gpus_are_those_asked_for_or_the_plans(model_config, linear, asked, expected):
+    predictor = _Described(linear[0], Settings(provider=CUDA, options=(("device_id", "1"), ("use_tf32", "0"))))
+    text = config_text(predictor, "n", {"x": np.zeros((1, 3), np.float32)}, 8, Serving(gpus=asked))
+    config = text_format.Parse(text, model_config())
+    assert [(group.kind, list(group.gpus)) for group in config.instance_group] == [(1, expected)]
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert dict(accelerator.parameters) == {"use_tf32": "0"}

@@ -14,9 +14,10 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from normdeploy.errors import InputError, UsageError
+from normdeploy.errors import InputError, OutputExistsError, UsageError
 from normdeploy.graph import Evaluator
 from normdeploy.runtime import Plan, PlanWarning, Settings, load, retune, this_machine, tune
+from normdeploy.runtime.plan import model_digest
 from normdeploy.runtime.settings import OPENVINO_RUNTIME
 from normdeploy.runtime.tuning import search
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
@@ -233,6 +234,63 @@ def test_weights_are_kept_to_7_bits_where_8_would_saturate(convnet, tmp_path, in
     assert len(weights) == 2
     largest = max(int(np.abs(weight.astype(int)).max()) for weight in weights)
     assert (largest <= 64) == (not any("vnni" in name for name in instructions))
+
+
+def test_a_plan_is_replaced_only_when_asked(convnet):
+    first = tune(convnet, seconds=0.3)
+    text = first.path.read_text()
+    with pytest.raises(OutputExistsError, match="--overwrite"):
+        tune(convnet, seconds=0.3)
+    assert first.path.read_text() == text
+    assert tune(convnet, seconds=0.3, overwrite=True).path == first.path
+
+
+def test_a_variant_that_is_no_longer_chosen_goes_and_a_file_of_others_stays(convnet):
+    variant = convnet.with_name("conv.int8.onnx")
+    variant.write_bytes(b"mine")
+    with pytest.raises(OutputExistsError, match=r"conv\.int8\.onnx"):
+        tune(convnet, data=_images(20), budget="rel=20%", seconds=0.3)
+    plan = tune(convnet, seconds=0.3)  # exact: no variant will be written, so none is in the way
+    assert variant.read_bytes() == b"mine"
+    chosen = dataclasses.replace(plan.chosen, file=variant.name, precision="int8")
+    before = dataclasses.replace(plan, trials=(chosen,), file_digest=model_digest(variant))
+    variant.write_bytes(b"changed since")
+    before.save(plan.path, overwrite=True)
+    tune(convnet, seconds=0.3, overwrite=True)
+    assert variant.read_bytes() == b"changed since"  # no longer what the plan had written
+    variant.write_bytes(b"mine")
+    before.save(plan.path, overwrite=True)
+    tune(convnet, seconds=0.3, overwrite=True)
+    assert not variant.exists()
+
+
+def test_what_gains_most_is_tried_first(convnet, monkeypatch):
+    """A time limit gives up what comes last: that must be what gains least."""
+    tried = []
+    monkeypatch.setattr(search, "usable_cores", lambda: 2)
+    tune(convnet, data=_images(20), budget="rel=20%", seconds=0.5, progress=tried.append)
+    names = [text.removeprefix("trying ") for text in tried if text.startswith("trying ")]
+    first_int8 = next(index for index, name in enumerate(names) if name.startswith("int8"))
+    lower = [index for index, name in enumerate(names) if "optimization" in name or "spinning" in name]
+    assert lower
+    assert first_int8 < min(lower)
+
+
+def test_the_plan_says_what_torch_compile_takes(linear, monkeypatch):
+    path, weight, bias = linear
+    module = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.from_numpy(weight.T))
+        module.bias.copy_(torch.from_numpy(bias))
+    monkeypatch.setattr(search, "usable_cores", lambda: 1)
+    plan = tune(path, opponent=module, seconds=0.5)
+    (trial,) = [trial for trial in plan.trials if trial.name.startswith("torch.compile")]
+    if trial.status == "failed":
+        pytest.skip(f"no compiler here: {trial.reason}")
+    assert trial.status == "skipped"
+    assert re.search(r"opponent.* of the plan's time", trial.reason)
+    assert trial.name in plan.summary()
+    assert module.training  # given back
 
 
 def test_settings_round_through_the_file(convnet):

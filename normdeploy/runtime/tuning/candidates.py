@@ -8,8 +8,8 @@ from pathlib import Path
 
 from normdeploy.runtime.machine import Machine, reduced_precision
 from normdeploy.runtime.plan import Trial
-from normdeploy.runtime.providers import Provider, float32_options
-from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
+from normdeploy.runtime.providers import Provider, device_number, device_options, float32_options
+from normdeploy.runtime.settings import CPU, CUDA, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 
 UNTUNED = "untuned"
 _HINTS = {"bfloat16": "bf16", "float16": "f16"}  # OpenVINO's words
@@ -36,11 +36,17 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def levels(base: Settings, cores: int) -> Iterator[Settings]:
+    """Yield numbers of threads, each with all optimizations: what gains most, and first."""
+    if base.provider == CPU:
+        yield from (replace(base, threads=threads) for threads in thread_counts(cores))
+
+
+def lower_levels(base: Settings, cores: int) -> Iterator[Settings]:
     """Yield layouts (level "all" blocks channels for the CPU, the lower ones keep NCHW) by thread counts."""
     if base.provider != CPU:
         return
     for threads in thread_counts(cores):
-        for level in ("all", "extended", "basic"):
+        for level in ("extended", "basic"):
             yield replace(base, threads=threads, optimization=level)
 
 
@@ -59,12 +65,15 @@ def other_providers(best: Settings, cores: int, providers: Sequence[Provider]) -
     """Yield settings that keep every other provider in float32; a skipped trial for one that is not usable."""
     for provider in providers:
         if provider.name == CPU:
+            if best.provider != CPU:  # a small network is faster without the way to the GPU and back
+                yield from (Settings(threads=threads) for threads in thread_counts(cores))
             continue
         if not provider.usable:
             yield Trial(provider.name, "float32", "skipped", provider.reason)
             continue
         exact = float32_options(provider.name)
-        if provider.name in (CUDA, TENSORRT):
+        if provider.name in GPU_PROVIDERS:
+            exact += device_options(device_number(best)) if best.provider in GPU_PROVIDERS else ()
             yield Settings(provider=provider.name, options=exact)
             if provider.name == CUDA:  # cuDNN's tensor cores want channels last
                 yield Settings(provider=CUDA, options=(*exact, ("prefer_nhwc", "1")))

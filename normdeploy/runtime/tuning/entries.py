@@ -8,9 +8,9 @@ from pathlib import Path
 from normdeploy.runtime.latency import Latency
 from normdeploy.runtime.plan import Status, Trial
 from normdeploy.runtime.tuning.candidates import Candidate
+from normdeploy.runtime.tuning.glance import HOPELESS
 from normdeploy.runtime.tuning.judge import Outcome
 
-HOPELESS = 5.0  # times the untuned model's time: not timed in every round
 LITTLE = 0.95  # a gain smaller than this is not worth a word or another look
 
 
@@ -70,7 +70,11 @@ class Entry:
             status = "accepted"
             reason = f"unclear: {interval} of the untuned model's time; tune again when the machine is less busy"
         else:
-            glance = f": more than {HOPELESS:.0f} times the untuned model at first glance" if self.hopeless else ""
+            glance = (
+                f": more than {HOPELESS:.0f} times the untuned model, each time, at first glance"
+                if self.hopeless
+                else ""
+            )
             status, reason = "accepted", f"slower{glance}"
         kept = model if self.candidate.file == model else (file if chosen else None)
         return Trial(

@@ -1,10 +1,10 @@
 """``tune``: the fastest way to run a model on this machine that stays within a budget.
 
-Candidates come in rounds; each round's are opened, judged and timed against the untuned model, interleaved, and the
-best accepted one sets the direction of the next round. Where int8 would be the fastest and is outside the budget, one
-more round leaves the operators in float32 that lose most. The winner has to beat the untuned model, and the best
-float32 candidate if it is of lower precision, beyond the noise of a last, longer comparison; otherwise the simpler one
-stays.
+Candidates come in rounds, those that gain most first, so that a time limit gives up the least. Each round's are opened,
+judged and timed against the untuned model, interleaved, and the best accepted one sets the direction of the next round.
+Where int8 would be the fastest and is outside the budget, one more round leaves the operators in float32 that lose
+most. The winner has to beat the untuned model, and the best float32 candidate if it is of lower precision, beyond the
+noise of a last, longer comparison; otherwise the simpler one stays.
 
 All of it has an end: timing takes ``seconds``, one hopelessly slow candidate is not timed in every round, and what has
 not begun at the time limit is listed as not tried.
@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
 from normdeploy.runtime.backend import Array, Backend, open_backend
-from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, measure_latency
+from normdeploy.runtime.latency import PAUSE, STRETCH, measure_latency
 from normdeploy.runtime.machine import this_machine, usable_cores
 from normdeploy.runtime.plan import Plan, Trial, model_digest, variant_name
 from normdeploy.runtime.providers import default_settings, find_providers, float32_options
@@ -32,18 +32,24 @@ from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUN
 from normdeploy.runtime.tuning import candidates
 from normdeploy.runtime.tuning.budget import Budget, parse_budget
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate, named
-from normdeploy.runtime.tuning.entries import HOPELESS, Entry
+from normdeploy.runtime.tuning.entries import Entry
 from normdeploy.runtime.tuning.final import compare_finalists
 from normdeploy.runtime.tuning.fixed import InFixedBatches, with_fixed_shapes
+from normdeploy.runtime.tuning.glance import glance
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Judge, Outcome
 from normdeploy.runtime.tuning.kept import require_places, save_plan
 from normdeploy.runtime.tuning.lower import write_float16
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
+from normdeploy.runtime.tuning.opponent import against_compiler
 from normdeploy.verify.optimizers import guilty_optimizers
 
+if TYPE_CHECKING:
+    from torch import nn
+
 _SHARES = {
-    "levels": 0.2,
+    "levels": 0.1,
+    "lower levels": 0.1,
     "threading": 0.1,
     "providers": 0.15,
     "precisions": 0.15,
@@ -51,7 +57,6 @@ _SHARES = {
     "shapes": 0.1,
     "final": 0.2,
 }
-_GLANCE = 3
 _FIXED = 4  # of the ways that gain by it, the fastest: tried with sessions for the timed shapes
 _RANKING_SECONDS = 45.0
 _WORTH = 0.95  # of the best accepted time: what int8 must be able to reach for a search which operators to keep
@@ -68,6 +73,7 @@ def tune(
     seconds: float = 40.0,
     time_limit: float = 900.0,
     seed: int = 0,
+    opponent: nn.Module | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -89,6 +95,7 @@ def tune(
         time_limit: seconds after which nothing new is begun: candidates not yet tried are listed as skipped, and the
             best of the others is chosen.
         seed: of made-up inputs and orders.
+        opponent: the module that the file was made from: what ``torch.compile`` takes for it stands in the plan.
         overwrite: allow replacing a plan, and a variant, that lie beside the model.
         progress: called with a sentence before each step.
 
@@ -125,6 +132,8 @@ def tune(
     with tempfile.TemporaryDirectory() as folder:
         search = _Search(model, limit, data, reference, batch_size, sizes, seconds, deadline, seed, tell, Path(folder))
         winner = search.run()
+        if opponent is not None:
+            search.compare_with(opponent, winner)
         return search.save(winner, request)
 
 
@@ -180,13 +189,14 @@ class _Search:
         self._round("levels", [self.base, *self._float32(candidates.levels(self.base.settings, cores))])
         self._repair_untuned()
         best = self._best().settings
-        self._round("threading", self._float32(candidates.threading(best, cores)))
-        best = self._best().settings
         self._round("providers", self._float32(candidates.other_providers(best, cores, find_providers())))
         self._round("precisions", list(self._precisions(self._best().settings)))
         self._mixed()
         accepted = [entry.candidate for entry in self._accepted()]
         self._round("shapes", list(with_fixed_shapes(accepted, self.specs, self.feeds))[:_FIXED])
+        best = self._best_of_cpu().settings
+        self._round("lower levels", self._float32(candidates.lower_levels(self.base.settings, cores)))
+        self._round("threading", self._float32(candidates.threading(best, cores)))
         return self._final()
 
     def _float32(self, settings: Iterator[Settings] | Iterator[Settings | Trial]) -> list[Candidate]:
@@ -367,12 +377,12 @@ class _Search:
             return
         if UNTUNED not in runs:
             runs = {UNTUNED: _call(open_backend(self.model, self.base.settings), self.feeds), **runs}
-        glances = {label: _glance(label, call) for label, call in runs.items()}
+        self.tell(f"a first glance at {len(runs)} ways")
+        glances, slow = glance(runs, UNTUNED)
         for entry in entries:
-            glance = glances.get(entry.candidate.name)
-            if glance and min(glance.samples) > HOPELESS * min(glances[UNTUNED].samples):
-                entry.latency, entry.hopeless = glance, True  # with it in every round there would be few rounds
-                del runs[entry.candidate.name]
+            if (label := entry.candidate.name) in slow:
+                entry.latency, entry.hopeless = glances[label], True  # with it in every round there would be few rounds
+                del runs[label]
         self.tell(f"timing {len(runs)} ways, {self.seconds * _SHARES[name]:.0f} s")
         seconds = self.seconds * _SHARES[name]
         measured = measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=self.seed)
@@ -404,6 +414,11 @@ class _Search:
         accepted = self._accepted()
         return accepted[0].candidate if accepted else self.base
 
+    def _best_of_cpu(self) -> Candidate:
+        """Return the fastest accepted float32 way on onnxruntime's CPU provider."""
+        ours = (entry.candidate for entry in self._accepted() if entry.candidate.settings.provider == CPU)
+        return next((entry for entry in ours if entry.file == self.model), self.base)
+
     def _final(self) -> Entry:
         """Compare the fastest accepted candidates once more, longer, and return the winner."""
         accepted = self._accepted()
@@ -422,6 +437,14 @@ class _Search:
             self.seed,
             lambda: time.monotonic() > self.deadline,
         )
+
+    def compare_with(self, module: nn.Module, winner: Entry) -> None:
+        """Say in the plan what torch's compiler takes for the network."""
+        self.tell("compiling the module with torch, to compare")
+        calls = [_call(open_backend(one.file, one.settings), self.feeds) for one in (winner.candidate, self.base)]
+        seconds = self.seconds * _SHARES["final"]
+        counts = sorted({1, usable_cores()})
+        self.skipped += against_compiler(module, self.feeds, calls[0], calls[1], counts, seconds, self.seed)
 
     # the plan ---------------------------------------------------------------------------------------------------
 
@@ -457,17 +480,6 @@ def _usable() -> set[str]:
 
 def _silent(text: str) -> None:
     """Say nothing of ``text``."""
-
-
-def _glance(name: str, call: Callable[[], object]) -> Latency:
-    """Return a few calls' times, after one that is not counted."""
-    call()
-    samples = []
-    for _ in range(_GLANCE):
-        start = time.perf_counter()
-        call()
-        samples.append(max(time.perf_counter() - start, 1e-9))
-    return Latency(name, tuple(samples))
 
 
 def _call(backend: Backend, feeds: Mapping[str, Array]) -> Callable[[], object]:

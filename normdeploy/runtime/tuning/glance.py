@@ -1,0 +1,55 @@
+"""A first look at all ways together: which are hopeless, so that the rounds are left to the others.
+
+All take their turns within rounds, and one is hopeless only where it was in every round: what slows the machine for a
+while slows whoever happens to run, and must not decide. A turn counts by its fastest call, which others disturbed
+least.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from normdeploy.runtime.latency import Latency
+
+HOPELESS = 5.0  # times the untuned model's time: not timed in every round
+_ROUNDS = 6
+_TURN = 0.01  # seconds of calls in a turn; one call at least
+_NANO = 1e-9
+
+
+def glance(runs: Mapping[str, Callable[[], object]], base: str) -> tuple[dict[str, Latency], set[str]]:
+    """Call each way in turns and tell which are hopeless beside ``base``.
+
+    Args:
+        runs: name to one call.
+        base: the name of the one that the others are compared with.
+
+    Returns:
+        name to the times seen, and the names that took more than `HOPELESS` times the base's time in every round.
+    """
+    for call in runs.values():
+        call()
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in range(_ROUNDS):
+        for name in names if number % 2 == 0 else names[::-1]:
+            samples[name].append(_fastest(runs[name]))
+    slow = {
+        name
+        for name, mine in samples.items()
+        if all(sample > HOPELESS * beside for sample, beside in zip(mine, samples[base], strict=True))
+    }
+    return {name: Latency(name, tuple(mine)) for name, mine in samples.items()}, slow
+
+
+def _fastest(call: Callable[[], object]) -> float:
+    """Call for the length of a turn, once at least; return the fastest call's seconds."""
+    begun, best = time.perf_counter_ns(), None
+    while True:
+        start = time.perf_counter_ns()
+        call()
+        end = time.perf_counter_ns()
+        best = end - start if best is None else min(best, end - start)
+        if (end - begun) * _NANO >= _TURN:
+            return max(best, 1) * _NANO

@@ -1,0 +1,196 @@
+"""Every key of a recipe decides something: changed, something that can be seen changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from normdeploy import build as builder
+from normdeploy.errors import UsageError
+from normdeploy.recipe import _SECTIONS, Recipe, parse_recipe
+from normdeploy.train.from_recipe import train
+
+MODEL = """
+import torch
+from torch import nn
+from normdeploy.train import Split, Splits
+
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu())
+
+
+class Wide(Net):
+    def __init__(self, width=4):
+        super().__init__(width + 1)
+
+
+def data(shift=0.0):
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)) + shift
+    y = x[:, :3].argmax(1)
+    return Splits(Split(x[:40], y[:40]), Split(x[40:50], y[40:50]), Split(x[50:], y[50:]))
+
+
+def other_data(shift=0.0):
+    return data(shift + 1)
+"""
+RECIPE = """
+[model]
+source = "net.py:Net"
+weights = "net.safetensors"
+[data]
+source = "net.py:data"
+[train]
+epochs = 3
+batch_size = 16
+warmup = 0.0
+[export]
+inputs = ["x=float32:batchx4"]
+[verify]
+level = "quick"
+[tune]
+budget = "exact"
+"""
+WEIGHTS: dict[str, Any] = {
+    "model.source": "net.py:Wide",
+    "model.arguments": {"width": 6},
+    "data.source": "net.py:other_data",
+    "data.arguments": {"shift": 0.5},
+    "train.epochs": 2,
+    "train.batch_size": 8,
+    "train.lr": 1e-2,
+    "train.weight_decay": 5.0,
+    "train.warmup": 0.5,
+    "train.clip": 0.05,
+    "train.label_smoothing": 0.3,
+    "train.precision": "bfloat16",
+    "train.recalibrate": True,
+    "train.seed": 1,
+}
+
+
+def recipe(folder: Path, **changed: Any) -> Recipe:
+    data = tomllib.loads(RECIPE)
+    for name, value in changed.items():
+        table, key = name.split(".")
+        data.setdefault(table, {})[key] = value
+    (folder / "net.py").write_text(MODEL)
+    return parse_recipe(data, folder / "net.toml")
+
+
+def trained(folder: Path, **changed: Any) -> dict[str, torch.Tensor]:
+    one = recipe(folder, **changed)
+    train(one, device="cpu", show=False)
+    return load_file(one.weights_path)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return trained(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("key", WEIGHTS)
+def test_it_changes_the_weights(key: str, plain: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    other = trained(tmp_path, **{key: WEIGHTS[key]})
+    assert any(other[name].shape != plain[name].shape or not torch.equal(other[name], plain[name]) for name in plain)
+
+
+def test_weights_go_where_they_are_told(tmp_path: Path) -> None:
+    trained(tmp_path, **{"model.weights": "elsewhere.safetensors"})
+    assert (tmp_path / "elsewhere.safetensors").is_file()
+    assert not (tmp_path / "net.safetensors").exists()
+
+
+def test_patience_ends_a_training(tmp_path: Path) -> None:
+    erratic = {"train.epochs": 12, "train.lr": 0.5}  # its validation loss rises and falls
+    patient = train(recipe(tmp_path, **erratic, **{"train.patience": 1}), device="cpu", show=False)
+    whole = train(recipe(tmp_path, **erratic), device="cpu", show=False)
+    assert len(patient.history.epochs) < len(whole.history.epochs) == 12
+
+
+class _Plan:
+    def to_json(self) -> str:
+        return "{}"
+
+    def summary(self) -> str:
+        return "tuned"
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Build a recipe; return its report, the graph, the certificate, and what the tuner was asked."""
+    asked: dict[str, Any] = {}
+
+    def tuned(path: Path, **options: Any) -> _Plan:
+        asked["tune"] = options
+        return _Plan()
+
+    monkeypatch.setattr(builder, "run_tuner", tuned)
+    monkeypatch.setattr(builder, "render_page", lambda _: "page")
+    monkeypatch.setattr(builder, "build_page", lambda report: report)
+    monkeypatch.setattr(builder, "print_build", lambda _: None)
+
+    def run(**changed: Any) -> dict[str, Any]:
+        asked.clear()
+        builder.build(recipe(tmp_path, **{"bench.repeats": 3, "train.epochs": 1, **changed}), device="cpu", force=True)
+        read = {name: json.loads((tmp_path / f"net.{name}.json").read_text()) for name in ("report", "certificate")}
+        return {**asked, **read, "graph": onnx.load(tmp_path / "net.onnx")}
+
+    return run
+
+
+BUILT: dict[str, tuple[Any, Callable[[dict[str, Any]], Any]]] = {
+    "export.inputs": (["rows=float32:ax4"], lambda found: str(found["graph"].graph.input)),
+    "export.outputs": (["scores"], lambda found: found["graph"].graph.output[0].name),
+    "export.opset": (19, lambda found: found["graph"].opset_import[0].version),
+    "export.fold": (False, lambda found: len(found["graph"].graph.node)),
+    "verify.level": ("default", lambda found: found["report"]["verdict"]["level"]),
+    "verify.seed": (7, lambda found: found["report"]["verdict"]["environment"]["seed"]),
+    "bench.batch_size": (5, lambda found: found["report"]["latency"]["batch_size"]),
+    "bench.repeats": (4, lambda found: found["report"]["latency"]["contenders"][0]["rounds"]),
+    "bench.threads": (2, lambda found: found["report"]["latency"]["threads"]),
+    "tune.budget": ("rel=1%", lambda found: found["tune"]["budget"]),
+}
+
+
+def test_it_changes_what_is_built(built: Callable[..., dict[str, Any]]) -> None:
+    before = built()
+    for key, (value, seen) in BUILT.items():
+        assert seen(before) != seen(built(**{key: value})), key
+
+
+def test_approximate_rewrites_are_allowed_or_not(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, export = [], builder.api.export
+
+    def watched(*args: Any, **options: Any) -> Any:
+        given.append(options["approximate"])
+        return export(*args, **options)
+
+    monkeypatch.setattr(builder.api, "export", watched)
+    built()
+    built(**{"export.approximate": True})
+    assert given == [False, True]
+
+
+def test_no_key_is_left_out() -> None:
+    keys = {f"{name}.{item.name}" for name, (kind, _) in _SECTIONS.items() for item in dataclasses.fields(kind)}
+    assert keys == WEIGHTS.keys() | BUILT.keys() | {"model.weights", "train.patience", "export.approximate"}
+
+
+def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"verify\.seeds is unknown.*did you mean 'seed'"):
+        recipe(tmp_path, **{"verify.seeds": 1})
