@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from normdeploy.errors import GraphError, InputError
+from normdeploy.errors import GraphError, InputError, UsageError
 from normdeploy.runtime.backend import Array, Backend, TensorSpec, open_backend
+from normdeploy.runtime.casting import cast, expectation
 from normdeploy.runtime.lazy import Lazy
 from normdeploy.runtime.plan import Plan, PlanMismatch, model_digest
 from normdeploy.runtime.providers import default_settings
@@ -26,24 +28,44 @@ class CertificateWarning(UserWarning):
     """The model file is not the one its certificate was written for."""
 
 
+def _plain_array(spec: TensorSpec, value: Any) -> Array:
+    """Return an array of the input's dtype for Python numbers and lists, of its own dtype for everything else."""
+    try:
+        if hasattr(value, "detach"):  # a torch tensor, possibly one that requires gradients or lives on a GPU
+            return np.asarray(value.detach().cpu())
+        if not isinstance(value, (list, tuple, int, float, bool)):
+            return np.asarray(value)
+        array = np.asarray(value, dtype=object if spec.dtype == "object" else None)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:  # numpy's and torch's words for "no array"
+        kind = getattr(value, "dtype", type(value).__name__)
+        raise InputError(
+            f"input {spec.name!r} is {kind} and cannot become an array ({error}); expected {spec}: "
+            "pass a regular array, or a tensor of the input's own type"
+        ) from error
+    if spec.dtype == "object":
+        return array
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"input {spec.name!r} holds {array.dtype} values and cannot become {spec}; expected numbers")
+    array, wrong = cast(array, spec.dtype)
+    if wrong is not None:
+        first = np.asarray(value)[wrong].ravel()[0]
+        raise InputError(
+            f"input {spec.name!r} holds {first} and cannot become {spec}; expected {expectation(spec.dtype)}: "
+            "convert it where it is made"
+        )
+    return array
+
+
 def check_array(spec: TensorSpec, value: Any) -> Array:
     """Return ``value`` as an array that fits ``spec`` (dynamic dimensions accept any size).
 
     Arrays and tensors must have the input's dtype: a silent cast would hide that the caller prepared other data than
-    the network was trained on. Python numbers and nested lists have no dtype and take the input's.
+    the network was trained on. Python numbers and nested lists have no dtype and take the input's, where it holds them.
 
     Raises:
         InputError: another dtype, rank or fixed size; the message gives both and the remedy.
     """
-    if hasattr(value, "detach"):  # a torch tensor, possibly one that requires gradients or lives on a GPU
-        value = value.detach().cpu()
-    if isinstance(value, (list, tuple, int, float, bool)):
-        try:
-            array = np.asarray(value, dtype=spec.dtype)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise InputError(f"input {spec.name!r} cannot become {spec}: {error}; pass a regular array") from error
-    else:
-        array = np.asarray(value)
+    array = _plain_array(spec, value)
     if array.dtype != np.dtype(spec.dtype):
         raise InputError(
             f"input {spec.name!r} is {array.dtype}; expected {spec.dtype}: "
@@ -248,22 +270,28 @@ class Predictor:
 
         Raises:
             InputError: inputs of different sample counts, no samples, or an output without a sample dimension.
+            UsageError: a batch size below 1.
         """
-        arrays = {
-            name: value if hasattr(value, "shape") else np.asarray(value) for name, value in self._named(inputs).items()
-        }
-        fixed = self.fixed_batch
-        size = fixed or max(1, batch_size)
-        counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+        if not isinstance(batch_size, Integral) or batch_size < 1:
+            raise UsageError(f"batch_size={batch_size!r}; expected a whole number of at least 1")
+        feeds, total = self.check_rows(self._named(inputs))
+        size = self.fixed_batch or int(batch_size)
+        parts = [self.run_rows(feeds, start, min(start + size, total)) for start in range(0, total, size)]
+        return self._shape_result(inputs, join_rows(parts))
+
+    def check_rows(self, named: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+        """Return checked arrays of any number of samples, whatever batch the graph insists on, and that number.
+
+        Raises:
+            InputError: arrays that do not fit, different sample counts, or no samples.
+        """
+        specs = tuple(TensorSpec(spec.name, spec.dtype, (None, *spec.shape[1:])) for spec in self.inputs)
+        feeds = check_feeds(specs, named)
+        counts = {name: len(array) for name, array in feeds.items()}
         total = next(iter(counts.values()), 0)
         if total < 1 or any(count != total for count in counts.values()):
             raise InputError(f"sample counts are {counts}; expected one common count of at least 1: align the inputs")
-        parts = [
-            self._exact({name: array[start : start + size] for name, array in arrays.items()}, fixed)
-            for start in range(0, total, size)
-        ]
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return self._shape_result(inputs, joined)
+        return feeds, total
 
     @property
     def fixed_batch(self) -> int:
@@ -271,18 +299,38 @@ class Predictor:
         first = self.backend.inputs[0].shape
         return first[0] if first and isinstance(first[0], int) else 0
 
-    def _exact(self, chunk: dict[str, Any], fill_to: int) -> dict[str, Array]:
-        count = next(iter(chunk.values())).shape[0]
-        if fill_to > count:
-            chunk = {name: fill_up(np.asarray(array), fill_to) for name, array in chunk.items()}
-        results = self._run(check_feeds(self.backend.inputs, chunk))
+    def run_rows(self, feeds: Mapping[str, Array], start: int, stop: int) -> dict[str, Array]:
+        """Run the model once on the samples ``start`` to ``stop`` of checked arrays (see :meth:`check_rows`).
+
+        Raises:
+            InputError: values the graph refuses, or an output without a sample dimension.
+        """
+        count = stop - start
+        rows = max(count, self.fixed_batch)
+        results = self._run({name: fill_up(array[start:stop], rows) for name, array in feeds.items()})
         for name, value in results.items():
-            if value.ndim == 0 or value.shape[0] != max(count, fill_to):
+            if value.ndim == 0 or value.shape[0] != rows:
                 raise InputError(
-                    f"output {name!r} has shape {list(value.shape)} for {max(count, fill_to)} samples; expected one "
+                    f"output {name!r} has shape {list(value.shape)} for {rows} samples; expected one "
                     "row per sample: call the model directly, its results cannot be cut into batches"
                 )
-        return {name: value[:count] for name, value in results.items()}
+        return results if rows == count else {name: value[:count] for name, value in results.items()}
+
+
+def join_rows(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the outputs of consecutive batches as one array each.
+
+    Raises:
+        InputError: an output's rows differ in shape between batches.
+    """
+    for name in parts[0]:
+        shapes = {part[name].shape[1:] for part in parts}
+        if len(shapes) > 1:
+            raise InputError(
+                f"output {name!r} has rows of shapes {sorted(shapes)}; "
+                "expected one shape for all rows: predict samples of one size at a time"
+            )
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def load(path: str | os.PathLike[str], *, plan: Plan | str | os.PathLike[str] | None = None) -> Predictor:

@@ -20,7 +20,6 @@ from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk import run
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.csv_table import CsvSource
-from normdeploy.runtime.bulk.journal import Journal, PartReport, part_path
 from normdeploy.runtime.bulk.run import part_rows
 
 TWO = """net (float[batch, 2] a, int64[batch] i) => (float[batch, 2] s, int64[batch] k) {
