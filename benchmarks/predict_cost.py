@@ -113,14 +113,20 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--once", nargs=2, metavar=("WHO", "FOLDER"), help="run one contender and print its peak memory")
+    parser.add_argument(
+        "--once", nargs=2, metavar=("WHO", "FOLDER"), help="run one contender and print its peak memory"
+    )
     given = parser.parse_args()
     if given.once:
         who, folder = given.once
-        (ours if who == "ours" else plain)(given.kinds[0], Path(folder), Path(folder) / f"once{SUFFIX[given.kinds[0]]}", given.batch)
+        (ours if who == "ours" else plain)(
+            given.kinds[0], Path(folder), Path(folder) / f"once{SUFFIX[given.kinds[0]]}", given.batch
+        )
         print(peak_resident_bytes())
         return
-    print("| data | plain loop, s | predict, s | ratio (range) | peak memory, MB: plain, predict |\n|---|---|---|---|---|")
+    print(
+        "| data | plain loop, s | predict, s | ratio (range) | peak memory, MB: plain, predict |\n|---|---|---|---|---|"
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_data(folder, given.kinds, given.rows, given.images)
@@ -129,7 +135,9 @@ def main() -> None:
             pairs = []
             for turn in range(given.rounds + 1):
                 order = [(plain, outs[0]), (ours, outs[1])]
-                times = {work: timed(work, kind, folder, out, given.batch) for work, out in order[:: 1 - 2 * (turn % 2)]}
+                times = {
+                    work: timed(work, kind, folder, out, given.batch) for work, out in order[:: 1 - 2 * (turn % 2)]
+                }
                 if turn:  # the first warms the page cache
                     pairs.append((times[plain], times[ours]))
             ratios = [b / a for a, b in pairs]

@@ -29,7 +29,7 @@ from normdeploy.recipe import DIGEST_KEY, Recipe
 from normdeploy.report import console
 from normdeploy.report.build import build_page, print_build
 from normdeploy.report.page import render_page
-from normdeploy.runtime import this_machine
+from normdeploy.runtime import load, this_machine
 from normdeploy.runtime.peers import plain_export
 from normdeploy.sources import build as build_model
 from normdeploy.train import from_recipe
@@ -215,7 +215,7 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
     example = recipe_example(recipe, model)
     splits = from_recipe.recipe_data(recipe) if recipe.data else None
     with tempfile.TemporaryDirectory() as folder:
-        specs = api.load(outputs.onnx).inputs
+        specs = load(outputs.onnx).inputs
         feeds = {name: tensor.numpy() for name, tensor in example.named().items()}
         with evaluation_mode(model):
             plain = plain_export(model, feeds, specs, Path(folder))

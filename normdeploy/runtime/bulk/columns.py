@@ -123,8 +123,7 @@ def match_columns(
     """
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise InputError(
-            f"{where} has {len(twice)} names that several columns share, such as {twice[0]!r}; expected each name once: "
-            "rename the columns"
+            f"{where} has several columns of one name ({', '.join(twice)}); expected each name once: rename the columns"
         )
     if missing := [name for name in [*(chosen or ()), *keep] if name not in header]:
         raise InputError(f"{where} has no column {missing[0]!r}; expected one of {', '.join(header)}")

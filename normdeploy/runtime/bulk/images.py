@@ -68,10 +68,11 @@ class ImageSource:
         UsageError: options that contradict the model.
     """
 
-    kept = ("key",)
+    kept: tuple[str, ...] = ("key",)
 
     def __init__(self, files: Sequence[tuple[Path, str]], specs: Sequence[TensorSpec], options: ImageOptions) -> None:
-        self._files, self._options, self.total = list(files), options, len(files)
+        self._files, self._options = list(files), options
+        self.total: int | None = len(files)
         spec = specs[0]
         if len(specs) != 1 or len(spec.shape) != 4 or not ({"f"} == {spec.dtype[0]} or spec.dtype == "uint8"):
             raise InputError(
@@ -89,9 +90,10 @@ class ImageSource:
                 raise UsageError(f"size={options.size} and the model takes {spec}; expected its size: leave size out")
             if not isinstance(size, int) and wish is None:
                 raise InputError(f"the model takes {spec}; expected a size (height, width) to resize to: give one")
-        self._size = tuple(
+        height, width = (
             size if isinstance(size, int) else int(wish or 0) for size, wish in zip(sizes, given, strict=True)
         )
+        self._size = height, width
         if any(len(values) not in (1, self._channels) for values in (options.mean, options.std)):
             raise UsageError(
                 f"mean has {len(options.mean)} and std {len(options.std)} values; "
@@ -132,7 +134,8 @@ class ImageSource:
         if white == 255:  # 256 values, each computed in float64 and rounded once
             return np.stack([values[pixels[..., channel]] for channel, values in enumerate(self._values)], axis=-1)
         scaled = (pixels / float(white) - np.array(self._options.mean)) / np.array(self._options.std)
-        return scaled.astype(self._spec.dtype)
+        rounded: Array = scaled.astype(self._spec.dtype)
+        return rounded
 
     def _pixels(self, path: Path) -> tuple[Array, int]:
         """Return resized pixels [H, W, C] and the value of white."""
@@ -150,6 +153,8 @@ class ImageSource:
             else:
                 upright = upright.convert("L" if self._channels == 1 else "RGB")
             resize = {"crop": ImageOps.fit, "fit": ImageOps.pad}.get(self._options.resize, Image.Image.resize)
-            ready = resize(upright, self._size[::-1], getattr(Image.Resampling, self._options.interpolation.upper()))
+            ready = resize(
+                upright, (self._size[1], self._size[0]), getattr(Image.Resampling, self._options.interpolation.upper())
+            )
         pixels = np.asarray(ready).reshape(*self._size, -1).clip(0, white)
         return (pixels if pixels.shape[2] == self._channels else np.repeat(pixels, self._channels, axis=2)), white

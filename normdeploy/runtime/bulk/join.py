@@ -80,12 +80,11 @@ class Results:
         writer.writerow([_ROW, "key", "reason"])
         for part, first in self.parts():
             if part.column(REASON).null_count < part.num_rows:
-                keys = (
-                    part.column(KEEP + "key").to_pylist() if KEEP + "key" in part.column_names else [""] * part.num_rows
-                )
-                bad = [
-                    row for row in zip(range(first, first + len(keys)), keys, part.column(REASON).to_pylist()) if row[2]
-                ]
+                reasons = part.column(REASON).to_pylist()
+                named = KEEP + "key" in part.column_names
+                keys = part.column(KEEP + "key").to_pylist() if named else [""] * len(reasons)
+                rows = enumerate(zip(keys, reasons, strict=True), first)
+                bad = [(row, key, reason) for row, (key, reason) in rows if reason is not None]
                 writer.writerows(bad)
                 found = found or bad[0][2]
         text.detach()  # flushes; the stream belongs to the caller
@@ -123,13 +122,13 @@ def _array_header(stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any
 
 def _write_npy(results: Results, stream: IO[bytes]) -> None:
     """One row per row of the data; bad rows are NaN."""
-    like = to_array(next(results.good()).column(1).slice(0, 0))
+    like = to_array(next(results.good()).column(-1).slice(0, 0))
     _array_header(stream, (sum(results.rows), *like.shape[1:]), like.dtype)
     good = results.good()
     for part, _ in results.parts():
         block = np.full((part.num_rows, *like.shape[1:]), np.nan, like.dtype)
         if part.column(REASON).null_count:
-            block[part.column(REASON).is_null().to_numpy()] = to_array(next(good).column(1))
+            block[part.column(REASON).is_null().to_numpy()] = to_array(next(good).column(-1))
         stream.write(block.tobytes())
 
 

@@ -111,7 +111,8 @@ def open_source(
     ):
         if given and kind not in fits:
             raise UsageError(
-                f"{name} is given and {paths[0]} is no table of that kind; expected {' or '.join(fits)}: leave {name} out"
+                f"{name} is given and {paths[0]} is no table or no image; expected {' or '.join(fits)}: "
+                f"leave {name} out"
             )
     if kind == "images":
         return ImageSource(files, specs, images or ImageOptions())

@@ -8,11 +8,11 @@ rows in order, bad ones included: a column ``in/NAME`` per input, ``keep/NAME`` 
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,7 +84,8 @@ def find_files(data: Any) -> tuple[str, list[tuple[Path, str]]]:
         elif path.is_file():
             found.append((path, path.name))
         else:
-            names = sorted(name for name in glob.glob(os.fspath(item), recursive=True) if Path(name).is_file())
+            matches = glob(os.fspath(item), recursive=True)  # noqa: PTH207 - the pattern may be absolute
+            names = sorted(name for name in matches if Path(name).is_file())
             if not names:
                 raise InputError(f"{path} does not exist; expected {_EXPECTED}: check the path")
             found += [(Path(name), name) for name in names]

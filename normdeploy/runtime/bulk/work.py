@@ -14,7 +14,8 @@ from normdeploy.errors import InputError
 from normdeploy.runtime.backend import Array
 from normdeploy.runtime.bulk.source import IN, KEEP, OUT, REASON, Source, to_array, to_column
 from normdeploy.runtime.bulk.workspace import UNFINISHED, part_path
-from normdeploy.runtime.predictor import Predictor, join_rows
+from normdeploy.runtime.predictor import Predictor
+from normdeploy.runtime.rows import join
 
 
 @dataclass(frozen=True)
@@ -63,20 +64,20 @@ class Job:
 
     def _outputs(self, arrays: dict[str, Array]) -> tuple[dict[str, Array], dict[int, str]]:
         """Run all batches; return the outputs, and position and reason of the rows that the model refuses."""
-        feeds, total = self.predictor.check_rows(arrays)
-        parts: list[dict[str, Array]] = []
+        rows = self.predictor.rows(arrays)
+        parts: list[list[Array]] = []
         refused: dict[int, str] = {}
-        for start in range(0, total, self.batch_size):
-            stop = min(start + self.batch_size, total)
+        for start in range(0, rows.total, self.batch_size):
+            stop = min(start + self.batch_size, rows.total)
             try:
-                parts.append(self.predictor.run_rows(feeds, start, stop))
+                parts.append(rows.run(start, stop))
             except InputError:  # row by row, so that a bad one does not cost its neighbours
                 for at in range(start, stop):
                     try:
-                        parts.append(self.predictor.run_rows(feeds, at, at + 1))
+                        parts.append(rows.run(at, at + 1))
                     except InputError as error:
                         refused[at] = str(error)
-        return (join_rows(parts) if parts else {}), refused
+        return (join(self.predictor.outputs, parts) if parts else {}), refused
 
     def write(self, part: int, results: pa.Table) -> Report:
         """Write a part's results, whole or not at all; doing it again gives the same file."""
