@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from normdeploy.errors import InputError
 from normdeploy.runtime.backend import TensorSpec
@@ -36,7 +37,7 @@ class ParquetSource:
     ) -> None:
         self._files = [str(path) for path in files]
         try:
-            fragments = list(ds.dataset(self._files, format="parquet").get_fragments())
+            fragments = [ds.ParquetFileFormat().make_fragment(path, LocalFileSystem()) for path in self._files]
             self._groups = [[group.num_rows for group in fragment.row_groups] for fragment in fragments]
             schemas = [fragment.physical_schema for fragment in fragments]
         except (pa.ArrowInvalid, OSError) as error:

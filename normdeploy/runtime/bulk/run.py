@@ -177,8 +177,8 @@ def predict(
     bad_file = require_writable(target.with_name(f"{target.name}.bad.csv"), overwrite=overwrite)
     kind, files = find_files(data)
     predictor = load(path, plan=plan)
-    source = open_source(kind, files, predictor.inputs, columns, keep, header, images)
     check_format(target, predictor.outputs, keep)
+    source = open_source(kind, files, predictor.inputs, columns, keep, header, images)
     size = predictor.fixed_batch or batch_size
     rows = part_rows(source.row_bytes, predictor.outputs, size)
     run = {

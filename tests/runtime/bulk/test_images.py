@@ -44,9 +44,9 @@ def test_images_are_resized_and_open_sizes_must_be_given(write_model, tmp_path):
         predict(model, tmp_path / "p", tmp_path / "o.npy")
     predict(model, tmp_path / "p", tmp_path / "o.npy", images=ImageOptions(size=(2, 3)))
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), np.full((1, 1, 2, 3), 0.2), atol=1e-6)
+    fixed = write_model("n (float[batch, 1, 2, w] x) => (float[batch, 1, 2, w] y) { y = Identity(x) }", name="f.onnx")
     with pytest.raises(UsageError, match=r"size=\(3, 3\) and the model takes x: .*leave size out"):
-        fixed = "n (float[batch, 1, 2, w] x) => (float[batch, 1, 2, w] y) { y = Identity(x) }"
-        predict(write_model(fixed, name="f.onnx"), tmp_path / "p", tmp_path / "q.npy", images=ImageOptions(size=(3, 3)))
+        predict(fixed, tmp_path / "p", tmp_path / "q.npy", images=ImageOptions(size=(3, 3)))
     with pytest.raises(UsageError, match="resize='zoom'"):
         ImageOptions(resize="zoom")
     with pytest.raises(UsageError, match="std="):

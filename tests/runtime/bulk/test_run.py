@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import multiprocessing
 import os
 import signal
@@ -402,7 +401,7 @@ def test_part_size_follows_the_results():
     assert part_rows(tokens, [TensorSpec("y", "float32", ("n", 1000, 1000))], 64) == 64
     assert part_rows(tokens, open_ended, 64) == 64 * 4
     # small rows are quick: parts of a few dozen of them would spend their time on forcing files to disk
-    assert part_rows(12, ten, 8) == 8 * (2**23 // 96)
+    assert part_rows(12, [TensorSpec("y", "float32", ("n",))], 8) == 8 * (2**23 // 96)
 
 
 def test_truncated_data_is_an_error(linear, tmp_path):
