@@ -84,7 +84,7 @@ def _numbers(values: pa.Array, name: str, dtype: str, where: Array, reasons: dic
     """Return values as the input's dtype; ``where`` is the row of each, for those that are not numbers it holds."""
     if values.null_count:
         for at in where[values.is_null().to_numpy(zero_copy_only=False)].tolist():
-            reasons.setdefault(at, f"column {name!r} is null; expected a number: fill or remove the row")
+            reasons.setdefault(at, f"column {name!r} is '' or null; expected a number: fill or remove the row")
         values = pc.fill_null(values, pa.scalar(0, values.type))
     given = values.to_numpy(zero_copy_only=False)
     result, wrong = cast(given, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from normdeploy.runtime.bulk.csv_records import LONGEST, cells, first_record, is
 from normdeploy.runtime.bulk.source import Part
 from normdeploy.runtime.casting import expectation
 
+Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 _SAMPLE = 1 << 16
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
@@ -122,76 +124,76 @@ class CsvSource:
                 if fault
             }
             text = b"".join(text[start:end] for start, end, fault in records if not fault)
-        table = self._parse(text)
-        if table is None:
-            return self._by_cell(text, faults)
-        return self._columns.rows(_spread(table, faults), faults)
+        table, wrong = self._cells(text, threads=True)
+        if wrong:  # rows are numbered by one thread alone
+            table, wrong = self._cells(text, threads=False)
+        rest = _rest(table.num_rows + len(wrong), faults)
+        for row in wrong:
+            found = f"has {row.actual_columns} cells; expected {row.expected_columns}: correct the line"
+            faults[int(rest[row.number - 1])] = found
+        rest, unread = _rest(table.num_rows, faults), dict(faults)
+        columns = {name: self._column(table.column(name), name, rest, faults) for name in self._columns.used}
+        return self._columns.rows(_spread(pa.table(columns), unread), faults)
 
-    def _parse(self, text: bytes) -> pa.Table | None:
-        """Read all rows at once; None where one of them cannot be, or would be another number than its text says."""
-        types = {**dict.fromkeys(self._columns.keep, pa.string()), **self._types}
-        if b"0x" in text or b"0X" in text:  # Arrow would read them as numbers
-            return None
-        try:
-            table = self._arrow(text, types, None)
-        except pa.ArrowInvalid:
-            return None
-        for name, kind in self._types.items():
-            column = table.column(name)
-            if column.null_count or (kind == pa.float64() and pc.any(pc.is_inf(column)).as_py()):
-                return None
-        return table
+    def _cells(self, text: bytes, *, threads: bool) -> tuple[pa.Table, list[pacsv.InvalidRow]]:
+        """Return the columns used as bytes, without the rows that have more or fewer cells, and those."""
+        wrong: list[pacsv.InvalidRow] = []
 
-    def _arrow(self, text: bytes, types: dict[str, pa.DataType], wrong: list[pacsv.InvalidRow] | None) -> pa.Table:
-        def keep_aside(row: pacsv.InvalidRow) -> str:
-            if wrong is None:
-                return "error"
+        def skip(row: pacsv.InvalidRow) -> str:
             wrong.append(row)
             return "skip"
 
+        types = dict.fromkeys(self._columns.used, pa.binary())
         if not text.strip(b"\r\n"):
-            return pa.table({name: pa.array([], kind) for name, kind in types.items()})
-        return pacsv.read_csv(
+            return pa.table({name: pa.array([], kind) for name, kind in types.items()}), wrong
+        size = None if threads else len(text) + 1
+        table = pacsv.read_csv(
             pa.BufferReader(text),
-            pacsv.ReadOptions(
-                column_names=self._names,
-                use_threads=wrong is None,
-                block_size=len(text) + 1 if wrong is not None else None,
-            ),
-            pacsv.ParseOptions(newlines_in_values=b'"' in text, invalid_row_handler=keep_aside),
-            pacsv.ConvertOptions(include_columns=self._columns.used, column_types=types, null_values=[""]),
+            pacsv.ReadOptions(column_names=self._names, use_threads=threads, block_size=size),
+            pacsv.ParseOptions(newlines_in_values=b'"' in text, invalid_row_handler=skip),
+            pacsv.ConvertOptions(include_columns=self._columns.used, column_types=types),
         )
+        return table, wrong
 
-    def _by_cell(self, text: bytes, faults: dict[int, str]) -> pa.Table:
-        """Read every cell as text first, so that each row stands for itself."""
-        wrong: list[pacsv.InvalidRow] = []
-        table = self._arrow(text, dict.fromkeys(self._columns.used, pa.binary()), wrong)
-        rest = _rest(table.num_rows + len(wrong), faults)
-        for row in wrong:
-            faults[int(rest[row.number - 1])] = (
-                f"has {row.actual_columns} cells; expected {row.expected_columns}: correct the line"
-            )
-        rest, unread = _rest(table.num_rows, faults), dict(faults)
-        columns = {}
-        for name in self._columns.used:
-            given = [cell or b"" for cell in table.column(name).to_pylist()]
-            kind = self._types.get(name, pa.string())
-            values = []
-            for at, cell in zip(rest.tolist(), given, strict=True):
-                value, expected = _value(cell, kind, self._dtypes.get(name, ""))
-                if expected:
-                    shown = cell.decode(errors="replace")
-                    faults.setdefault(
-                        at, f"column {name!r} is {shown!r}; expected {expected}: correct or remove the row"
-                    )
-                values.append(value)
-            columns[name] = pa.array(values, kind)
-        return self._columns.rows(_spread(pa.table(columns), unread), faults)
+    def _column(self, cells: pa.ChunkedArray, name: str, where: Positions, faults: dict[int, str]) -> pa.ChunkedArray:
+        """Return a column's values, all at once where Arrow reads them as they are meant, else one by one."""
+        kind = self._types.get(name, pa.string())
+        with suppress(pa.ArrowInvalid):  # the cell that it is about is found below
+            text = cells.cast(pa.string())
+            if (values := _at_once(text, kind)) is not None:
+                return values
+        found = []
+        for at, cell in zip(where.tolist(), cells.to_pylist(), strict=True):
+            value, expected = _value(cell, kind, self._dtypes.get(name, ""))
+            if expected:
+                shown = cell.decode(errors="replace")
+                reason = f"column {name!r} is {shown!r}; expected {expected}: correct or remove the row"
+                faults.setdefault(at, reason)
+            found.append(value)
+        return pa.chunked_array([pa.array(found, kind)])
 
 
-def _rest(count: int, taken: dict[int, str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _at_once(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    """Return all values, null for empty cells; None where Arrow would read another number than is written.
+
+    Raises:
+        pyarrow.ArrowInvalid: a cell that is no number.
+    """
+    if pa.types.is_string(kind):
+        return text
+    try:
+        values = text.cast(kind)
+    except pa.ArrowInvalid:
+        text = pc.ascii_trim_whitespace(text)
+        values = pc.if_else(pc.equal(text, ""), None, text).cast(kind)
+    if pa.types.is_floating(kind):
+        return None if pc.any(pc.is_inf(values)).as_py() else values  # of 1e400
+    return None if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py() else values  # of 0x10
+
+
+def _rest(count: int, taken: dict[int, str]) -> Positions:
     """Return the positions of ``count`` rows among all, where ``taken`` are those of other rows."""
-    return np.setdiff1d(np.arange(count + len(taken)), list(taken))
+    return np.delete(np.arange(count + len(taken)), list(taken))
 
 
 def _spread(table: pa.Table, taken: dict[int, str]) -> pa.Table:
@@ -216,9 +218,11 @@ def _value(cell: bytes, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
         if _NUMBER.fullmatch(text):
             value = float(text)
             return (0.0, expectation("float64")) if math.isinf(value) else (value, "")
-        return (float(text), "") if _WORD.fullmatch(text) else (0.0, "a number")
+        if _WORD.fullmatch(text):
+            return float(text), ""
+        return (0.0, "a number") if text else (None, "")
     if not _WHOLE.fullmatch(text):
-        return 0, "an integer"
+        return (0, "an integer") if text else (None, "")
     low, high = (0, 2**64) if kind == pa.uint64() else (-(2**63), 2**63)
     if len(text) > _DIGITS or not low <= int(text) < high:
         return 0, expectation(dtype)

@@ -81,7 +81,7 @@ class ParquetSource:
         while groups and start + groups[0] <= parts[0].first:
             start, groups = start + groups[0], groups[1:]
         last = len(self._groups[parts[0].file])
-        with pq.ParquetFile(self._files[parts[0].file], buffer_size=_BUFFER) as file:
+        with pq.ParquetFile(self._files[parts[0].file], buffer_size=_BUFFER, pre_buffer=False) as file:
             batches = file.iter_batches(
                 batch_size=parts[0].size, row_groups=range(last - len(groups), last), columns=self._columns.used
             )

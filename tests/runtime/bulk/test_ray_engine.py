@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normdeploy.errors import MissingDependencyError
-from normdeploy.runtime import predict
+from normdeploy.errors import MissingDependencyError, UsageError
+from normdeploy.runtime import Settings, predict
+from normdeploy.runtime.bulk.ray_engine import actor_options
+from normdeploy.runtime.settings import CUDA, TENSORRT
 
 _RUN = """
 import sys, warnings
@@ -33,7 +35,7 @@ def workers():
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except (OSError, ValueError):
                 continue
-            if name.startswith("ray::") and "PartWorker" in name and belongs(parent):
+            if name.startswith("ray::") and "PartPredictor" in name and belongs(parent):
                 found.append(int(entry.name))
     return found
 def belongs(pid):
@@ -94,3 +96,32 @@ def test_missing_ray_is_said(convnet, images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"normdeploy\[ray\]"):
         predict(convnet, images, tmp_path / "o.npz", engine="ray")
+
+
+def test_an_actor_on_a_gpu_asks_for_one():
+    cpu, cuda = Settings(), Settings(provider=CUDA)
+    assert actor_options(cpu, None, cores=7, gpus=2) == {"size": 7, "num_cpus": 1}
+    assert actor_options(cpu, 3, cores=7, gpus=0) == {"size": 3, "num_cpus": 1}
+    for provider in (CUDA, TENSORRT):
+        options = actor_options(Settings(provider=provider), None, cores=7, gpus=2)
+        assert options == {"size": 2, "num_cpus": 1, "num_gpus": 1}
+    assert actor_options(cuda, 8, cores=7, gpus=2)["size"] == 2
+    with pytest.raises(UsageError, match="Ray has no GPU"):
+        actor_options(cuda, None, cores=7, gpus=0)
+
+
+@pytest.mark.slow
+def test_ray_reads_tables_and_says_errors_in_our_words(linear, tmp_path):
+    pytest.importorskip("ray")
+    lines = ["a,b,c", "1,2,3", '1,"2,3', "", "4,5,6"]
+    (tmp_path / "d.csv").write_text("\n".join(lines))
+    out = _run("PROGRESS = None\n" + _RUN, linear[0], tmp_path / "d.csv", tmp_path / "o.csv")
+    assert out.split() == ["3", "1", "0"]
+    code = "PROGRESS = None\n" + _RUN.replace(
+        "result = predict", "import normdeploy.errors as e\ntry:\n  result = predict"
+    )
+    code = code.replace("\nprint", "\nexcept e.InputError as error:\n  print('ours:', error)\nelse:\n  print")
+    np.savez_compressed(tmp_path / "d.npz", x=np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32))
+    whole = (tmp_path / "d.npz").read_bytes()
+    (tmp_path / "d.npz").write_bytes(whole[:20000] + bytes(64) + whole[20064:])
+    assert "ours:" in _run(code, linear[0], tmp_path / "d.npz", tmp_path / "o.npz")
