@@ -102,3 +102,24 @@ def test_a_plan_from_elsewhere_is_one_line_of_warning(home: Path) -> None:
     (line,) = [line for line in done.stderr.splitlines() if line]
     assert line.startswith("warning: the plan for net.onnx is not used: ")
     assert line.endswith("normdeploy tune net.onnx --again")
+
+
+def test_predict_over_several_tables(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> net (float[batch, 2] x) => (float[batch, 2] y) { y = Neg(x) }'
+    )
+    onnx.save(model, tmp_path / "net.onnx")
+    (tmp_path / "a.csv").write_text("id,2019,2020\np,1,2\n")
+    (tmp_path / "b.csv").write_text("id,2019,2020\nq,3,4\nr,5,oops\n")
+    out = tmp_path / "o.csv"
+    arguments = ["--column", "2020", "--column", "2019", "--keep", "id", "--header"]
+    told = _run("predict", tmp_path / "net.onnx", tmp_path / "a.csv", tmp_path / "b.csv", "-o", out, *arguments)
+    assert "2 of 3 rows" in told
+    assert out.read_text().split() == ["row,id,y.0,y.1", '0,"p",-2,-1', '1,"q",-4,-3']
+    _run("predict", tmp_path / "net.onnx", tmp_path / "[ab].csv", "-o", out, *arguments, "--overwrite")
+    assert out.read_text().count("\n") == 3
+    for wrong in (["--image-resize", "zoom"], ["--image-filter", "cubic"]):
+        refused = CliRunner().invoke(
+            app, ["predict", str(tmp_path / "net.onnx"), str(tmp_path / "a.csv"), "-o", str(tmp_path / "p.csv"), *wrong]
+        )
+        assert refused.exit_code == 2

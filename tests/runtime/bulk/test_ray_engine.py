@@ -12,12 +12,15 @@ import pytest
 
 from normdeploy.errors import MissingDependencyError, UsageError
 from normdeploy.runtime import Settings, predict
+from normdeploy.runtime.bulk import run
 from normdeploy.runtime.bulk.ray_engine import actor_options
 from normdeploy.runtime.settings import CUDA, TENSORRT
 
 _RUN = """
 import sys, warnings
 from normdeploy.runtime import predict
+from normdeploy.runtime.bulk import run
+run._PART_INPUT = 0  # parts of some batches, so that there are many
 result = predict(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=4, engine="ray", workers=2, progress=PROGRESS)
 print(result.rows, result.bad, result.resumed)
 """
@@ -59,11 +62,11 @@ def PROGRESS(done, total):
 
 def _run(code: str, *args: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
-    run = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=400, env=environment
     )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 @pytest.fixture
@@ -75,8 +78,9 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_ray_equals_local_row_for_row_and_survives_a_death(convnet, images, tmp_path):
+def test_ray_equals_local_row_for_row_and_survives_a_death(convnet, images, tmp_path, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setattr(run, "_PART_INPUT", 0)
     predict(convnet, images, tmp_path / "local.npz", batch_size=4)
     out = _run("PROGRESS = None\n" + _RUN, convnet, images, tmp_path / "ray.npz")
     assert out.split() == ["3000", "3", "0"]
