@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from math import prod
@@ -191,11 +191,11 @@ def predict(
     }
     with Workspace(target.with_name(f"{target.name}.partial"), run, restart=overwrite) as workspace:
         done, missing = _state(source.parts(rows), workspace.folder)
-        resumed = sum(report.rows for report in done.values())
+        resumed = so_far = sum(report.rows for report in done.values())
         for index, report in _reports(Job(predictor, source, workspace.folder, size), missing, engine, workers):
-            done[index] = report
+            done[index], so_far = report, so_far + report.rows
             if progress is not None:
-                progress(sum(report.rows for report in done.values()), source.total)
+                progress(so_far, source.total)
         if identity(files) != run["data"]:
             workspace.remove()
             raise InputError(f"{data} changed while it was read; expected files that stay as they are: predict again")
@@ -239,8 +239,15 @@ def _reports(job: Job, missing: list[Part], engine: str, workers: int | None) ->
         yield from run_on_ray(job, units, workers)
         return
     read = ((part, rows) for unit in units for part, rows in zip(unit, job.source.read(unit), strict=True))
-    for part, rows in _ahead(read):
-        yield part.index, job.write(part.index, job.predict(rows))
+    with ThreadPoolExecutor(1) as pool:  # one part is read, one predicted and one forced to disk at a time
+        written: tuple[int, Future[Report]] | None = None
+        for part, rows in _ahead(read):
+            results = job.predict(rows)
+            if written is not None:
+                yield written[0], written[1].result()
+            written = part.index, pool.submit(job.write, part.index, results)
+        if written is not None:
+            yield written[0], written[1].result()
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

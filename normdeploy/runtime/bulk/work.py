@@ -56,8 +56,8 @@ class Job:
                 good = np.delete(good, list(refused))
             for name, value in outputs.items():
                 spread = value
-                if len(good) < rows.num_rows:  # what stands in the place of a bad row is never shown
-                    spread = np.zeros((rows.num_rows, *value.shape[1:]), value.dtype)
+                if len(good) < rows.num_rows:  # what stands in a bad row's place is never shown
+                    spread = value[np.zeros(rows.num_rows, np.int64)]
                     spread[good] = value
                 columns[OUT + name] = pa.chunked_array([to_column(spread)])
         return pa.table({**columns, REASON: reason})

@@ -415,3 +415,38 @@ def test_truncated_data_is_an_error(linear, tmp_path):
     np.savez(tmp_path / "e.npz", a=_rows(2), b=_rows(2))
     with pytest.raises(InputError, match="expected one named 'z'"):
         ArraySource([tmp_path / "e.npz"], [TensorSpec("z", "float32", ("n", 3))])
+
+
+@pytest.mark.parametrize("out", ["npz", "csv", "parquet"])
+def test_outputs_of_every_type_beside_bad_rows(write_model, tmp_path, out):
+    """Texts, booleans, half precision and several dimensions; a bad row in the middle shifts nothing."""
+    model = write_model("""net (float[batch, 2] x) => (bool[batch, 2] b, float16[batch, 1, 2] h, string[batch, 2] s) {
+        zero = Constant <value = float {0.0}> ()
+        b = Greater(x, zero)
+        c = Cast <to = 10> (x)
+        axis = Constant <value = int64[1] {1}> ()
+        h = Unsqueeze(c, axis)
+        s = Cast <to = 8> (b)
+    }""")
+    np.save(tmp_path / "d.npy", np.array([[1, -2], [np.nan, 0], [-3, 4]], np.float32))
+    target = tmp_path / f"o.{out}"
+    assert predict(model, tmp_path / "d.npy", target).bad == 1
+    if out == "npz":
+        with np.load(target) as found:
+            assert found["h"].dtype == np.float16
+            assert found["h"].tolist() == [[[1.0, -2.0]], [[-3.0, 4.0]]]
+            assert found["b"].tolist() == [[True, False], [False, True]]
+            assert found["s"].tolist() == [["1", "0"], ["0", "1"]]
+    elif out == "csv":
+        with target.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert [[float(row["h.0"]), float(row["h.1"]), row["s.0"], row["row"]] for row in rows] == [
+            [1.0, -2.0, "1", "0"], [-3.0, 4.0, "0", "2"]
+        ]  # fmt: skip
+    else:
+        import pyarrow.parquet as pq
+
+        assert pq.read_table(target).to_pydict() == {
+            "row": [0, 2], "b": [[True, False], [False, True]], "h": [[1.0, -2.0], [-3.0, 4.0]],
+            "s": [["1", "0"], ["0", "1"]],
+        }  # fmt: skip
