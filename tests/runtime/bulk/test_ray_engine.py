@@ -26,7 +26,7 @@ print(result.rows, result.bad, result.resumed)
 """
 
 _KILL_ONE = """
-import os, signal
+import os, signal, threading
 from pathlib import Path
 killed = []
 def workers():
@@ -38,7 +38,8 @@ def workers():
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except (OSError, ValueError):
                 continue
-            if name.startswith("ray::") and "PartPredictor" in name and belongs(parent):
+            busy = name.startswith("ray::") and "PartPredictor" in name and ".submit" in name
+            if busy and belongs(parent):
                 found.append(int(entry.name))
     return found
 def belongs(pid):
@@ -50,13 +51,15 @@ def belongs(pid):
         except OSError:
             return False
     return False
-def PROGRESS(done, total):
-    if done and not killed:
-        alive = workers()
-        if alive:
-            os.kill(alive[0], signal.SIGKILL)
-            killed.append(alive[0])
-            print("killed", alive[0], "of", len(alive), flush=True)
+def kill_one():
+    while not killed:
+        for pid in workers():
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+            print("killed", pid, flush=True)
+            break
+threading.Thread(target=kill_one, daemon=True).start()
+PROGRESS = None
 """
 
 
