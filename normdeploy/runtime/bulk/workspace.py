@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from normdeploy.files import require_writable
 UNFINISHED = ".unfinished"
 _LOCK, _RUN, _OURS = "lock", "run.json", "normdeploy predict, process "
 
+_MARKED = 0o1777  # less the umask; the sticky bit means nothing in a folder of one user, and none gives it by chance
 _PARTS = "[0-9]" * 8 + ".part"
 
 
@@ -58,13 +60,13 @@ class Workspace:
     def __init__(self, folder: Path, run: Mapping[str, Any], *, restart: bool = False) -> None:
         self.folder, wanted = folder, json.loads(json.dumps(run))
         lock = folder / _LOCK
-        self._made = not folder.exists() or _is_ours(lock)
+        self._made = not folder.exists() or _is_ours(lock) or _is_fresh(folder)
         if not self._made and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(
                 f"{folder} is in the way and is no unfinished run; expected a free path for what is unfinished: "
                 "move it, or choose another output"
             )
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=_MARKED, exist_ok=True)
         self._lock = lock.open("a+")
         if not self._held():
             self._lock.close()
@@ -133,6 +135,11 @@ class Workspace:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._lock.close()
+
+
+def _is_fresh(folder: Path) -> bool:
+    """Whether a run of ours made the folder and died before anything lay in it: the mark is made with the folder."""
+    return folder.is_dir() and bool(folder.stat().st_mode & stat.S_ISVTX) and not any(folder.iterdir())
 
 
 def _is_ours(lock: Path) -> bool:

@@ -158,6 +158,17 @@ def test_an_empty_folder_of_the_users_stays(linear, tmp_path):
     assert list((tmp_path / "o.npy.partial").iterdir()) == []
 
 
+def test_an_empty_folder_that_a_killed_run_left_goes(linear, tmp_path, monkeypatch):
+    np.save(tmp_path / "d.npy", np.zeros((5, 3), np.float32))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda *_, **__: (_ for _ in ()).throw(Stop))  # killed before the lock is there
+        with pytest.raises(Stop):
+            Workspace(tmp_path / "o.npy.partial", {})
+    assert list((tmp_path / "o.npy.partial").iterdir()) == []
+    predict(linear[0], tmp_path / "d.npy", tmp_path / "o.npy")
+    assert not (tmp_path / "o.npy.partial").exists()
+
+
 def test_what_the_user_put_into_our_folder_stays(linear, tmp_path):
     np.save(tmp_path / "d.npy", np.zeros((200, 3), np.float32))
     _interrupt(linear[0], tmp_path / "d.npy", tmp_path / "o.npy")
