@@ -2,7 +2,8 @@
 
 Public names (loaded when first used, so that ``import normdeploy`` is immediate)::
 
-    export  fold  inspect  verify  tune  load          the functions; see normdeploy.api
+    export  fold  inspect  verify  tune                the functions; see normdeploy.api
+    load                                               an exported file as a function; imports no torch
     ExportResult  FoldResult                           what export and fold return
     Finding  Findings  Verdict  Plan  Predictor        what inspect, verify, tune and load return
     Ledger  LedgerRow                                  what became of every normalization
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from normdeploy.errors import NormdeployError, VerificationError
 
 if TYPE_CHECKING:
-    from normdeploy.api import ExportResult, FoldResult, export, fold, inspect, load, tune, verify
+    from normdeploy.api import ExportResult, FoldResult, export, fold, inspect, tune, verify
     from normdeploy.inspect import Finding, Findings
     from normdeploy.rewrite.ledger import Ledger, LedgerRow
-    from normdeploy.runtime import Plan, Predictor
+    from normdeploy.runtime import Plan, Predictor, load
     from normdeploy.verify import Verdict
 
 __version__ = "0.1.0"
@@ -55,11 +56,11 @@ _LAZY = {
     "inspect": "normdeploy.api",
     "verify": "normdeploy.api",
     "tune": "normdeploy.api",
-    "load": "normdeploy.api",
     "Finding": "normdeploy.inspect",
     "Findings": "normdeploy.inspect",
     "Ledger": "normdeploy.rewrite.ledger",
     "LedgerRow": "normdeploy.rewrite.ledger",
+    "load": "normdeploy.runtime",
     "Plan": "normdeploy.runtime",
     "Predictor": "normdeploy.runtime",
     "Verdict": "normdeploy.verify",

@@ -1,4 +1,4 @@
-"""The public functions: export, fold, inspect, verify, tune, load.
+"""The public functions: export, fold, inspect, verify, tune (``load`` is the runtime's own).
 
 Each is a short composition of rooms; what a room does is written there.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from normdeploy.inspect import Findings
-    from normdeploy.runtime import Plan, Predictor
+    from normdeploy.runtime import Plan
     from normdeploy.verify import Verdict
 
 require_onnxruntime()
@@ -312,21 +312,6 @@ def tune(
     from normdeploy.runtime import tune as run_tuner
 
     return run_tuner(path, data=data, reference=reference, budget=budget, overwrite=overwrite)
-
-
-def load(path: PathLike, *, plan: PathLike | Plan | None = None) -> Predictor:
-    """Load an ONNX file for prediction: ``predictor(array or dict) -> array or dict of arrays``.
-
-    Args:
-        path: the ONNX file.
-        plan: a plan from `tune`, or its file; None runs the model untuned, in float32.
-
-    Raises:
-        GraphError: the file is missing or invalid.
-    """
-    from normdeploy.runtime import load as load_predictor
-
-    return load_predictor(path, plan=plan)
 
 
 def _level(verify: bool | Level) -> Level:

@@ -29,7 +29,7 @@ from normdeploy.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.report.build import build_page, print_build
 from normdeploy.report.page import render_page
-from normdeploy.runtime import plan_path, this_machine
+from normdeploy.runtime import load, plan_path, this_machine
 from normdeploy.runtime import tune as run_tuner
 from normdeploy.runtime.module_peers import plain_export
 from normdeploy.sources import build as build_model
@@ -240,7 +240,7 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
     example = recipe_example(recipe, model)
     splits = from_recipe.recipe_data(recipe) if recipe.data else None
     with tempfile.TemporaryDirectory() as folder:
-        specs = api.load(outputs.onnx).inputs
+        specs = load(outputs.onnx).inputs
         feeds = {name: tensor.numpy() for name, tensor in example.named().items()}
         with evaluation_mode(model):
             plain = plain_export(model, feeds, specs, Path(folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -15,7 +15,10 @@ from normdeploy.errors import UsageError
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX file.")],
-    data: Annotated[Path, typer.Argument(metavar="DATA", help=".npy, .npz, .csv, .parquet, or a folder of images.")],
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA...", help=".npy, .npz, .csv, .parquet or images: files, folders, patterns."),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="Where the results go.")],
     batch_size: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Samples per call.")] = 64,
     engine: Annotated[str, typer.Option("--engine", metavar="local|ray", help="Where the work runs.")] = "local",
@@ -23,6 +26,13 @@ def predict(
     columns: Annotated[
         list[str] | None,
         typer.Option("--column", metavar="NAME", help="A column to read. Repeat, in order."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="NAME", help="A column to pass through to OUT. Repeat."),
+    ] = None,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Whether CSV files begin with names; else looked at.")
     ] = None,
     image_size: Annotated[
         str | None,
@@ -32,6 +42,12 @@ def predict(
         str, typer.Option("--image-mean", metavar="M,M,M", help="Subtracted from pixels in 0..1, per channel.")
     ] = "0",
     image_std: Annotated[str, typer.Option("--image-std", metavar="S,S,S", help="Divides them after that.")] = "1",
+    image_resize: Annotated[
+        str, typer.Option("--image-resize", metavar="stretch|crop|fit", help="How images come to the model's size.")
+    ] = "stretch",
+    image_filter: Annotated[
+        str, typer.Option("--image-filter", metavar="bilinear|bicubic|...", help="Interpolation of pixels.")
+    ] = "bilinear",
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan made by tune.")] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
@@ -39,7 +55,13 @@ def predict(
     from normdeploy import runtime
     from normdeploy.report.text import printable
 
-    size = None if image_size is None else _size(image_size)
+    images = runtime.ImageOptions(
+        _numbers("--image-mean", image_mean),
+        _numbers("--image-std", image_std),
+        None if image_size is None else _size(image_size),
+        cast(Any, image_resize),  # both words are checked there
+        cast(Any, image_filter),
+    )
     with _progress() as report:
         result = runtime.predict(
             model,
@@ -50,7 +72,9 @@ def predict(
             engine=cast(Literal["local", "ray"], engine),  # runtime.predict refuses other words
             workers=workers,
             columns=columns,
-            images=runtime.ImageOptions(_numbers("--image-mean", image_mean), _numbers("--image-std", image_std), size),
+            keep=keep or (),
+            header=header,
+            images=images,
             overwrite=overwrite,
             progress=report,
         )

@@ -28,7 +28,7 @@ def run(
     """Run the model once and print or save its outputs."""
     import numpy as np
 
-    from normdeploy import api
+    from normdeploy import runtime
     from normdeploy.files import require_writable, written_whole
     from normdeploy.report import console
 
@@ -36,7 +36,7 @@ def run(
         require_writable(output, overwrite=overwrite)
         if output.suffix not in (".npy", ".npz"):
             raise UsageError(f"{output} ends in {output.suffix!r}; expected .npy or .npz")
-    predictor = api.load(model, plan=plan)
+    predictor = runtime.load(model, plan=plan)
     results: Any = predictor(_feeds(inputs, [spec.name for spec in predictor.inputs]))
     if output is not None:
         if output.suffix == ".npy" and len(results) > 1:

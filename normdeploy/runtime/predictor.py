@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from normdeploy.errors import GraphError, InputError
+from normdeploy.errors import GraphError, InputError, UsageError
 from normdeploy.files import require_model_file
 from normdeploy.runtime.backend import Array, Backend, TensorSpec, open_backend
+from normdeploy.runtime.feeds import check_feeds
 from normdeploy.runtime.lazy import Lazy
 from normdeploy.runtime.plan import Plan, PlanMismatch, model_digest
 from normdeploy.runtime.providers import default_settings
+from normdeploy.runtime.rows import Rows, join, run
 from normdeploy.runtime.settings import Settings
 
 
@@ -25,75 +27,6 @@ class PlanWarning(UserWarning):
 
 class CertificateWarning(UserWarning):
     """The model file is not the one its certificate was written for."""
-
-
-def check_array(spec: TensorSpec, value: Any) -> Array:
-    """Return ``value`` as an array that fits ``spec`` (dynamic dimensions accept any size).
-
-    Arrays and tensors must have the input's dtype: a silent cast would hide that the caller prepared other data than
-    the network was trained on. Python numbers and nested lists have no dtype and take the input's.
-
-    Raises:
-        InputError: another dtype, rank or fixed size; the message gives both and the remedy.
-    """
-    if hasattr(value, "detach"):  # a torch tensor, possibly one that requires gradients or lives on a GPU
-        value = value.detach().cpu()
-    if isinstance(value, (list, tuple, int, float, bool)):
-        try:
-            array = np.asarray(value, dtype=spec.dtype)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise InputError(f"input {spec.name!r} cannot become {spec}: {error}; pass a regular array") from error
-    else:
-        array = np.asarray(value)
-    if array.dtype != np.dtype(spec.dtype):
-        raise InputError(
-            f"input {spec.name!r} is {array.dtype}; expected {spec.dtype}: "
-            f"convert it where it is made, for example with .astype({spec.dtype!r})"
-        )
-    fits = len(array.shape) == len(spec.shape) and all(
-        not isinstance(size, int) or size == given for size, given in zip(spec.shape, array.shape, strict=False)
-    )
-    if not fits:
-        raise InputError(
-            f"input {spec.name!r} has shape {list(array.shape)}; expected {spec}: "
-            + ("add the batch dimension" if len(array.shape) + 1 == len(spec.shape) else "reshape or resize it")
-        )
-    return array
-
-
-def check_feeds(specs: tuple[TensorSpec, ...], inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Return checked arrays for all of ``specs``; sizes named by the same word must agree between inputs.
-
-    Raises:
-        InputError: a missing or unknown name, or an array that does not fit.
-    """
-    names = [spec.name for spec in specs]
-    missing = [name for name in names if name not in inputs]
-    unknown = [name for name in inputs if name not in names]
-    if missing or unknown:
-        raise InputError(
-            f"inputs are named {sorted(inputs)}; expected {names}"
-            + (f": add {missing[0]!r}" if missing else f": leave out {unknown[0]!r}")
-        )
-    feeds = {spec.name: check_array(spec, inputs[spec.name]) for spec in specs}
-    sizes: dict[str, tuple[int, str]] = {}
-    for spec in specs:
-        for word, size in zip(spec.shape, feeds[spec.name].shape, strict=True):
-            if not isinstance(word, str):
-                continue
-            first, where = sizes.setdefault(word, (size, spec.name))
-            if first != size:
-                raise InputError(
-                    f"dimension {word!r} is {first} in input {where!r} and {size} in {spec.name!r}; "
-                    "expected the same size in both: check which samples belong together"
-                )
-    return feeds
-
-
-def fill_up(array: Array, rows: int) -> Array:
-    """Return ``array`` with copies of its last row behind it, so that it has at least ``rows``."""
-    missing = rows - len(array)
-    return array if missing <= 0 else np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
 
 
 Signature = dict[str, tuple[Any, tuple[int, ...]]]
@@ -220,17 +153,7 @@ class Predictor:
 
     def _run(self, feeds: dict[str, Array]) -> dict[str, Array]:
         backend = self.backend
-        try:
-            values = backend.run(feeds)
-        except Exception as error:
-            if not type(error).__module__.startswith("onnxruntime"):
-                raise
-            given = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
-            raise InputError(
-                f"the model cannot run on {given}: {error}; expected sizes and ids that the network accepts: "
-                "compare with what it was exported for"
-            ) from error
-        return {spec.name: value for spec, value in zip(backend.outputs, values, strict=True)}
+        return {spec.name: value for spec, value in zip(backend.outputs, run(backend, feeds), strict=True)}
 
     def _shape_result(self, inputs: Any, results: dict[str, Array]) -> Array | dict[str, Array]:
         if isinstance(inputs, Mapping) or len(results) != 1:
@@ -249,41 +172,35 @@ class Predictor:
 
         Raises:
             InputError: inputs of different sample counts, no samples, or an output without a sample dimension.
+            UsageError: a batch size below 1.
         """
-        arrays = {
-            name: value if hasattr(value, "shape") else np.asarray(value) for name, value in self._named(inputs).items()
-        }
-        fixed = self.fixed_batch
-        size = fixed or max(1, batch_size)
-        counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+        if batch_size < 1 or batch_size != int(batch_size):
+            raise UsageError(f"batch_size={batch_size!r}; expected a whole number of at least 1")
+        rows = self.rows(self._named(inputs))
+        size = self.fixed_batch or int(batch_size)
+        parts = [rows.run(start, min(start + size, rows.total)) for start in range(0, rows.total, size)]
+        return self._shape_result(inputs, join(self.outputs, parts))
+
+    def rows(self, named: Mapping[str, Any]) -> Rows:
+        """Check arrays of any number of samples, whatever batch the graph insists on, and return what runs them.
+
+        Raises:
+            InputError: arrays that do not fit, different sample counts, or no samples.
+        """
+        backend = self.backend
+        specs = tuple(TensorSpec(spec.name, spec.dtype, (None, *spec.shape[1:])) for spec in backend.inputs)
+        feeds = check_feeds(specs, named)
+        counts = {name: len(array) for name, array in feeds.items()}
         total = next(iter(counts.values()), 0)
         if total < 1 or any(count != total for count in counts.values()):
             raise InputError(f"sample counts are {counts}; expected one common count of at least 1: align the inputs")
-        parts = [
-            self._exact({name: array[start : start + size] for name, array in arrays.items()}, fixed)
-            for start in range(0, total, size)
-        ]
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return self._shape_result(inputs, joined)
+        return Rows(backend, feeds, total, self.fixed_batch)
 
     @property
     def fixed_batch(self) -> int:
         """The batch size the graph insists on, 0 where it takes any."""
         first = self.backend.inputs[0].shape
         return first[0] if first and isinstance(first[0], int) else 0
-
-    def _exact(self, chunk: dict[str, Any], fill_to: int) -> dict[str, Array]:
-        count = next(iter(chunk.values())).shape[0]
-        if fill_to > count:
-            chunk = {name: fill_up(np.asarray(array), fill_to) for name, array in chunk.items()}
-        results = self._run(check_feeds(self.backend.inputs, chunk))
-        for name, value in results.items():
-            if value.ndim == 0 or value.shape[0] != max(count, fill_to):
-                raise InputError(
-                    f"output {name!r} has shape {list(value.shape)} for {max(count, fill_to)} samples; expected one "
-                    "row per sample: call the model directly, its results cannot be cut into batches"
-                )
-        return {name: value[:count] for name, value in results.items()}
 
 
 def load(path: str | os.PathLike[str], *, plan: Plan | str | os.PathLike[str] | None = None) -> Predictor:

@@ -11,7 +11,7 @@ import numpy as np
 from normdeploy.errors import InputError, UsageError
 from normdeploy.inputs import require_memory
 from normdeploy.runtime.backend import Array, TensorSpec
-from normdeploy.runtime.predictor import check_feeds
+from normdeploy.runtime.feeds import check_feeds
 
 
 def make_samples(

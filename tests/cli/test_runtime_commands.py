@@ -131,3 +131,24 @@ def test_bench_with_data_one_peer_and_no_memory(home: Path) -> None:
     wrong = CliRunner().invoke(app, [str(word) for word in [*words, "--peer", "nobody"]])
     assert wrong.exit_code == 2
     assert "nobody" in wrong.stderr
+
+
+def test_predict_over_several_tables(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> net (float[batch, 2] x) => (float[batch, 2] y) { y = Neg(x) }'
+    )
+    onnx.save(model, tmp_path / "net.onnx")
+    (tmp_path / "a.csv").write_text("id,2019,2020\np,1,2\n")
+    (tmp_path / "b.csv").write_text("id,2019,2020\nq,3,4\nr,5,oops\n")
+    out = tmp_path / "o.csv"
+    arguments = ["--column", "2020", "--column", "2019", "--keep", "id", "--header"]
+    told = _run("predict", tmp_path / "net.onnx", tmp_path / "a.csv", tmp_path / "b.csv", "-o", out, *arguments)
+    assert "2 of 3 rows" in told
+    assert out.read_text().split() == ["row,id,y.0,y.1", '0,"p",-2,-1', '1,"q",-4,-3']
+    _run("predict", tmp_path / "net.onnx", tmp_path / "[ab].csv", "-o", out, *arguments, "--overwrite")
+    assert out.read_text().count("\n") == 3
+    for wrong in (["--image-resize", "zoom"], ["--image-filter", "cubic"]):
+        refused = CliRunner().invoke(
+            app, ["predict", str(tmp_path / "net.onnx"), str(tmp_path / "a.csv"), "-o", str(tmp_path / "p.csv"), *wrong]
+        )
+        assert refused.exit_code == 2

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -319,3 +322,83 @@ def test_what_passed_once_does_not_let_others_pass(linear):
         np.testing.assert_allclose(predictor(x), x.astype(np.float64) @ weight + bias, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(predictor(x.tolist()), predictor(x), rtol=1e-6)
     np.testing.assert_allclose(predictor({"x": x[::2]})["y"], predictor(x)[::2], rtol=1e-6)
+
+
+def test_thirty_two_threads_equal_one(convnet):
+    """Each thread mixes calls, batches and shapes; every result is that of a serial run, to the last bit."""
+    predictor = load(convnet).with_settings(Settings(threads=1))
+    draw = np.random.default_rng(0)
+    work = [draw.normal(size=(1 + at % 5, 3, 16, 16)).astype(np.float32) for at in range(256)]
+    serial = [(predictor(x), predictor.batched(x, batch_size=2)) for x in work]
+    start = threading.Barrier(32)
+
+    def several(first: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        start.wait(60)
+        return [(predictor(x), predictor.batched(x, batch_size=2)) for x in work[first::32]]
+
+    with ThreadPoolExecutor(32) as pool:
+        for first, found in enumerate(pool.map(several, range(32))):
+            for (one, many), (call, batches) in zip(found, serial[first::32], strict=True):
+                np.testing.assert_array_equal(one, call)
+                np.testing.assert_array_equal(many, batches)
+
+
+@pytest.mark.parametrize("size", [0, -3, 1.5])
+def test_a_batch_size_that_is_none_is_refused(linear, size):
+    with pytest.raises(UsageError, match=f"batch_size={size}"):
+        load(linear[0]).batched(_samples(3), batch_size=size)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(2, 3, dtype=torch.bfloat16),
+        torch.zeros(2, 3, dtype=torch.float8_e4m3fn),
+        torch.zeros(2, 3, device="meta"),
+        torch.zeros(2, 3).to_sparse(),
+        torch.zeros(2, 3, dtype=torch.complex64).conj(),
+        torch.zeros(2, 3, dtype=torch.float16),
+        None,
+        object(),
+        "text",
+    ],
+    ids=["bfloat16", "float8", "meta", "sparse", "conj", "float16", "None", "object", "text"],
+)
+def test_what_is_no_array_of_the_inputs_type_is_an_error_of_ours(linear, value):
+    for call in (load(linear[0]), load(linear[0]).batched):
+        with pytest.raises(InputError, match=r"input 'x' .*expected .*float32"):
+            call(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("uint8", [0, 255, 3.0], [300, -1, 1.5, float("nan"), 2**70]),
+        ("int32", [-(2**31), 7.0], [2**32 + 7, 1e20, float("inf")]),
+        ("bool", [True, 0, 1.0], [2, 0.5]),
+        ("float", [1, 0.1, float("inf"), float("nan"), True], [1e39]),
+    ],
+)
+def test_numbers_without_a_type_take_the_inputs_where_it_holds_them(write_model, kind, good, bad):
+    predictor = load(write_model(f"net ({kind}[batch] x) => ({kind}[batch] y) {{ y = Identity(x) }}"))
+    for value in good:
+        np.testing.assert_array_equal(predictor([value]), np.array([value]).astype(predictor.inputs[0].dtype))
+    for value in bad:
+        with pytest.raises(InputError, match=r"input 'x' holds .* and cannot become"):
+            predictor([value])
+
+
+@pytest.mark.parametrize("code", ["from normdeploy.runtime import load", "import normdeploy as nd; load = nd.load"])
+def test_loading_in_a_worker_imports_what_it_needs_alone(linear, tmp_path, code):
+    np.save(tmp_path / "x.npy", _samples(3))
+    text = f"""
+import sys, numpy as np
+{code}
+y = load({str(linear[0])!r}).batched(np.load({str(tmp_path / "x.npy")!r}), batch_size=2)
+assert y.shape == (3, 2)
+heavy = {{"torch", "onnx", "onnx_ir", "onnxscript", "pyarrow", "matplotlib", "sklearn"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run(
+        [sys.executable, "-c", text], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )

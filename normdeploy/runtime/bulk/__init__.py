@@ -1,4 +1,4 @@
-"""Bulk prediction: sources of rows, parts with a journal, engines, joined results."""
+"""Bulk prediction: sources of rows, parts that survive a kill, engines, joined results."""
 
 from normdeploy.runtime.bulk.images import ImageOptions
 from normdeploy.runtime.bulk.run import BulkResult, predict

@@ -1,20 +1,23 @@
-"""Rows from a folder of images (needs Pillow)."""
+"""Rows from image files, decoded by Pillow."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
 import numpy as np
+import pyarrow as pa
 
-from normdeploy.errors import InputError, MissingDependencyError, UsageError
+from normdeploy.errors import InputError, UsageError
 from normdeploy.runtime.backend import Array, TensorSpec
-from normdeploy.runtime.bulk.source import BadRow, Part, Rows, ranges
+from normdeploy.runtime.bulk.source import Part, ranges, rows_table
+from normdeploy.runtime.machine import usable_cores
 
-ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+Resize = Literal["stretch", "crop", "fit"]
+Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
 @dataclass(frozen=True)
@@ -25,118 +28,133 @@ class ImageOptions:
         mean: subtracted per channel after scaling to 0..1; one value serves all channels.
         std: divides per channel after that.
         size: (height, width) to resize to, where the model leaves them open.
+        resize: "stretch" to the size; "crop": fill it and cut off what sticks out, evenly; "fit": show the whole
+            picture in the middle and leave the rest black.
+        interpolation: "nearest", "bilinear", "bicubic" or "lanczos".
 
     Raises:
-        UsageError: a standard deviation that is not positive.
+        UsageError: a value outside its range.
     """
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     size: tuple[int, int] | None = None
+    resize: Resize = "stretch"
+    interpolation: Filter = "bilinear"
 
     def __post_init__(self) -> None:
-        if min(self.std) <= 0:
+        if not self.std or min(self.std) <= 0:
             raise UsageError(f"std={self.std}; expected positive values")
+        if self.size is not None and min(self.size) < 1:
+            raise UsageError(f"size={self.size}; expected a height and a width of at least 1")
+        for name, allowed in (("resize", get_args(Resize)), ("interpolation", get_args(Filter))):
+            if (value := getattr(self, name)) not in allowed:
+                raise UsageError(f"{name}={value!r}; expected one of {', '.join(allowed)}")
 
 
 class ImageSource:
-    """Image files below a folder, in the order of their paths; every file is resized to the model's size (bilinear).
+    """One image per row, upright as its EXIF orientation says, at the model's size.
 
     The model takes [batch, C, H, W] or [batch, H, W, C] with C of 1 (grey) or 3 (RGB). Floating point inputs get
-    (pixel / 255 - mean) / std, uint8 inputs the pixels.
+    (pixel / 255 - mean) / std, or pixel / 65535 of files with 16 bits; uint8 inputs the pixels.
 
     Args:
-        folder: searched with its subfolders.
+        files: the files, each with the name that its row goes by.
         specs: the model's inputs.
         options: scaling and size.
 
     Raises:
-        MissingDependencyError: Pillow is not installed.
-        InputError: no images, or a model that does not take one image per row.
+        InputError: a model that does not take one image per row.
+        UsageError: options that contradict the model.
     """
 
-    named = True
+    kept: tuple[str, ...] = ("key",)
 
-    def __init__(self, folder: Path, specs: Sequence[TensorSpec], options: ImageOptions | None = None) -> None:
-        try:
-            import PIL  # noqa: F401 - asked for here, where the user can still do something about it
-        except ModuleNotFoundError as error:
-            raise MissingDependencyError(
-                "images need Pillow, which is not installed; expected it: pip install pillow"
-            ) from error
-        if len(specs) != 1 or len(specs[0].shape) != 4:
+    def __init__(self, files: Sequence[tuple[Path, str]], specs: Sequence[TensorSpec], options: ImageOptions) -> None:
+        self._files, self._options = list(files), options
+        self.total: int | None = len(files)
+        spec = specs[0]
+        if len(specs) != 1 or len(spec.shape) != 4 or not ({"f"} == {spec.dtype[0]} or spec.dtype == "uint8"):
             raise InputError(
-                f"the model takes {[str(spec) for spec in specs]}; expected one input [batch, C, H, W] or "
-                "[batch, H, W, C] for a folder of images: prepare the data as .npz"
+                f"the model takes {[str(spec) for spec in specs]}; expected one float or uint8 input [batch, C, H, W] "
+                "or [batch, H, W, C] for images: prepare the data as .npz"
             )
-        self.folder, self._spec, self._options = folder, specs[0], options or ImageOptions()
-        self._paths = sorted(
-            (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file()),
-            key=lambda path: path.relative_to(folder).as_posix(),
-        )
-        if not self._paths:
-            raise InputError(f"{folder} holds no images; expected files ending in {', '.join(sorted(ENDINGS))}")
-        self.total: int | None = len(self._paths)
-        _, *row = self._spec.shape
-        self._channels_first = row[0] in (1, 3)
-        channels = row[0] if self._channels_first else row[2]
+        self._spec, self._channels_first = spec, spec.shape[1] in (1, 3)
+        channels, *sizes = spec.shape[1:] if self._channels_first else (spec.shape[3], *spec.shape[1:3])
         if channels not in (1, 3):
-            raise InputError(f"the model takes {self._spec}; expected 1 or 3 channels at the second or last position")
+            raise InputError(f"the model takes {spec}; expected 1 or 3 channels at the second or last position")
         self._channels = int(channels)
-        sizes = (row[1], row[2]) if self._channels_first else (row[0], row[1])
-        given = self._options.size or (None, None)
-        fixed = [size if isinstance(size, int) else other for size, other in zip(sizes, given, strict=True)]
-        if fixed[0] is None or fixed[1] is None:
-            raise InputError(f"the model takes {self._spec}; expected a size (height, width) to resize to: give one")
-        self._size = (int(fixed[0]), int(fixed[1]))
-        if any(len(values) not in (1, self._channels) for values in (self._options.mean, self._options.std)):
+        given = options.size or (None, None)
+        for size, wish in zip(sizes, given, strict=True):
+            if isinstance(size, int) and wish not in (None, size):
+                raise UsageError(f"size={options.size} and the model takes {spec}; expected its size: leave size out")
+            if not isinstance(size, int) and wish is None:
+                raise InputError(f"the model takes {spec}; expected a size (height, width) to resize to: give one")
+        height, width = (
+            size if isinstance(size, int) else int(wish or 0) for size, wish in zip(sizes, given, strict=True)
+        )
+        self._size = height, width
+        if any(len(values) not in (1, self._channels) for values in (options.mean, options.std)):
             raise UsageError(
-                f"mean has {len(self._options.mean)} and std {len(self._options.std)} values; "
+                f"mean has {len(options.mean)} and std {len(options.std)} values; "
                 f"expected 1 or {self._channels}, the model's channels"
             )
 
+        self.row_bytes = self._channels * self._size[0] * self._size[1] * np.dtype(spec.dtype).itemsize
+        grid, ones = np.arange(256)[None, :] / 255, np.ones((self._channels, 1))
+        values = (grid - ones * np.array(options.mean)[:, None]) / np.array(options.std)[:, None]
+        self._values = values.astype(spec.dtype)
+
     def parts(self, rows: int) -> Iterator[Part]:
         """Yield equal ranges of files."""
-        return ranges(len(self._paths), rows)
+        return ranges([len(self._files)], rows)
 
-    def read(self, part: Part, batch: int) -> Iterator[Rows]:
+    def read(self, parts: Sequence[Part]) -> Iterator[pa.Table]:
         """Yield decoded images; a file that cannot be decoded is a bad row."""
-        for first in range(part.first, part.first + part.rows, batch):
-            images, index, keys, bad = [], [], [], []
-            for row in range(first, min(first + batch, part.first + part.rows)):
-                path = self._paths[row]
-                key = path.relative_to(self.folder).as_posix()
-                try:
-                    images.append(self._pixels(path))
-                except Exception as error:  # decoders raise many types for a broken file; the reason is kept
-                    bad.append(BadRow(row, key, f"cannot be decoded: {type(error).__name__}: {error}"))
-                    continue
-                index.append(row)
-                keys.append(key)
-            shape = (self._channels, *self._size) if self._channels_first else (*self._size, self._channels)
-            stacked = np.stack(images) if images else np.zeros((0, *shape), self._spec.dtype)
-            yield Rows({self._spec.name: stacked}, np.array(index, dtype=np.int64), keys, bad)
+        shape = (self._channels, *self._size) if self._channels_first else (*self._size, self._channels)
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            for part in parts:
+                files = self._files[part.first : part.first + part.size]
+                rows, reasons = np.zeros((len(files), *shape), self._spec.dtype), {}
+                for at, found in enumerate(pool.map(self._decode, [path for path, _ in files])):
+                    if isinstance(found, str):
+                        reasons[at] = found
+                    else:
+                        rows[at] = found.transpose(2, 0, 1) if self._channels_first else found
+                yield rows_table({self._spec.name: rows}, {"key": pa.array([key for _, key in files])}, reasons)
 
-    def _pixels(self, path: Path) -> Array:
-        from PIL import Image
+    def _decode(self, path: Path) -> Array | str:
+        """Return pixels [H, W, C] as the input takes them, or why there are none."""
+        try:
+            pixels, white = self._pixels(path)
+        except Exception as error:  # decoders raise many types for a broken file; the reason is kept
+            return f"cannot be decoded: {type(error).__name__}: {error}; expected a whole image: replace or remove it"
+        if self._spec.dtype == "uint8":
+            return pixels if white == 255 else np.rint(pixels * (255 / white)).astype(np.uint8)
+        if white == 255:  # 256 values, each computed in float64 and rounded once
+            return np.stack([values[pixels[..., channel]] for channel, values in enumerate(self._values)], axis=-1)
+        scaled = (pixels / float(white) - np.array(self._options.mean)) / np.array(self._options.std)
+        rounded: Array = scaled.astype(self._spec.dtype)
+        return rounded
+
+    def _pixels(self, path: Path) -> tuple[Array, int]:
+        """Return resized pixels [H, W, C] and the value of white."""
+        from PIL import Image, ImageOps
 
         with Image.open(path) as image:
-            mode = "L" if self._channels == 1 else "RGB"
-            ready = image.convert(mode).resize((self._size[1], self._size[0]), Image.Resampling.BILINEAR)
-            pixels = np.asarray(ready).reshape(*self._size, self._channels)
-        if self._spec.dtype != "uint8":
-            scaled = (pixels / 255.0 - np.array(self._options.mean)) / np.array(self._options.std)
-            pixels = scaled.astype(self._spec.dtype)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if self._channels_first else pixels
-
-    def identity(self) -> Mapping[str, Any]:
-        """Return the folder, the scaling, and a digest over every file's path, size and time of change."""
-        digest = hashlib.sha256()
-        for path in self._paths:
-            status = path.stat()
-            digest.update(f"{path.relative_to(self.folder)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-        return {
-            "path": str(self.folder.absolute()),
-            "files": digest.hexdigest(),
-            "options": asdict(self._options),
-        }
+            upright, white = ImageOps.exif_transpose(image), 255
+            if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format == "PNG"):
+                grey = np.asarray(upright).astype(np.float32)
+                upright, white = Image.fromarray(grey), 65535
+            elif upright.mode in ("I", "F"):
+                raise ValueError(
+                    f"its pixels are of mode {upright.mode}, whose white is not known; expected 8 or 16 bits"
+                )
+            else:
+                upright = upright.convert("L" if self._channels == 1 else "RGB")
+            resize = {"crop": ImageOps.fit, "fit": ImageOps.pad}.get(self._options.resize, Image.Image.resize)
+            ready = resize(
+                upright, (self._size[1], self._size[0]), getattr(Image.Resampling, self._options.interpolation.upper())
+            )
+        pixels = np.asarray(ready).reshape(*self._size, -1).clip(0, white)
+        return (pixels if pixels.shape[2] == self._channels else np.repeat(pixels, self._channels, axis=2)), white

@@ -1,36 +1,42 @@
-"""``predict``: a model over all rows of a file or folder."""
+"""``predict``: a model over all rows of files and folders."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
+
+import onnxruntime as ort
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.files import require_writable, storage
+from normdeploy.files import require_writable
 from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.csv_table import CsvSource
 from normdeploy.runtime.bulk.images import ImageOptions, ImageSource
-from normdeploy.runtime.bulk.join import Results, check_format, write_bad_rows, write_results
-from normdeploy.runtime.bulk.journal import Journal, PartReport
+from normdeploy.runtime.bulk.join import Results, check_format, write_results
 from normdeploy.runtime.bulk.parquet_table import ParquetSource
-from normdeploy.runtime.bulk.source import Source
-from normdeploy.runtime.bulk.work import Job
+from normdeploy.runtime.bulk.source import Part, Source, find_files, identity
+from normdeploy.runtime.bulk.work import Job, Report
+from normdeploy.runtime.bulk.workspace import Workspace, read_part
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import load
 
 ENGINES = ("local", "ray")
 _PART_BYTES = 32 * 2**20
-_PART_INPUT = 2 * 2**20
+_PART_INPUT = 8 * 2**20
 _PART_BATCHES = 16
 _PART_BATCHES_UNKNOWN = 4
 
 Progress = Callable[[int, int | None], None]
+PathLike = str | os.PathLike[str]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -67,68 +73,68 @@ class BulkResult:
         return "\n".join(lines)
 
 
-def open_source(
-    data: str | os.PathLike[str],
-    specs: Sequence[TensorSpec],
-    *,
-    columns: Sequence[str] | None = None,
-    images: ImageOptions | None = None,
-) -> Source:
-    """Return the rows of ``data``: a .npy, .npz, .csv or .parquet file, or a folder of images.
-
-    Raises:
-        InputError: it does not exist, is of another kind, or does not fit the model.
-        UsageError: options for another kind of data.
-        MissingDependencyError: the kind needs an extra that is not installed.
-    """
-    path = Path(data)
-    if columns is not None and path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"columns are chosen and {path} is no table; expected .csv or .parquet: leave the choice out")
-    if path.is_dir():
-        return ImageSource(path, specs, images)
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; expected a file or a folder of images: check the path")
-    if path.suffix in (".npy", ".npz"):
-        return ArraySource(path, specs)
-    if path.suffix == ".csv":
-        return CsvSource(path, specs, columns)
-    if path.suffix == ".parquet":
-        return ParquetSource(path, specs, columns)
-    raise InputError(f"{path} ends in {path.suffix!r}; expected .npy, .npz, .csv, .parquet or a folder of images")
-
-
-def part_rows(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batch_size: int) -> int:
+def part_rows(row_bytes: int, outputs: Sequence[TensorSpec], batch_size: int) -> int:
     """Return how many rows a part has: a whole number of batches.
 
-    A part is what a kill costs, and each one is forced to disk. So it has some batches, and more where rows are small
-    and therefore quick; its results stay well inside memory.
+    A part is what a kill costs, and each one is forced to disk. So it has some batches, more where rows are small and
+    therefore quick, and fewer where what is read or written would fill the memory.
     """
-    rows_in, rows_out = _row_bytes(inputs), _row_bytes(outputs)
-    batches = _PART_BATCHES
-    if rows_in:
-        batches = max(batches, _PART_INPUT // (rows_in * batch_size))
-    if not rows_out:
-        return batch_size * min(batches, _PART_BATCHES_UNKNOWN)
-    return batch_size * max(1, min(batches, _PART_BYTES // (rows_out * batch_size)))
+    batches = max(_PART_BATCHES, _PART_INPUT // (row_bytes * batch_size))
+    batches = min(batches, _PART_BYTES // (row_bytes * batch_size))
+    if any(not isinstance(size, int) for spec in outputs for size in spec.shape[1:]):
+        return batch_size * max(1, min(batches, _PART_BATCHES_UNKNOWN))
+    values = sum(prod(size for size in spec.shape[1:] if isinstance(size, int)) for spec in outputs)
+    return batch_size * max(1, min(batches, _PART_BYTES // (8 * values * batch_size)))
 
 
-def _row_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Return the bytes of one row at 8 per number; 0 where a dimension besides the first is open."""
-    if any(not isinstance(size, int) for spec in specs for size in spec.shape[1:]):
-        return 0
-    return sum(8 * prod(size for size in spec.shape[1:] if isinstance(size, int)) for spec in specs)
+def open_source(
+    kind: str,
+    files: Sequence[tuple[Path, str]],
+    specs: Sequence[TensorSpec],
+    columns: Sequence[str] | None,
+    keep: Sequence[str],
+    header: bool | None,
+    images: ImageOptions | None,
+) -> Source:
+    """Return the rows of files of one kind.
+
+    Raises:
+        InputError: they cannot be read, or do not fit the model.
+        UsageError: options for another kind of data.
+    """
+    paths = [path for path, _ in files]
+    for name, given, fits in (
+        ("columns", columns is not None, ("csv", "parquet")),
+        ("keep", bool(keep), ("csv", "parquet")),
+        ("header", header is not None, ("csv",)),
+        ("images", images not in (None, ImageOptions()), ("images",)),
+    ):
+        if given and kind not in fits:
+            raise UsageError(
+                f"{name} is given and {paths[0]} is no table or no image; expected {' or '.join(fits)}: "
+                f"leave {name} out"
+            )
+    if kind == "images":
+        return ImageSource(files, specs, images or ImageOptions())
+    if kind == "csv":
+        return CsvSource(paths, specs, columns, keep, header)
+    if kind == "parquet":
+        return ParquetSource(paths, specs, columns, keep)
+    return ArraySource(paths, specs)
 
 
 def predict(
-    path: str | os.PathLike[str],
-    data: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    path: PathLike,
+    data: PathLike | Sequence[PathLike],
+    out: PathLike,
     *,
-    plan: Plan | str | os.PathLike[str] | None = None,
+    plan: Plan | PathLike | None = None,
     batch_size: int = 64,
     engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
     columns: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
+    header: bool | None = None,
     images: ImageOptions | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -140,25 +146,27 @@ def predict(
 
     Args:
         path: the ONNX file.
-        data: a .npy, .npz, .csv or .parquet file, or a folder of images.
+        data: .npy, .npz, .csv, .parquet or image files: a file, a folder, a pattern, or a list of these, of one kind.
         out: .npz, .csv or .parquet (good rows, each with its index), or .npy (all rows, bad ones NaN).
         plan: how to run the model, from ``tune``.
         batch_size: rows per run of the model, where it leaves that open.
         engine: "local" in this process, "ray" on Ray Data.
         workers: actors of engine "ray".
         columns: columns of a table to use, for a model of one input.
-        images: scaling of images.
-        overwrite: allow replacing ``out``, and discarding an interrupted run that differs from this one.
-        progress: called with (rows done, rows in all or None).
+        keep: columns of a table to pass through to ``out``.
+        header: whether the first record of a CSV file names the columns; None looks (see docs/running.md).
+        images: scaling and size of images.
+        overwrite: replace ``out``, and discard an unfinished run for something else.
+        progress: called with (rows done, rows in all or None where that is not known) after each part.
 
     Returns:
-        BulkResult.
+        what was done, and how many rows were bad.
 
     Raises:
-        InputError: the data does not fit the model, or every row is bad.
-        OutputExistsError: ``out`` exists and ``overwrite`` is false.
-        UsageError: an unknown engine or ending, or an interrupted run that differs from this one.
-        MissingDependencyError: an extra is needed and not installed.
+        InputError: data that does not fit the model, no rows, only bad ones, or data that changed meanwhile.
+        UsageError: wrong options, or ``<out>.partial`` is of another unfinished run or none of ours.
+        OutputExistsError: ``out`` or ``<out>.bad.csv`` exists.
+        MissingDependencyError: the engine needs an extra that is not installed.
     """
     started = time.perf_counter()
     if engine not in ENGINES:
@@ -166,64 +174,86 @@ def predict(
     if batch_size < 1 or (workers is not None and workers < 1):
         raise UsageError(f"batch_size={batch_size}, workers={workers}; expected at least 1 of each")
     target = require_writable(out, overwrite=overwrite)
-    folder = target.with_name(f"{target.name}.partial")
-    bad_file = target.with_name(f"{target.name}.bad.csv")
-    require_writable(bad_file, overwrite=overwrite or folder.is_dir())  # an unfinished run may have written it
+    bad_file = require_writable(target.with_name(f"{target.name}.bad.csv"), overwrite=overwrite)
+    kind, files = find_files(data)
     predictor = load(path, plan=plan)
-    check_format(target, predictor.outputs)
-    source = open_source(data, predictor.inputs, columns=columns, images=images)
+    check_format(target, predictor.outputs, keep)
+    source = open_source(kind, files, predictor.inputs, columns, keep, header, images)
     size = predictor.fixed_batch or batch_size
-    rows_per_part = part_rows(predictor.inputs, predictor.outputs, size)
-    header = {
-        "model": predictor.digest,
-        "settings": predictor.settings.to_dict(),
-        "data": dict(source.identity()),
+    rows = part_rows(source.row_bytes, predictor.outputs, size)
+    run = {
+        "model": [predictor.digest, str(predictor.origin)],
+        "settings": {**predictor.settings.to_dict(), "onnxruntime": ort.__version__},
+        "data": identity(files),
+        "reading": {"columns": columns, "keep": keep, "header": header, "images": asdict(images or ImageOptions())},
         "batch size": size,
-        "rows per part": rows_per_part,
+        "rows per part": rows,
     }
-    with storage(target), Journal(folder, header, restart=overwrite) as journal:
-        resumed = journal.resumed
-        job = Job(predictor, source, folder, size)
-        for report in _reports(job, journal, rows_per_part, engine, workers, progress):
-            journal.record(report)
-        total = sum(report.rows for report in journal.done.values())
-        bad = sum(report.bad for report in journal.done.values())
-        results = Results(folder, list(journal.done), total, named=source.named)
-        bad_file.unlink(missing_ok=True)
+    with Workspace(target.with_name(f"{target.name}.partial"), run, restart=overwrite) as workspace:
+        done, missing = _state(source.parts(rows), workspace.folder)
+        resumed = so_far = sum(report.rows for report in done.values())
+        for index, report in _reports(Job(predictor, source, workspace.folder, size), missing, engine, workers):
+            done[index], so_far = report, so_far + report.rows
+            if progress is not None:
+                progress(so_far, source.total)
+        if identity(files) != run["data"]:
+            workspace.remove()
+            raise InputError(f"{data} changed while it was read; expected files that stay as they are: predict again")
+        results = Results(workspace.folder, [done[index].rows for index in sorted(done)])
+        total, bad = sum(results.rows), sum(report.bad for report in done.values())
         first_reason = ""
         if bad:
-            write_bad_rows(results, bad_file)
-            first_reason = next(str(part["bad_reason"][0]) for part in results.parts() if len(part["bad_reason"]))
+            with workspace.written(bad_file, overwrite) as text:
+                first_reason = results.write_bad(text)
+        elif overwrite:
+            bad_file.unlink(missing_ok=True)
         if bad == total:
-            journal.remove()
+            workspace.remove()
             if not total:
                 raise InputError(f"{data} has no rows; expected at least one")
             raise InputError(f"all {total} rows of {data} are bad, see {bad_file}; the first: {first_reason}")
-        write_results(results, target, overwrite=overwrite)
-        journal.remove()
+        with workspace.written(target, overwrite) as stream:
+            write_results(results, stream, target.suffix)
+        workspace.remove()
     seconds = time.perf_counter() - started
     return BulkResult(target, bad_file if bad else None, total, bad, first_reason, resumed, seconds)
 
 
-def _reports(
-    job: Job, journal: Journal, rows_per_part: int, engine: str, workers: int | None, progress: Progress | None
-) -> Iterator[PartReport]:
-    done = journal.resumed
+def _state(parts: Iterable[Part], folder: Path) -> tuple[dict[int, Report], list[Part]]:
+    """Return the reports of the parts that are there, and the parts that are not."""
+    done, missing = {}, []
+    for part in parts:
+        found = read_part(folder, part.index)
+        if found is None:
+            missing.append(part)
+        else:
+            done[part.index] = Report.of(found)
+    return done, missing
 
-    def advance(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if progress is not None:
-            progress(done, job.source.total)
 
-    advance(0)
-    missing = (part for part in job.source.parts(rows_per_part) if part.index not in journal.done)
-    if engine == "local":
-        for part in missing:
-            yield job.run(part, advance)
+def _reports(job: Job, missing: list[Part], engine: str, workers: int | None) -> Iterator[tuple[int, Report]]:
+    units = [list(parts) for _, parts in groupby(missing, key=lambda part: part.unit)]
+    if engine == "ray":
+        from normdeploy.runtime.bulk.ray_engine import run_on_ray
+
+        yield from run_on_ray(job, units, workers)
         return
-    from normdeploy.runtime.bulk.ray_engine import run_on_ray
+    read = ((part, rows) for unit in units for part, rows in zip(unit, job.source.read(unit), strict=True))
+    with ThreadPoolExecutor(1) as pool:  # one part is read, one predicted and one forced to disk at a time
+        written: tuple[int, Future[Report]] | None = None
+        for part, rows in _ahead(read):
+            results = job.predict(rows)
+            if written is not None:
+                yield written[0], written[1].result()
+            written = part.index, pool.submit(job.write, part.index, results)
+        if written is not None:
+            yield written[0], written[1].result()
 
-    for report in run_on_ray(job, list(missing), workers):
-        advance(report.rows)
-        yield report
+
+def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield items while a thread makes the next one."""
+    with ThreadPoolExecutor(1) as pool:
+        upcoming = pool.submit(next, items, None)
+        while (item := upcoming.result()) is not None:
+            upcoming = pool.submit(next, items, None)
+            yield item

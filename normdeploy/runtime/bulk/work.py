@@ -1,21 +1,22 @@
-"""Predict one part: the unit of work that every engine hands out."""
+"""From the rows of a part to its results on disk: the steps that every engine takes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from normdeploy.errors import InputError
+from normdeploy.files import put_in_place, storage
 from normdeploy.runtime.backend import Array
-from normdeploy.runtime.bulk.journal import PartReport, part_path
-from normdeploy.runtime.bulk.source import BadRow, Part, Rows, Source
+from normdeploy.runtime.bulk.source import IN, KEEP, OUT, REASON, Source, to_array, to_column
+from normdeploy.runtime.bulk.workspace import UNFINISHED, part_path
 from normdeploy.runtime.predictor import Predictor
-
-OUTPUT = "output/"  # prefix of output names inside a part file
+from normdeploy.runtime.rows import join
 
 
 @dataclass(frozen=True)
@@ -34,78 +35,69 @@ class Job:
     folder: Path
     batch_size: int
 
-    def run(self, part: Part, advance: Callable[[int], None] | None = None) -> PartReport:
-        """Predict a part and write its results whole; doing it again gives the same file.
-
-        Args:
-            part: which rows.
-            advance: called with the number of rows after each batch.
+    def predict(self, rows: pa.Table) -> pa.Table:
+        """Return a part's results, a column ``out/NAME`` per output in place of the inputs.
 
         Raises:
-            InputError: the data ends early, or outputs of different batches do not fit together.
+            InputError: outputs of different batches do not fit together.
         """
-        outputs: dict[str, list[Array]] = {spec.name: [] for spec in self.predictor.outputs}
-        index: list[Array] = []
-        keys: list[str] = []
-        bad: list[BadRow] = []
-        for rows in self.source.read(part, self.batch_size):
-            count = len(rows.index) + len(rows.bad)
-            bad += rows.bad
-            for good, results in self._predict(rows, bad):
-                index.append(good.index)
-                keys += good.keys
-                for name, value in results.items():
-                    outputs[name].append(value)
-            if advance is not None:
-                advance(count)
-        arrays = {OUTPUT + name: _join(name, values) for name, values in outputs.items() if values}
-        bad.sort(key=lambda row: row.row)
-        found = sum(map(len, index)) + len(bad)
-        if found != part.rows:
-            raise InputError(
-                f"part {part.index} gave {found} rows; expected {part.rows}: the data changed while it was read"
-            )
-        temporary = self.folder / f".{part.index:08d}.{os.getpid()}.npz"
-        with temporary.open("wb") as stream:
-            np.savez(
-                stream,
-                row=np.concatenate(index) if index else np.zeros(0, np.int64),
-                key=np.array(keys, dtype=np.str_),
-                bad_row=np.array([row.row for row in bad], dtype=np.int64),
-                bad_key=np.array([row.key for row in bad], dtype=np.str_),
-                bad_reason=np.array([row.reason for row in bad], dtype=np.str_),
-                **arrays,  # type: ignore[arg-type] # numpy's stub types every keyword as allow_pickle
-            )
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(part_path(self.folder, part.index))
-        return PartReport(part.index, part.first, part.rows, len(bad))
+        reason = rows.column(REASON)
+        good = np.flatnonzero(reason.is_null().to_numpy())
+        columns = {KEEP + name: rows.column(KEEP + name) for name in self.source.kept}
+        if len(good):
+            arrays = {spec.name: to_array(rows.column(IN + spec.name)) for spec in self.predictor.inputs}
+            if len(good) < rows.num_rows:
+                arrays = {name: array[good] for name, array in arrays.items()}
+            outputs, refused = self._outputs(arrays)
+            if refused:
+                reasons = dict(zip(good[list(refused)].tolist(), refused.values(), strict=True))
+                reason = pa.chunked_array(
+                    [[reasons.get(at, old) for at, old in enumerate(reason.to_pylist())]], pa.string()
+                )
+                good = np.delete(good, list(refused))
+            for name, value in outputs.items():
+                spread = value
+                if len(good) < rows.num_rows:  # what stands in a bad row's place is never shown
+                    spread = value[np.zeros(rows.num_rows, np.int64)]
+                    spread[good] = value
+                columns[OUT + name] = pa.chunked_array([to_column(spread)])
+        return pa.table({**columns, REASON: reason})
 
-    def _predict(self, rows: Rows, bad: list[BadRow]) -> list[tuple[Rows, dict[str, Array]]]:
-        """Run a batch; where the model refuses it, row by row, so that one bad row does not cost its neighbours."""
-        if not len(rows.index):
-            return []
-        try:
-            results = self.predictor.batched(rows.feeds, batch_size=self.batch_size)
-        except InputError as error:
-            if len(rows.index) == 1:
-                bad.append(BadRow(int(rows.index[0]), rows.keys[0] if rows.keys else "", str(error)))
-                return []
-            found = []
-            for at in range(len(rows.index)):
-                one = slice(at, at + 1)
-                feeds = {name: array[one] for name, array in rows.feeds.items()}
-                found += self._predict(Rows(feeds, rows.index[one], rows.keys[one]), bad)
-            return found
-        if not isinstance(results, dict):
-            raise TypeError(f"batched returned {type(results).__name__} for a dict")
-        return [(rows, results)]
+    def _outputs(self, arrays: dict[str, Array]) -> tuple[dict[str, Array], dict[int, str]]:
+        """Run all batches; return the outputs, and position and reason of the rows that the model refuses."""
+        rows = self.predictor.rows(arrays)
+        parts: list[list[Array]] = []
+        refused: dict[int, str] = {}
+        for start in range(0, rows.total, self.batch_size):
+            stop = min(start + self.batch_size, rows.total)
+            try:
+                parts.append(rows.run(start, stop))
+            except InputError:  # row by row, so that a bad one does not cost its neighbours
+                for at in range(start, stop):
+                    try:
+                        parts.append(rows.run(at, at + 1))
+                    except InputError as error:
+                        refused[at] = str(error)
+        return (join(self.predictor.outputs, parts) if parts else {}), refused
+
+    def write(self, part: int, results: pa.Table) -> Report:
+        """Write a part's results, whole or not at all; doing it again gives the same file."""
+        temporary = self.folder / f"{part}.{os.getpid()}{UNFINISHED}"
+        with storage(self.folder):
+            with temporary.open("wb") as stream, pa.ipc.new_file(stream, results.schema) as writer:
+                writer.write_table(results)
+            put_in_place(temporary, part_path(self.folder, part))
+        return Report.of(results)
 
 
-def _join(name: str, values: list[Array]) -> Array:
-    if len({value.shape[1:] for value in values}) > 1:
-        raise InputError(
-            f"output {name!r} has rows of shapes {sorted({value.shape[1:] for value in values})}; "
-            "expected one shape for all rows: predict samples of one size at a time"
-        )
-    return np.concatenate(values)
+@dataclass(frozen=True)
+class Report:
+    """How many rows a part has, and how many of them are bad."""
+
+    rows: int
+    bad: int
+
+    @classmethod
+    def of(cls, results: Any) -> Report:
+        """Count a part's results."""
+        return cls(results.num_rows, results.num_rows - results.column(REASON).null_count)

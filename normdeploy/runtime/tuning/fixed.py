@@ -13,8 +13,8 @@ import numpy as np
 
 from normdeploy.errors import InputError
 from normdeploy.runtime.backend import Array, Backend, TensorSpec
+from normdeploy.runtime.feeds import fill_up
 from normdeploy.runtime.fixed_shapes import made_for
-from normdeploy.runtime.predictor import fill_up
 from normdeploy.runtime.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime.tuning.candidates import Candidate
 

@@ -10,18 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normdeploy.errors import MissingDependencyError
-from normdeploy.runtime import predict
+from normdeploy.errors import MissingDependencyError, UsageError
+from normdeploy.runtime import Settings, predict
+from normdeploy.runtime.bulk import run
+from normdeploy.runtime.bulk.ray_engine import actor_options
+from normdeploy.runtime.settings import CUDA, TENSORRT
 
 _RUN = """
 import sys, warnings
 from normdeploy.runtime import predict
+from normdeploy.runtime.bulk import run
+run._PART_INPUT = 0  # parts of some batches, so that there are many
 result = predict(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=4, engine="ray", workers=2, progress=PROGRESS)
 print(result.rows, result.bad, result.resumed)
 """
 
 _KILL_ONE = """
-import os, signal
+import os, signal, threading
 from pathlib import Path
 killed = []
 def workers():
@@ -33,7 +38,8 @@ def workers():
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except (OSError, ValueError):
                 continue
-            if name.startswith("ray::") and "PartWorker" in name and belongs(parent):
+            busy = name.startswith("ray::") and "PartPredictor" in name and ".submit" in name
+            if busy and belongs(parent):
                 found.append(int(entry.name))
     return found
 def belongs(pid):
@@ -45,23 +51,25 @@ def belongs(pid):
         except OSError:
             return False
     return False
-def PROGRESS(done, total):
-    if done and not killed:
-        alive = workers()
-        if alive:
-            os.kill(alive[0], signal.SIGKILL)
-            killed.append(alive[0])
-            print("killed", alive[0], "of", len(alive), flush=True)
+def kill_one():
+    while not killed:
+        for pid in workers():
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+            print("killed", pid, flush=True)
+            break
+threading.Thread(target=kill_one, daemon=True).start()
+PROGRESS = None
 """
 
 
 def _run(code: str, *args: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
-    run = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=400, env=environment
     )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 @pytest.fixture
@@ -73,8 +81,9 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_ray_equals_local_row_for_row_and_survives_a_death(convnet, images, tmp_path):
+def test_ray_equals_local_row_for_row_and_survives_a_death(convnet, images, tmp_path, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setattr(run, "_PART_INPUT", 0)
     predict(convnet, images, tmp_path / "local.npz", batch_size=4)
     out = _run("PROGRESS = None\n" + _RUN, convnet, images, tmp_path / "ray.npz")
     assert out.split() == ["3000", "3", "0"]
@@ -94,3 +103,32 @@ def test_missing_ray_is_said(convnet, images, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"normdeploy\[ray\]"):
         predict(convnet, images, tmp_path / "o.npz", engine="ray")
+
+
+def test_an_actor_on_a_gpu_asks_for_one():
+    cpu, cuda = Settings(), Settings(provider=CUDA)
+    assert actor_options(cpu, None, cores=7, gpus=2) == {"size": 7, "num_cpus": 1}
+    assert actor_options(cpu, 3, cores=7, gpus=0) == {"size": 3, "num_cpus": 1}
+    for provider in (CUDA, TENSORRT):
+        options = actor_options(Settings(provider=provider), None, cores=7, gpus=2)
+        assert options == {"size": 2, "num_cpus": 1, "num_gpus": 1}
+    assert actor_options(cuda, 8, cores=7, gpus=2)["size"] == 2
+    with pytest.raises(UsageError, match="Ray has no GPU"):
+        actor_options(cuda, None, cores=7, gpus=0)
+
+
+@pytest.mark.slow
+def test_ray_reads_tables_and_says_errors_in_our_words(linear, tmp_path):
+    pytest.importorskip("ray")
+    lines = ["a,b,c", "1,2,3", '1,"2,3', "", "4,5,6"]
+    (tmp_path / "d.csv").write_text("\n".join(lines))
+    out = _run("PROGRESS = None\n" + _RUN, linear[0], tmp_path / "d.csv", tmp_path / "o.csv")
+    assert out.split() == ["3", "1", "0"]
+    code = "PROGRESS = None\n" + _RUN.replace(
+        "result = predict", "import normdeploy.errors as e\ntry:\n  result = predict"
+    )
+    code = code.replace("\nprint", "\nexcept e.InputError as error:\n  print('ours:', error)\nelse:\n  print")
+    np.savez_compressed(tmp_path / "d.npz", x=np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32))
+    whole = (tmp_path / "d.npz").read_bytes()
+    (tmp_path / "d.npz").write_bytes(whole[:20000] + bytes(64) + whole[20064:])
+    assert "ours:" in _run(code, linear[0], tmp_path / "d.npz", tmp_path / "o.npz")

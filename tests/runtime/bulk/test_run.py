@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import multiprocessing
 import os
 import signal
@@ -14,13 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from normdeploy.errors import InputError, MissingDependencyError, OutputExistsError, UsageError
-from normdeploy.runtime import ImageOptions, load, predict
+from normdeploy.errors import InputError, OutputExistsError, UsageError
+from normdeploy.runtime import load, predict
 from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk import run
 from normdeploy.runtime.bulk.arrays import ArraySource
-from normdeploy.runtime.bulk.csv_table import CsvSource
-from normdeploy.runtime.bulk.journal import Journal, PartReport, part_path
 from normdeploy.runtime.bulk.run import part_rows
 
 TWO = """net (float[batch, 2] a, int64[batch] i) => (float[batch, 2] s, int64[batch] k) {
@@ -178,27 +175,6 @@ def test_csv_quotes_header_and_chosen_columns(linear, tmp_path):
         predict(linear[0], tmp_path / "d.csv", tmp_path / "p.npy", columns=["q", "b", "c"])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    texts=st.lists(st.text(alphabet='ab",\n ', max_size=6), min_size=1, max_size=25),
-    rows=st.integers(1, 9),
-    batch=st.integers(1, 5),
-)
-def test_csv_parts_hold_every_record_once(tmp_path, texts, rows, batch):
-    path = tmp_path / "t.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
-        writer.writerow(["t", "v"])
-        writer.writerows((text, position) for position, text in enumerate(texts))
-    source = CsvSource(path, [TensorSpec("x", "float32", ("n",))], ["v"])
-    parts = list(source.parts(rows))
-    read = [chunk for part in parts for chunk in source.read(part, batch)]
-    assert np.concatenate([chunk.feeds["x"] for chunk in read]).tolist() == list(range(len(texts)))
-    assert np.concatenate([chunk.index for chunk in read]).tolist() == list(range(len(texts)))
-    assert max(len(chunk.index) for chunk in read) <= batch
-    assert [part.rows for part in parts[:-1]] == [rows] * (len(parts) - 1)
-
-
 def test_headless_csv_and_columns_named_after_inputs(linear, write_model, tmp_path):
     (tmp_path / "n.csv").write_text("1,2,3\n4,5,6\n")
     predict(linear[0], tmp_path / "n.csv", tmp_path / "n.npy")
@@ -208,8 +184,8 @@ def test_headless_csv_and_columns_named_after_inputs(linear, write_model, tmp_pa
     two = write_model(TWO, name="two.onnx")
     (tmp_path / "t.csv").write_text("id,i,a.0,a.1\nfoo,3,10,20\nbar,0.5,1,1\n")
     result = predict(two, tmp_path / "t.csv", tmp_path / "t.csv.out.csv")
-    assert result.first_reason == "column 'i' is '0.5'; expected an integer"
-    assert (tmp_path / "t.csv.out.csv").read_text().split() == ["row,s.0,s.1,k", "0,14.0,24.0,-3"]
+    assert result.first_reason.startswith("column 'i' is '0.5'; expected an integer")
+    assert (tmp_path / "t.csv.out.csv").read_text().split() == ["row,s.0,s.1,k", "0,14,24,-3"]
     (tmp_path / "u.csv").write_text("a.0,a.1\n1,2\n")
     with pytest.raises(InputError, match=r"no column 'i' or 'i\.0'"):
         predict(two, tmp_path / "u.csv", tmp_path / "u.npz")
@@ -235,59 +211,6 @@ def test_parquet_lists_nulls_and_lengths(linear, tmp_path):
         predict(linear[0], tmp_path / "d.parquet", tmp_path / "p.npz", columns=["id", "id", "id"])
 
 
-@pytest.mark.parametrize(("first", "rows"), [(0, 5), (3, 60), (36, 2), (37, 1), (90, 11)])
-def test_parquet_parts_start_anywhere(tmp_path, first, rows):
-    pytest.importorskip("pyarrow")
-    from normdeploy.runtime.bulk.parquet_table import ParquetSource
-    from normdeploy.runtime.bulk.source import Part
-
-    x = _rows(101)
-    source = ParquetSource(_write(tmp_path / "d.parquet", x), [TensorSpec("x", "float32", ("n", 3))])
-    read = list(source.read(Part(0, first, rows), 7))
-    np.testing.assert_array_equal(np.concatenate([chunk.feeds["x"] for chunk in read]), x[first : first + rows])
-    assert np.concatenate([chunk.index for chunk in read]).tolist() == list(range(first, first + rows))
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_folder_of_images(write_model, tmp_path, layout):
-    image_module = pytest.importorskip("PIL.Image")
-    folder = tmp_path / "pictures"
-    (folder / "sub").mkdir(parents=True)
-    draw = np.random.default_rng(0)
-    pixels = {name: draw.integers(0, 256, (4, 6, 3), dtype=np.uint8) for name in ("b.png", "a.PNG", "sub/c.bmp")}
-    for name, value in pixels.items():
-        image_module.fromarray(value).save(folder / name)
-    (folder / "broken.jpg").write_bytes(b"\xff\xd8 nothing")
-    (folder / "notes.txt").write_text("no image")
-    shape = "3, 4, 6" if layout == "NCHW" else "4, 6, 3"
-    model = write_model(f"n (float[batch, {shape}] x) => (float[batch, {shape}] y) {{ y = Identity(x) }}")
-    options = ImageOptions(mean=(0.5, 0.25, 0.0), std=(0.5,))
-    result = predict(model, folder, tmp_path / "o.npz", images=options)
-    assert (result.rows, result.bad) == (4, 1)
-    assert "broken.jpg" in result.bad_file.read_text()
-    with np.load(tmp_path / "o.npz") as out:
-        assert out["key"].tolist() == ["a.PNG", "b.png", "sub/c.bmp"]
-        assert out["row"].tolist() == [0, 1, 3]
-        for key, y in zip(out["key"], out["y"], strict=True):
-            expected = (pixels[key] / 255 - np.array([0.5, 0.25, 0.0])) / 0.5
-            np.testing.assert_allclose(y, expected.transpose(2, 0, 1) if layout == "NCHW" else expected, atol=1e-6)
-
-
-def test_images_are_resized_and_open_sizes_must_be_given(write_model, tmp_path):
-    image_module = pytest.importorskip("PIL.Image")
-    (tmp_path / "p").mkdir()
-    image_module.new("L", (9, 5), 51).save(tmp_path / "p" / "a.png")
-    model = write_model("n (float[batch, 1, h, w] x) => (float[batch, 1, h, w] y) { y = Identity(x) }")
-    with pytest.raises(InputError, match="size"):
-        predict(model, tmp_path / "p", tmp_path / "o.npy")
-    predict(model, tmp_path / "p", tmp_path / "o.npy", images=ImageOptions(size=(2, 3)))
-    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), np.full((1, 1, 2, 3), 0.2), atol=1e-6)
-    with pytest.raises(UsageError, match="std="):
-        ImageOptions(std=(0.0,))
-    with pytest.raises(UsageError, match="mean has 3"):
-        predict(model, tmp_path / "p", tmp_path / "q.npy", images=ImageOptions(mean=(0, 0, 0), size=(2, 3)))
-
-
 @pytest.mark.parametrize(
     ("array", "message"),
     [
@@ -305,7 +228,7 @@ def test_arrays_that_do_not_fit_are_refused_at_once(linear, tmp_path, array, mes
     assert not (tmp_path / "o.npy").exists()
 
 
-def test_wrong_use_is_refused(linear, write_model, tmp_path, monkeypatch):
+def test_wrong_use_is_refused(linear, write_model, tmp_path):
     data = _write(tmp_path / "d.npy", _rows(3))
     with pytest.raises(UsageError, match=r"ends in '.txt'; expected one of .npy"):
         predict(linear[0], data, tmp_path / "o.txt")
@@ -313,7 +236,7 @@ def test_wrong_use_is_refused(linear, write_model, tmp_path, monkeypatch):
         predict(linear[0], data, tmp_path / "o.npy", engine="spark")
     with pytest.raises(UsageError, match="batch_size=0"):
         predict(linear[0], data, tmp_path / "o.npy", batch_size=0)
-    with pytest.raises(UsageError, match="no table"):
+    with pytest.raises(UsageError, match="columns is given"):
         predict(linear[0], data, tmp_path / "o.npy", columns=["a"])
     with pytest.raises(InputError, match="does not exist"):
         predict(linear[0], tmp_path / "none.npy", tmp_path / "o.npy")
@@ -324,11 +247,6 @@ def test_wrong_use_is_refused(linear, write_model, tmp_path, monkeypatch):
     two = write_model(TWO, name="two.onnx")
     with pytest.raises(UsageError, match="2 outputs"):
         predict(two, data, tmp_path / "p.npy")
-    for module, kind in (("pyarrow", "d.parquet"), ("PIL", ".")):
-        monkeypatch.setitem(sys.modules, module, None)
-        (tmp_path / "d.parquet").touch()
-        with pytest.raises(MissingDependencyError, match="not installed"):
-            predict(linear[0], tmp_path / kind, tmp_path / "p.npz")
 
 
 def test_all_rows_bad_is_an_error_that_says_why(linear, tmp_path):
@@ -349,10 +267,10 @@ def test_fixed_batch_models(write_model, tmp_path):
 def test_progress_counts_every_row(linear, tmp_path):
     seen: list[tuple[int, int | None]] = []
     predict(
-        linear[0], _write(tmp_path / "d.npy", _rows(25)), tmp_path / "o.npy", batch_size=10,
+        linear[0], _write(tmp_path / "d.npy", _rows(75)), tmp_path / "o.npy", batch_size=2,
         progress=lambda done, total: seen.append((done, total)),
     )  # fmt: skip
-    assert seen == [(0, 25), (10, 25), (20, 25), (25, 25)]
+    assert seen == [(32, 75), (64, 75), (75, 75)]
 
 
 class Stop(Exception):
@@ -379,8 +297,12 @@ def test_resume_goes_on_where_it_stopped(linear, tmp_path, kind, monkeypatch):
     assert not out.exists()
     done: list[int] = []
     result = predict(linear[0], data, out, batch_size=2, progress=lambda rows, _: done.append(rows))
-    assert result.resumed == 96  # parts of 32 rows: the third was whole, the fourth was not
-    assert done[0] == 96
+    if kind == "csv":  # parts are stretches of text of about 32 rows
+        assert 120 <= result.resumed < 200
+        assert done[0] > result.resumed
+    else:
+        assert result.resumed == 128
+        assert done == [160, 192, 200]
     with np.load(out) as found:
         np.testing.assert_array_equal(found["row"], np.arange(200))
         np.testing.assert_allclose(found["y"], _expected(linear, x), rtol=1e-4, atol=1e-5)
@@ -403,29 +325,9 @@ def test_interrupted_run_for_something_else_is_not_mixed_in(linear, tmp_path):
         np.testing.assert_allclose(found["y"], _expected(linear, _rows(200, seed=1)), rtol=1e-4, atol=1e-5)
 
 
-def test_journal_counts_only_whole_parts(tmp_path):
-    folder = tmp_path / "j"
-    with Journal(folder, {"a": 1}) as journal:
-        for index in range(3):
-            part_path(folder, index).touch()
-            journal.record(PartReport(index, index * 10, 10, index))
-    lines = (folder / "journal.jsonl").read_bytes()
-    (folder / "journal.jsonl").write_bytes(lines[:-5])  # killed in the middle of the last line
-    part_path(folder, 0).unlink()
-    with Journal(folder, {"a": 1}) as journal:
-        assert journal.done == {1: PartReport(1, 10, 10, 1)}
-        assert journal.resumed == 10
-        with pytest.raises(UsageError, match="another process"):
-            Journal(folder, {"a": 1})
-        part_path(folder, 2).touch()
-        journal.record(PartReport(2, 20, 10, 0))
-    text = (folder / "journal.jsonl").read_text().splitlines()
-    assert [json.loads(line)["index"] for line in text] == [0, 1, 2]
-
-
 def _endless(model: str, data: str, out: str) -> None:
     run._PART_INPUT = 0  # as in the process that asks
-    predict(model, data, out, batch_size=2, progress=lambda *_: time.sleep(0.003))
+    predict(model, data, out, batch_size=2, progress=lambda *_: time.sleep(0.02))
 
 
 def test_kill_at_any_moment_loses_and_repeats_nothing(linear, tmp_path):
@@ -439,15 +341,15 @@ def test_kill_at_any_moment_loses_and_repeats_nothing(linear, tmp_path):
     for wait in (0.02, 0.2):
         process = context.Process(target=_endless, args=(str(linear[0]), str(data), str(out)))
         process.start()
-        before = len(list(partial.glob("part-*"))) if partial.exists() else 0
+        before = len(list(partial.glob("*.part"))) if partial.exists() else 0
         deadline = time.monotonic() + 60
-        while (not partial.exists() or len(list(partial.glob("part-*"))) < before + 3) and time.monotonic() < deadline:
+        while (not partial.exists() or len(list(partial.glob("*.part"))) < before + 3) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(wait)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        resumed.append(len(list(partial.glob("part-*"))))
+        resumed.append(len(list(partial.glob("*.part"))))
     assert resumed[1] > resumed[0] > 0
     result = predict(linear[0], data, out, batch_size=2)
     assert 0 < result.resumed < 1500
@@ -491,25 +393,60 @@ def test_memory_does_not_grow_with_the_data(write_model, tmp_path):
 
 
 def test_part_size_follows_the_results():
-    image, open_ended = [TensorSpec("x", "float32", ("n", 3, 224, 224))], [TensorSpec("x", "float32", ("n", "t"))]
-    assert part_rows(image, [TensorSpec("y", "float32", ("n", 10))], 64) == 64 * 16
-    assert part_rows(open_ended, [TensorSpec("y", "float32", ("n", 10))], 64) == 64 * 16
-    assert part_rows(image, [TensorSpec("y", "float32", ("n", 1000, 1000))], 64) == 64
-    assert part_rows(image, open_ended, 64) == 64 * 4
+    image, tokens, open_ended = 3 * 224 * 224 * 4, 128 * 8, [TensorSpec("x", "float32", ("n", "t"))]
+    ten = [TensorSpec("y", "float32", ("n", 10))]
+    assert part_rows(image, ten, 64) == 64  # 38 MB
+    assert part_rows(image, ten, 8) == 8 * 6
+    assert part_rows(tokens, ten, 64) == 64 * 128
+    assert part_rows(tokens, [TensorSpec("y", "float32", ("n", 1000, 1000))], 64) == 64
+    assert part_rows(tokens, open_ended, 64) == 64 * 4
     # small rows are quick: parts of a few dozen of them would spend their time on forcing files to disk
-    digits = [TensorSpec("x", "float32", ("n", 1, 8, 8))]
-    assert part_rows(digits, [TensorSpec("y", "float32", ("n", 10))], 8) == 8 * 512
-    assert part_rows(digits, [TensorSpec("y", "float32", ("n", 10))], 1000) == 1000 * 16
+    assert part_rows(12, [TensorSpec("y", "float32", ("n",))], 8) == 8 * (2**23 // 96)
 
 
 def test_truncated_data_is_an_error(linear, tmp_path):
     data = _write(tmp_path / "d.npy", _rows(50))
     data.write_bytes(data.read_bytes()[:-30])
-    with pytest.raises(InputError, match="the data ends in row 47"):
+    with pytest.raises(InputError, match="save it again"):
         predict(linear[0], data, tmp_path / "o.npy", batch_size=16)
     (tmp_path / "d.npz").write_bytes(b"PK nothing")
     with pytest.raises(InputError, match=r"not a \.npz"):
         predict(linear[0], tmp_path / "d.npz", tmp_path / "o.npy")
     np.savez(tmp_path / "e.npz", a=_rows(2), b=_rows(2))
     with pytest.raises(InputError, match="expected one named 'z'"):
-        ArraySource(tmp_path / "e.npz", [TensorSpec("z", "float32", ("n", 3))])
+        ArraySource([tmp_path / "e.npz"], [TensorSpec("z", "float32", ("n", 3))])
+
+
+@pytest.mark.parametrize("out", ["npz", "csv", "parquet"])
+def test_outputs_of_every_type_beside_bad_rows(write_model, tmp_path, out):
+    """Texts, booleans, half precision and several dimensions; a bad row in the middle shifts nothing."""
+    model = write_model("""net (float[batch, 2] x) => (bool[batch, 2] b, float16[batch, 1, 2] h, string[batch, 2] s) {
+        zero = Constant <value = float {0.0}> ()
+        b = Greater(x, zero)
+        c = Cast <to = 10> (x)
+        axis = Constant <value = int64[1] {1}> ()
+        h = Unsqueeze(c, axis)
+        s = Cast <to = 8> (b)
+    }""")
+    np.save(tmp_path / "d.npy", np.array([[1, -2], [np.nan, 0], [-3, 4]], np.float32))
+    target = tmp_path / f"o.{out}"
+    assert predict(model, tmp_path / "d.npy", target).bad == 1
+    if out == "npz":
+        with np.load(target) as found:
+            assert found["h"].dtype == np.float16
+            assert found["h"].tolist() == [[[1.0, -2.0]], [[-3.0, 4.0]]]
+            assert found["b"].tolist() == [[True, False], [False, True]]
+            assert found["s"].tolist() == [["1", "0"], ["0", "1"]]
+    elif out == "csv":
+        with target.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert [[float(row["h.0"]), float(row["h.1"]), row["s.0"], row["row"]] for row in rows] == [
+            [1.0, -2.0, "1", "0"], [-3.0, 4.0, "0", "2"]
+        ]  # fmt: skip
+    else:
+        import pyarrow.parquet as pq
+
+        assert pq.read_table(target).to_pydict() == {
+            "row": [0, 2], "b": [[True, False], [False, True]], "h": [[1.0, -2.0], [-3.0, 4.0]],
+            "s": [["1", "0"], ["0", "1"]],
+        }  # fmt: skip

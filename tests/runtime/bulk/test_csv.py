@@ -1,0 +1,227 @@
+"""CSV files as they come: stray quotes, headers, line ends, numbers that are none."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from normdeploy.errors import InputError
+from normdeploy.runtime import predict
+from normdeploy.runtime.backend import TensorSpec
+from normdeploy.runtime.bulk.csv_records import split
+from normdeploy.runtime.bulk.csv_table import CsvSource
+from normdeploy.runtime.bulk.source import IN, REASON, to_array
+
+NAMED = "net ({kind}[batch] i) => ({kind}[batch] y) {{ y = Identity(i) }}"
+
+
+def _bad(out: Path) -> dict[int, str]:
+    with out.with_name(f"{out.name}.bad.csv").open(newline="") as stream:
+        return {int(row["row"]): row["reason"] for row in csv.DictReader(stream)}
+
+
+def _source(path: Path, columns: list[str] | None = None, header: bool | None = None) -> CsvSource:
+    return CsvSource([path], [TensorSpec("x", "float32", ("n",))], columns, [], header)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.text(alphabet='ab",\n\r ', max_size=6), min_size=1, max_size=25),
+    rows=st.integers(1, 9),
+    ending=st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_parts_hold_every_record_once(tmp_path, texts, rows, ending):
+    path = tmp_path / "t.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator=ending)
+        writer.writerow(["t", "v"])
+        writer.writerows((text, position) for position, text in enumerate(texts))
+    source = _source(path, ["v"])
+    tables = [table for part in source.parts(rows) for table in source.read([part])]
+    assert np.concatenate([to_array(table.column(IN + "x")) for table in tables]).tolist() == list(range(len(texts)))
+    assert not any(table.column(REASON).null_count < table.num_rows for table in tables)
+
+
+@pytest.mark.parametrize("stray", ['1,"2,3', '"1,2,3', '1,2,"3', '1,2,3"x"', '"1",2,"3', '1,"2""",3"', '"""1,2,3'])
+@pytest.mark.parametrize("batch", [1, 1000])
+def test_a_stray_quote_costs_its_line_alone(linear, tmp_path, stray, batch):
+    x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    lines = ["a,b,c", *(",".join(map(str, row)) for row in x)]
+    where = [7, 8, 150, 299]
+    for at in where:
+        lines[1 + at] = stray
+    lines[1 + 200] = '"' + '","'.join(map(str, x[200])) + '"'  # quotes as they should be
+    (tmp_path / "d.csv").write_text("\n".join(lines))
+    result = predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npz", batch_size=batch)
+    assert (result.rows, result.bad) == (300, 4)
+    assert list(_bad(tmp_path / "o.npz")) == where
+    keep = np.setdiff1d(np.arange(300), where)
+    with np.load(tmp_path / "o.npz") as out:
+        assert out["row"].tolist() == keep.tolist()
+        np.testing.assert_allclose(out["y"], x[keep].astype(np.float64) @ linear[1] + linear[2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "pair", [('1,"2,3', '4,"5,6'), ('1,"2,3', '4,5,6"'), ('1,"2,3', '4,5",6'), ('"1,2,3', '4",5,6')]
+)
+def test_two_stray_quotes_do_not_pair_up_over_lines(linear, tmp_path, pair):
+    lines = ["a,b,c", "1,2,3", pair[0], *["1,2,3"] * 50, pair[1], "1,2,3"]
+    (tmp_path / "d.csv").write_text("\n".join(lines) + "\n")
+    result = predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npz")
+    assert (result.rows, result.bad, sorted(_bad(tmp_path / "o.npz"))) == (54, 2, [1, 52])
+
+
+def test_splitting_takes_steps_in_proportion_to_the_text(monkeypatch):
+    """Counted in bytes looked at by the patterns, not in time: each record looks at its own, and at one more quote."""
+    import normdeploy.runtime.bulk.csv_records as module
+
+    looked = 0
+
+    class Counting:
+        def __init__(self, pattern):
+            self._pattern = pattern
+
+        def match(self, text, *span):
+            nonlocal looked
+            found = self._pattern.match(text, *span)
+            looked += (found.end() if found else text.find(b'"', text.find(b'"', span[0]) + 1)) - span[0]
+            return found
+
+    monkeypatch.setattr(module, "_RECORD", Counting(module._RECORD))
+    for count in (1000, 4000):
+        looked, text = 0, b'1,"2,3\n4,5,6\n' * count
+        assert sum(1 for _ in split(text, 3, {0, 1, 2})) == 2 * count
+        assert looked < 3 * len(text)
+
+
+def test_text_over_lines_in_columns_that_are_not_read_is_one_record(linear, tmp_path):
+    long = "word\n" * 2000
+    rows = [["note", "a", "b", "c"], ["x\ny", 1, 2, 3], [long, 4, 5, 6], ['say "hi"\r\n', 7, 8, 9]]
+    with (tmp_path / "d.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    result = predict(
+        linear[0], tmp_path / "d.csv", tmp_path / "o.parquet", columns=["a", "b", "c"], keep=["note"], batch_size=1
+    )
+    import pyarrow.parquet as pq
+
+    assert (result.rows, result.bad) == (3, 0)
+    assert pq.read_table(tmp_path / "o.parquet")["note"].to_pylist() == [row[0] for row in rows[1:]]
+
+
+@pytest.mark.parametrize("first", ["1,oops,3", "1,,3", "1,2", "oops,2,3", '1,"2,3'])
+def test_a_bad_first_row_of_a_headless_file_is_no_header(linear, tmp_path, first):
+    (tmp_path / "d.csv").write_text(f"{first}\n4,5,6\n7,8,9\n")
+    if first in ("1,2", '1,"2,3'):  # it says how wide the table is, or nothing can be said
+        with pytest.raises(InputError, match=r"expected"):
+            predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npz")
+        return
+    result = predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npz")
+    assert (result.rows, list(_bad(tmp_path / "o.npz"))) == (3, [0])
+    with np.load(tmp_path / "o.npz") as out:
+        assert out["row"].tolist() == [1, 2]
+
+
+def test_the_header_can_be_told(linear, tmp_path):
+    (tmp_path / "d.csv").write_text("2019,2020,2021\n4,5,6\n")
+    for header, rows in ((None, 2), (False, 2), (True, 1)):
+        out = tmp_path / f"{header}.npz"
+        assert predict(linear[0], tmp_path / "d.csv", out, header=header).rows == rows
+    (tmp_path / "e.csv").write_text("a,b,c\n4,5,6\n")
+    assert predict(linear[0], tmp_path / "e.csv", tmp_path / "o.npz", header=False).bad == 1
+    (tmp_path / "f.csv").write_text("id,2019,2020,2021\nq,4,5,6\n")
+    named = predict(linear[0], tmp_path / "f.csv", tmp_path / "p.npz", columns=["2019", "2020", "2021"])
+    assert (named.rows, named.bad) == (1, 0)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", [True, False])
+def test_line_ends_of_all_systems(linear, tmp_path, ending, last):
+    x = np.arange(60.0).reshape(20, 3)
+    text = ending.join(["a,b,c", *(",".join(map(str, row)) for row in x)]) + ending * last
+    (tmp_path / "d.csv").write_bytes(text.encode())
+    result = predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npy", batch_size=3)
+    assert (result.rows, result.bad) == (20, 0)
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), x @ linear[1] + linear[2], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("uint8", [0, 255], ["300", "-1", "1.5", "1e2", "x", "", "9" * 50, "0x10", "nan", "99999999999999999999"]),
+        ("int8", [-128, 127], ["128", "-129", "9223372036854775808"]),
+        ("int32", [-(2**31), 2**31 - 1], [str(2**31), str(2**32 + 7), str(-(2**31) - 1), "1e20"]),
+        ("int64", [-(2**63), 2**63 - 1, 2**53 + 1], [str(2**63), str(-(2**63) - 1), "1e3"]),
+        ("uint64", [0, 2**64 - 1, 2**53 + 1], [str(2**64), "-1"]),
+        ("bool", [0, 1], ["2", "-1", "true"]),
+        ("float16", [0.5, 65504.0], ["70000", "1e400", "nan", "1_0", "0x10"]),
+        ("float", [0.1, -1e38], ["1e39", "-1e400", "NA", "null", " "]),
+        ("double", [0.1, 1.7e308], ["1e309", "na"]),
+    ],
+)
+def test_a_number_the_input_cannot_hold_is_a_bad_row_and_changes_no_other(write_model, tmp_path, kind, good, bad):
+    model = write_model(NAMED.format(kind=kind))
+    cells = [str(value) for value in good] + bad + [str(value) for value in good]
+    (tmp_path / "d.csv").write_text("\n".join(["i,other", *(f"{cell},q" for cell in cells)]))
+    result = predict(model, tmp_path / "d.csv", tmp_path / "o.npz", columns=["i"])
+    reasons = _bad(tmp_path / "o.npz")
+    assert list(reasons) == list(range(len(good), len(good) + len(bad)))
+    for reason in reasons.values():
+        assert "expected" in reason
+        assert "correct" in reason or "fill or remove" in reason
+    with np.load(tmp_path / "o.npz") as out:
+        np.testing.assert_array_equal(out["y"], np.array(good + good, out["y"].dtype))
+    assert result.rows == len(cells)
+
+
+def test_infinity_that_is_meant_is_a_number(write_model, tmp_path):
+    (tmp_path / "d.csv").write_text("i\ninf\n-Infinity\n1\n")
+    predict(write_model(NAMED.format(kind="float")), tmp_path / "d.csv", tmp_path / "o.npz")
+    with np.load(tmp_path / "o.npz") as out:
+        assert out["y"].tolist() == [np.inf, -np.inf, 1.0]
+
+
+def test_columns_of_one_name_are_refused(linear, write_model, tmp_path):
+    (tmp_path / "d.csv").write_text("a,a,c\n1,2,3\n")
+    with pytest.raises(InputError, match=r"several columns of one name \(a\).*rename"):
+        predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npz")
+    pair = write_model(NAMED.format(kind="float").replace("[batch] i)", "[batch] i, float[batch] j)"), name="p.onnx")
+    (tmp_path / "e.csv").write_text("i,i.0,j\n1,2,3\n")
+    with pytest.raises(InputError, match=r"both column 'i' and 'i\.0'"):
+        predict(pair, tmp_path / "e.csv", tmp_path / "o.npz")
+
+
+def test_rows_of_other_widths_and_other_encodings(linear, tmp_path):
+    (tmp_path / "d.csv").write_bytes(b"n,a,b,c\nx,1,2,3\nx,1,2\n\xff,1,2,3\nx,1,\xfe,3\nx,1,2,3,4\n\ny,4,5,6")
+    predict(linear[0], tmp_path / "d.csv", tmp_path / "o.csv", columns=["a", "b", "c"], keep=["n"])
+    reasons = _bad(tmp_path / "o.csv")
+    assert list(reasons) == [1, 2, 3, 4]
+    assert "has 3 cells; expected 4" in reasons[1]
+    assert "expected UTF-8 text" in reasons[2]
+    with (tmp_path / "o.csv").open(newline="") as stream:
+        assert [(row["row"], row["n"]) for row in csv.DictReader(stream)] == [("0", "x"), ("5", "y")]
+    (tmp_path / "e.csv").write_bytes("a,b,c\n1,2,3".encode("utf-16"))
+    with pytest.raises(InputError, match="not UTF-8"):
+        predict(linear[0], tmp_path / "e.csv", tmp_path / "p.csv")
+    (tmp_path / "f.csv").write_bytes(b"\n\n")
+    with pytest.raises(InputError, match="is empty"):
+        predict(linear[0], tmp_path / "f.csv", tmp_path / "p.csv")
+
+
+def test_noise_never_ends_in_a_foreign_error(linear, tmp_path):
+    draw = random.Random(0)
+    for _ in range(60):
+        text = "".join(
+            draw.choice(["1", "2.5", ",", ",", '"', "\n", "\r", "x", "\0", "é", "-", "e"]) for _ in range(80)
+        )
+        (tmp_path / "d.csv").write_text("a,b,c\n" + text, newline="")
+        try:
+            result = predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npz", overwrite=True)
+            assert 0 < result.rows <= 81
+        except InputError:
+            pass
