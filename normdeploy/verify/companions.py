@@ -15,6 +15,9 @@ from normdeploy.verify.sides import Refused
 from normdeploy.verify.structure import is_float, shortened
 from normdeploy.verify.values import Array
 
+_SIZES = 0.6
+"""Share of a level's work after which no further size of a dimension is tried."""
+
 
 def _family(context: Context, sizes: dict[str, int], name: str, *, seed: int = 0) -> Family:
     family = next(make_families(resized(context.specs, sizes), seed=context.seed + seed))
@@ -57,9 +60,10 @@ def check_sizes(context: Context) -> None:
     for name in names:
         example = _example_size(context, name)
         sizes = context.level.sizes if name == batch else tuple({max(2, example // 2), example + 1, 2 * example})
+        left: list[int] = []
         for size in sizes:
-            if not context.in_time(0.6):
-                context.not_checked.append(f"dynamic dimension {name!r} at size {size} (time)")
+            if tried[name] and not context.budget.affords(_SIZES):
+                left.append(size)
                 continue
             family = _family(context, {name: size}, f"{name}={size}", seed=size)
             try:
@@ -69,6 +73,8 @@ def check_sizes(context: Context) -> None:
                 continue
             tried[name].append(size)
             problems += _judged(context, case)
+        if left:
+            context.leave_out(f"dynamic dimension {name!r} at {', '.join(map(str, left))}")
     text = ", ".join(f"{name} at {sizes}" for name, sizes in tried.items() if sizes)
     if problems:
         context.answer("dynamic", "fail", shortened(problems), sizes=tried)

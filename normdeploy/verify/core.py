@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verify.certificate import content_digests
 from normdeploy.verify.companions import check_companions, check_sizes
 from normdeploy.verify.context import Context, Progress
-from normdeploy.verify.criteria import SMALLEST_NORMAL, UNIT_ROUNDOFF
+from normdeploy.verify.cost import Budget, elements, work_of
+from normdeploy.verify.criteria import UNIT_ROUNDOFF
 from normdeploy.verify.depth import error_by_depth
 from normdeploy.verify.ensemble import RUNS, EnsembleReference
 from normdeploy.verify.environment import environment, file_digests, module_digest
@@ -45,11 +45,11 @@ from normdeploy.verify.structure import plural, signature_problems
 from normdeploy.verify.values import Arrays, Signature
 from normdeploy.verify.verdict import Status, Verdict
 
-_NOISE_FACTOR = 2.0
-"""How much longer than the limit of one float64 run a run with noise may take: it does, on most processors."""
+_ALWAYS = 1
+"""How many generated families are judged whatever they cost."""
 
-_WORTH_A_LOOK = 0.1
-"""Below this part of the limit a run with noise is not tried: it takes no thirty times a run without."""
+_FAMILIES, _DEPTH = 0.4, 0.7
+"""Shares of a level's work after which no further family is judged, and errors are not followed along the graph."""
 
 
 def verify(
@@ -257,7 +257,7 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
     check_decided(context)
     context.subject.release()
     with context.stage("depth"):
-        if context.level.name != "quick" and context.in_time(0.7):
+        if context.level.name != "quick" and context.budget.affords(_DEPTH):
             context.facts["depth"] = error_by_depth(context.subject.model, context.cases[0], Setting(level="disabled"))
     if context.failed and context.level.localize:
         with context.stage("localization"):
@@ -269,29 +269,20 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
             check_sensitivity(context)
 
 
-def _slow(context: Context, example: Arrays) -> bool:
-    """Tell whether the network counts as slow: by one float64 run, or by one with noise, of which there will be many.
-
-    Noise is passes over results, products are arithmetic: on a processor with fast products and slow memory a run with
-    noise takes many times one without.
-    """
-    limit = context.level.slow
-    if context.run_seconds > limit or context.noisy is None or context.run_seconds < _WORTH_A_LOOK * limit:
-        return context.run_seconds > limit
-    u, floor = UNIT_ROUNDOFF[context.precision], SMALLEST_NORMAL[context.precision]
-    start = time.process_time()
-    context.noisy.run(example, roundoff=u, floor=floor, seed=context.seed)
-    return time.process_time() - start > _NOISE_FACTOR * limit
+def _measure_work(context: Context, example: Arrays) -> None:
+    """Set what one evaluation of the network costs, and whether that is much; from sizes alone."""
+    graphs = [model for model in (context.reference.graph, context.subject.model) if model is not None]
+    work = work_of(graphs, example)
+    context.budget = Budget(context.level.work, once=work, size=elements(example))
+    context.heavy = work > context.level.heavy
 
 
 def _structure(context: Context, example: Arrays) -> bool:
     """Compare one run on the example; False where nothing further can be compared."""
     try:
         expected = context.reference.native(example)
-        start = time.process_time()
         truth = _truth(context, example)
-        context.run_seconds = time.process_time() - start
-        context.heavy = _slow(context, example)
+        _measure_work(context, example)
     except Refused as error:
         context.answer("structure", "error", f"the reference does not run on the example: {error}")
         return False
@@ -357,23 +348,22 @@ def _make_cases(context: Context, example: Arrays, data: Any) -> None:
     """Evaluate the reference on the example, the user's data and the generated families, most telling first."""
     name = batch_name(context.specs)
     specs = resized(context.specs, {name: 1 if context.heavy else context.level.batch}) if name else context.specs
-    if context.heavy:
-        context.not_checked.append("mutants one by one, many rows per input family (slow network: use level thorough)")
     families = [Family("example", example, user=True)]
     if data is not None:
         families += user_families(data, context.specs, rows=context.level.user_rows)
     else:
         context.not_checked.append("your own data (none was given)")
     generated = list(make_families(specs, seed=context.seed, epsilons=epsilons(context.canonical)))
-    if context.level.families is not None:
-        context.not_checked += [f"input family {f.name!r} (level quick)" for f in generated[context.level.families :]]
-        generated = generated[: context.level.families]
-    for number, family in enumerate([*families, *generated]):
-        context.tell("reference", number / (len(families) + len(generated)))
-        if number >= len(families) + (1 if context.heavy else 3) and not context.in_time(0.35):
-            context.not_checked.append(f"input family {family.name!r} (time)")
+    kept = generated if context.level.families is None else generated[: context.level.families]
+    left = [family.name for family in generated[len(kept) :]]
+    for number, family in enumerate([*families, *kept]):
+        context.tell("reference", number / (len(families) + len(kept)))
+        if number >= len(families) + _ALWAYS and not context.budget.affords(_FAMILIES):
+            left.append(family.name)
             continue
         _add_case(context, family)
+    if left:
+        context.leave_out(f"{len(left)} input families: {', '.join(left)}" if len(left) > 1 else f"family {left[0]!r}")
 
 
 def _add_case(context: Context, family: Family) -> None:

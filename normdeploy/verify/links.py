@@ -60,6 +60,7 @@ def check_links(context: Context) -> None:
         context.tell("links", number / len(context.cases))
         traced = case.traced
         case.chain = _constants_spread(moved, case)
+        context.budget.spend(len(moved) + 1, case.family.feeds)
         for i, y in enumerate(traced):
             if is_float(y) and y.shape == case.truth[i].shape:
                 traced_worst = max(traced_worst, _ratio(case, i, y))

@@ -133,9 +133,10 @@ class Cut:
             self.noisy,
             family,
             self.base.names,
-            runs=runs or context.level.noise_runs,
+            runs=runs or context.noise_runs,
             seed=context.seed,
             precision=context.precision,
+            fast=context.heavy,
         )
 
 
@@ -155,9 +156,6 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> None:
             continue
         why = "it stands in the body of a control flow operator"
         for entry in [] if site.inner else _entries(site, evaluator):
-            if not context.may_decide():
-                why = "no time was left" + ("" if context.level.name == "thorough" else " (a higher level has more)")
-                break
             found = _cut_at(context, site, evaluator, entry, made)
             if isinstance(found, str):
                 why = found
@@ -289,9 +287,9 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequen
     """
     spec = InputSpec(made.names[0], np.dtype(np.float32), made.value.shape, {})
     worst = 0.0
-    for number, family in enumerate(_rows(spec, context.seed + 57, targets)):
+    for family in _rows(spec, context.seed + 57, targets):
         alive = [t for t in targets if t.report is None]
-        if not alive or (number and not context.may_decide()):
+        if not alive:
             break
         alive += [t for t in behind if t.report is None and t not in alive]
         case = made.case(context, family.name, family.feeds[spec.name])
@@ -301,9 +299,7 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequen
             _failed(context, made, case, problems, targets)
             return worst
         tape = Tape(made.mutated, case, [t.site for t in alive])
-        for place, target in enumerate(alive):
-            if place >= len(targets) and not context.may_decide():
-                break
+        for target in alive:
             moved = difference_ratio(case, tape.outputs, tape.mutated(target.site, target.mutant))
             if moved >= case.constants.kill:
                 name = case.family.name
