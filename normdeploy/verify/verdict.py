@@ -184,7 +184,7 @@ class Verdict:
         return render(self)
 
     def summary(self) -> str:
-        """Return a few lines for a console: the status, the reasons, a line per check, and one for what was left out."""
+        """Return a few lines for a console: the status, the reasons, a line per check, one for what is left out."""
         lines = [f"verdict: {self.status.upper()}"]
         lines += [f"  - {reason}" for reason in self.reasons]
         lines += [f"  {check.name:<14} {check.status:<14} {check.detail}" for check in self.checks]
