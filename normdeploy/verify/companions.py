@@ -8,10 +8,11 @@ from normdeploy.errors import GraphError
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
 from normdeploy.verify.criteria import rms
-from normdeploy.verify.families import Family, batch_name, dynamic_names, make_families, resized
+from normdeploy.verify.families import Family, make_families
 from normdeploy.verify.logic import logic_problems
 from normdeploy.verify.rounding import judge_outputs
 from normdeploy.verify.sides import Refused
+from normdeploy.verify.specs import batch_name, dynamic_names, resized
 from normdeploy.verify.structure import is_float, shortened
 from normdeploy.verify.values import Array
 

@@ -16,11 +16,12 @@ import onnx_ir as ir
 from normdeploy.graph import Evaluator
 from normdeploy.verify.cases import Case, make_case
 from normdeploy.verify.cost import Budget
-from normdeploy.verify.families import Family, InputSpec
+from normdeploy.verify.families import Family
 from normdeploy.verify.levels import Level
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.sessions import Setting
 from normdeploy.verify.sides import Reference, Subject
+from normdeploy.verify.specs import InputSpec
 from normdeploy.verify.verdict import Check, CheckStatus, Measurement, SiteReport
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from normdeploy.verify.criteria import UNIT_ROUNDOFF
 from normdeploy.verify.depth import error_by_depth
 from normdeploy.verify.ensemble import RUNS, EnsembleReference
 from normdeploy.verify.environment import environment, file_digests, module_digest
-from normdeploy.verify.families import Family, batch_name, input_specs, make_families, resized, user_families
+from normdeploy.verify.families import Family, make_families, user_families
 from normdeploy.verify.levels import level_named
 from normdeploy.verify.localize import localize
 from normdeploy.verify.logic import check_logic
@@ -41,6 +41,7 @@ from normdeploy.verify.sides import (
     TracedReference,
     example_from_file,
 )
+from normdeploy.verify.specs import batch_name, input_specs, resized
 from normdeploy.verify.structure import plural, signature_problems
 from normdeploy.verify.values import Arrays, Signature
 from normdeploy.verify.verdict import Status, Verdict
@@ -119,7 +120,7 @@ def verify(
         opset = subject.model.opset_imports.get("")  # what the file was limited to, if it was
         derived = _rewritten(side, opset, approximate, rewritten, notes) if allowed is None else None
         noisy = None if side.graph is None else NoisyGraph(side.graph)
-        specs = input_specs(side.graph if side.graph is not None else subject.model, example)
+        specs = input_specs(side.graph if side.graph is not None else subject.model, example, file=subject.model)
         context = Context(
             reference=side,
             subject=subject,

@@ -122,11 +122,9 @@ def judge_error(error: Floats, bounds: Bounds) -> Judgement:
         max_bound = constants.peak * np.maximum.reduce([ee.peak, constants.spread * s_rms, s.peak])
         max_bound += 2 * bounds.roundoff * y.peak + 2 * bounds.floor
         # Few elements average nothing: an RMS of theirs is a maximum held against the narrower bound
-        measured = np.where(part.sizes >= constants.minimum, e.norm / np.sqrt(size), 0.0) if part.axis is not None else None
-        for kind, found, bound in (
-            ("rms", e.norm / np.sqrt(size) if measured is None else measured, rms_bound),
-            ("max", e.peak, max_bound),
-        ):
+        enough = np.logical_or(part.sizes >= constants.minimum, part.axis is None)
+        by_rms = np.where(enough, e.norm / np.sqrt(size), 0.0)
+        for kind, found, bound in (("rms", by_rms, rms_bound), ("max", e.peak, max_bound)):
             ratios = found / bound
             at = int(np.argmax(ratios))
             if ratios[at] > worst.ratio:
@@ -216,7 +214,8 @@ def _partition(truth: Floats, axis: int, label: str, *, group: int) -> Partition
     size = np.where(top > 0, size, _LEAST)
     order = np.argsort(size, kind="stable")
     first = np.searchsorted(size[order], size[order])  # where each one's class begins
-    place, members = np.arange(count) - first, np.bincount(size.astype(np.intp), minlength=1)[size[order].astype(np.intp)]
+    place = np.arange(count) - first
+    members = np.searchsorted(size[order], size[order], side="right") - first
     # What is left of a class after full groups joins the last full one
     begins = (place % group == 0) & ((place == 0) | (members - place >= group))
     starts = np.flatnonzero(begins)

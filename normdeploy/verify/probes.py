@@ -26,7 +26,7 @@ from normdeploy.graph import Evaluator, bare_proto, weight_bytes
 from normdeploy.verify.cases import Case, make_case
 from normdeploy.verify.context import Context
 from normdeploy.verify.cut import cut, entries_of, first_equal, joined
-from normdeploy.verify.families import Family, InputSpec, make_families, small_spread_first
+from normdeploy.verify.families import Family, make_families, small_spread_first
 from normdeploy.verify.likely import closest_mutant
 from normdeploy.verify.logic import logic_problems
 from normdeploy.verify.mutants import Site
@@ -34,6 +34,7 @@ from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.rounding import judge_outputs
 from normdeploy.verify.sessions import Setting, open_session, run_session
 from normdeploy.verify.sides import run_evaluator
+from normdeploy.verify.specs import InputSpec
 from normdeploy.verify.structure import plural, shortened
 from normdeploy.verify.tape import Tape, Target, difference_ratio, site_groups
 from normdeploy.verify.values import Array, Arrays, Feeds
