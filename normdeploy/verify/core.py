@@ -16,7 +16,7 @@ from normdeploy.errors import GraphError, NormdeployError, TraceError, UsageErro
 from normdeploy.export.trace import Traced, trace
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verify.certificate import content_digests
-from normdeploy.verify.companions import check_companions, check_sizes
+from normdeploy.verify.companions import check_companions
 from normdeploy.verify.context import Context, Progress
 from normdeploy.verify.cost import Budget, elements, work_of
 from normdeploy.verify.criteria import UNIT_ROUNDOFF
@@ -27,6 +27,7 @@ from normdeploy.verify.families import Family, make_families, user_families
 from normdeploy.verify.levels import level_named
 from normdeploy.verify.localize import localize
 from normdeploy.verify.logic import check_logic
+from normdeploy.verify.naming import match_outputs
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.reduced import check_conversion, lowest_precision, parse_budget
 from normdeploy.verify.rounding import check_decided, check_rounding
@@ -41,6 +42,7 @@ from normdeploy.verify.sides import (
     TracedReference,
     example_from_file,
 )
+from normdeploy.verify.sizes import check_sizes
 from normdeploy.verify.specs import batch_name, input_specs, resized
 from normdeploy.verify.structure import plural, signature_problems
 from normdeploy.verify.values import Arrays, Signature
@@ -161,11 +163,8 @@ def _sides(
         graph = GraphReference(reference, workspace)
         assert graph.graph is not None
         wanted, have = graph.input_names, list(subject.input_names)
-        if wanted != have or graph.output_names != subject.output_names:
-            return _structural_failure(
-                f"the file takes {have} and returns {subject.output_names}; the reference takes {wanted} and returns "
-                f"{graph.output_names}"
-            )
+        if sorted(wanted) != sorted(have):
+            return _structural_failure(f"the file takes {have}; the reference takes {wanted}")
         example = {k: np.asarray(v) for k, v in args.items()} if isinstance(args, Mapping) else None
         return graph, example if example is not None else example_from_file(graph.graph), notes
     if args is None:
@@ -299,6 +298,13 @@ def _structure(context: Context, example: Arrays) -> bool:
     floats = [a.dtype.name for a in expected if a.dtype.name in UNIT_ROUNDOFF]
     if floats:
         context.precision = max([*floats, context.weights_precision], key=lambda name: UNIT_ROUNDOFF[name])
+    matching = match_outputs(context.reference.output_names, context.subject.output_names)
+    if matching.problem:
+        context.answer("structure", "fail", matching.problem)
+        return False
+    context.subject.arrange(matching.names)
+    if matching.note:
+        context.answer("names", "note", matching.note)
     try:
         outputs = context.subject.run(example, context.settings[0])
     except GraphError as error:
@@ -339,7 +345,9 @@ def _truth(context: Context, example: Arrays) -> list[Any]:
 def _declared_problems(context: Context, outputs: Sequence[Any]) -> list[str]:
     """Compare what the file declares of its outputs with what it returns."""
     problems = []
-    for value, array in zip(context.subject.model.graph.outputs, outputs, strict=True):
+    declared = {str(value.name): value for value in context.subject.model.graph.outputs}
+    for name, array in zip(context.subject.output_names, outputs, strict=True):
+        value = declared[name]
         if value.dtype is not None and value.dtype.numpy() != array.dtype:
             problems.append(f"output {value.name!r} is declared {value.dtype.numpy()} and returns {array.dtype}")
     return problems

@@ -44,8 +44,9 @@ _LARGEST = 1 << 30
 """Bytes of weights above which a file is not cut: each cut holds them once more in a session."""
 
 _SAME_GRAPH = 1e-12
-_SAME_FILE = 1e-4
-"""Relative RMS difference up to which two values are taken for the same before the cut is tried."""
+_SAME_FILE = 1e-6
+"""Relative RMS difference up to which two values are taken for the same before the cut is tried: what rounding stored
+weights does. A fresh BatchNorm's scale, 1 - 5e-6, which a fold moved elsewhere, is another value."""
 
 _ENTRIES = 3
 """How many entries of a site are tried: a file that fuses its norm holds the outermost only."""
@@ -65,6 +66,7 @@ class CutReference:
 
     def __init__(self, model: ir.Model, dtypes: Sequence[np.dtype[Any]]) -> None:
         self.name = "the reference behind the cut"
+        self.output_names: Sequence[str] = [str(value.name) for value in model.graph.outputs]
         self.graph: ir.Model | None = model
         self.evaluator = Evaluator(model)
         self._single = Evaluator(model, dtype=torch.float32)
@@ -86,9 +88,10 @@ class CutReference:
 
 @dataclass
 class CutFile:
-    """The file behind a cut, with its sessions."""
+    """The file behind a cut, its sessions, and the names of its outputs in the reference's order."""
 
     model: ir.Model
+    names: Sequence[str]
 
     def __post_init__(self) -> None:
         self.evaluator = Evaluator(self.model)
@@ -99,11 +102,12 @@ class CutFile:
         """Return the outputs under one runtime setting."""
         if setting not in self._sessions:
             self._sessions[setting] = open_session(self._bytes, setting)
-        return run_session(self._sessions[setting], feeds, self.evaluator.output_names)
+        return run_session(self._sessions[setting], feeds, self.names)
 
     def logic(self, feeds: Feeds) -> list[Array]:
         """Return the outputs in float64."""
-        return list(run_evaluator(self.evaluator, feeds).values())
+        found = run_evaluator(self.evaluator, feeds)
+        return [found[name] for name in self.names]
 
 
 @dataclass
@@ -261,7 +265,7 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
         names.append(name)
         models.append(model_cut)
     before = CutReference(models[0], [np.asarray(a).dtype for a in base.eager])
-    file, noisy = CutFile(models[2]), NoisyGraph(models[0])
+    file, noisy = CutFile(models[2], context.subject.output_names), NoisyGraph(models[0])
     made = Cut(site.where, tuple(names), value, before, Evaluator(models[1]), file, noisy, base)
     return _doubt(context, made) or made
 
