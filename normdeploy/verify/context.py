@@ -49,6 +49,7 @@ class Context:
             (``reduced``).
         heavy: one run is much work (:mod:`normdeploy.verify.cost`): single rows, noise in float32, mutants by
             derivative.
+        own: the file was written from the very graph that its numbers are held against: each is its one rounding.
         budget: work that may be spent on what can also be left out.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
     """
@@ -68,6 +69,7 @@ class Context:
     budget: Budget = field(default_factory=lambda: Budget(math.inf))
     weights_precision: str = "float32"
     reduced: bool = False
+    own: bool = False
     progress: Progress | None = None
     cases: list[Case] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)

@@ -135,6 +135,7 @@ def verify(
             precision="float32",
             seed=seed,
             folder=None if bundle is None else Path(bundle),
+            own=rewritten is not None,
             progress=progress,
         )
         context.not_checked += notes
