@@ -30,7 +30,7 @@ from normdeploy.verify.logic import check_logic
 from normdeploy.verify.naming import match_outputs
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.reduced import check_conversion, lowest_precision, parse_budget
-from normdeploy.verify.rounding import check_decided, check_rounding
+from normdeploy.verify.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verify.sensitivity import check_sensitivity, epsilons
 from normdeploy.verify.sessions import Setting
 from normdeploy.verify.sides import (
@@ -256,6 +256,7 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
         check_companions(context)
         check_sizes(context)
     check_decided(context)
+    check_finite(context)
     context.subject.release()
     with context.stage("depth"):
         if context.level.name != "quick" and context.budget.affords(_DEPTH):
