@@ -43,8 +43,8 @@ from normdeploy.verify.verdict import MutantReport
 _LARGEST = 1 << 30
 """Bytes of weights above which a file is not cut: each cut holds them once more in a session."""
 
-_SAME_GRAPH = 1e-12
-_SAME_FILE = 1e-6
+SAME_GRAPH = 1e-12
+SAME_FILE = 1e-6
 """Relative RMS difference up to which two values are taken for the same before the cut is tried: what rounding stored
 weights does. A fresh BatchNorm's scale, 1 - 5e-6, which a fold moved elsewhere, is another value."""
 
@@ -251,9 +251,9 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
     if value.dtype != np.float64 or value.ndim < 2 or not np.isfinite(value).all():
         return "its input is no float tensor"
     sides = (
-        (context.noisy.evaluator, reference, _SAME_GRAPH),
-        (evaluator, mutated, _SAME_GRAPH),
-        (context.subject.evaluator, context.subject.model, _SAME_FILE),
+        (context.noisy.evaluator, reference, SAME_GRAPH),
+        (evaluator, mutated, SAME_GRAPH),
+        (context.subject.evaluator, context.subject.model, SAME_FILE),
     )
     names, models = [], []
     for own, model, tolerance in sides:
@@ -298,7 +298,7 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequen
             break
         alive += [t for t in behind if t.report is None and t not in alive]
         case = made.case(context, family.name, family.feeds[spec.name])
-        problems, ratio = _judged(context, made, case)
+        problems, ratio = judged_cut(context, made, case)
         worst = max(worst, ratio)
         if problems:
             _failed(context, made, case, problems, targets)
@@ -321,7 +321,7 @@ def _rows(spec: InputSpec, seed: int, targets: Sequence[Target]) -> list[Family]
     return small_spread_first(spec, seed, max(target.site.epsilon for target in targets) or 1e-5)
 
 
-def _judged(context: Context, made: Cut, case: Case) -> tuple[list[str], float]:
+def judged_cut(context: Context, made: Cut, case: Case) -> tuple[list[str], float]:
     """Hold the cut file against a case, in float64 and under the deployed settings at every optimization level."""
     problems, worst = logic_problems(case, made.file.logic(case.family.feeds))
     if problems:

@@ -16,6 +16,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
 from normdeploy.verify.cost import elements
+from normdeploy.verify.decisive import probe_decisions
 from normdeploy.verify.derivative import MARGIN, Sensitivities
 from normdeploy.verify.harmless import harmless
 from normdeploy.verify.invariant import cancels
@@ -76,6 +77,7 @@ def check_sensitivity(context: Context) -> None:
         _prove_cancelling(context, target)
     for target in _unproven(targets):
         _second_chance(context, target)
+    probe_decisions(context, _alive(targets))
     probe_sites(context, _alive(targets))
     for target in _unproven(targets):
         if target.unsearched:

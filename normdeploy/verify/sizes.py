@@ -125,7 +125,7 @@ def _judged(context: Context, case: Case, *, logic: bool = True) -> list[str]:
             problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
     except GraphError as error:
         # the evaluator refuses what the runtime may accept; the runtime has the last word below
-        problems = [f"{case.family.name}: the file cannot be evaluated in float64: {error}"]
+        context.not_checked.append(f"{case.family.name} in float64: the file cannot be evaluated on it ({error})")
     for setting in context.settings:
         try:
             outputs = context.subject.run(case.family.feeds, setting)
