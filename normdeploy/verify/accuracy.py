@@ -73,6 +73,9 @@ FUNCTIONS: dict[str, tuple[float, float]] = {
     "Sigmoid": (3.0, 1.0),
     "Tanh": (4.0, 0.0),
     "Gelu": (2.0, 4.0),
+    "BiasGelu": (2.0, 4.0),
+    "FastGelu": (4.0, 4.0),
+    "QuickGelu": (4.0, 1.0),
     "Elu": (1.0, 1.0),
     "Selu": (2.0, 1.0),
     "Celu": (1.0, 1.0),
@@ -129,9 +132,9 @@ def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape 
         length = math.prod(second[1:])
     elif kind == "ConvTranspose" and second:
         length = second[0] * math.prod(second[2:])
-    elif kind in ("MatMul", "Gemm", "FusedMatMul") and first:
-        flipped: int = node.attributes.get_int("transA", 0) if kind == "Gemm" else 0
-        length = first[0] if flipped else first[-1]
+    elif kind in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") and first:
+        flipped: int = node.attributes.get_int("transA", 0) if kind != "MatMul" else 0
+        length = first[-2] if flipped and len(first) > 1 else first[-1]
     elif kind in _POOLS:
         length = math.prod(node.attributes.get_ints("kernel_shape", (1,)))
     elif kind in ("Softmax", "LogSoftmax") and first:

@@ -111,7 +111,7 @@ def _effective(node: ir.Node, name: str) -> ir.Attr | None:
     declared = schema.attributes.get(name)
     if declared is None or not declared.default_value.name:
         return None
-    return ir.from_proto(declared.default_value)
+    return ir.serde.deserialize_attribute(declared.default_value)
 
 
 def _as_if_absent(name: str, attribute: ir.Attr | None, other: ir.Node) -> bool:
