@@ -23,7 +23,7 @@ def mixed(spec: InputSpec, rng: np.random.Generator) -> Array:
 
 def _left(rng: np.random.Generator, rows: int, length: int) -> Array:
     padding = rng.integers(1, max(length, 2), (rows, 1))
-    return np.arange(length) >= padding
+    return np.asarray(np.arange(length) >= padding)
 
 
 def _right(rng: np.random.Generator, rows: int, length: int) -> Array:
@@ -31,7 +31,7 @@ def _right(rng: np.random.Generator, rows: int, length: int) -> Array:
 
 
 def _single(rng: np.random.Generator, rows: int, length: int) -> Array:
-    return np.arange(length) == rng.integers(0, max(length, 1), (rows, 1))
+    return np.asarray(np.arange(length) == rng.integers(0, max(length, 1), (rows, 1)))
 
 
 def _none(rng: np.random.Generator, rows: int, length: int) -> Array:

@@ -163,9 +163,9 @@ def _joined(context: Context, batch: str, rows: int) -> Case | None:
         own.append(_joint([part.eager[i] for part in chosen], place, rows))
         spread.append(_joint([part.spread[i] for part in chosen], place, rows))
     family = Family(f"{batch}={rows}", feeds)
-    first = parts[0]
-    known = first.precision, first.noisy, first.seed
-    case = Case(family, first.names, truth, own, spread, *known, fast=first.fast, runs=first.runs)
+    one = parts[0]
+    known = one.precision, one.noisy, one.seed
+    case = Case(family, one.names, truth, own, spread, *known, fast=one.fast, runs=one.runs)
     results = hold_against(case, eager)
     alone = all(not r.problems and (r.judgement is None or r.judgement.ratio <= 1) for r in results)
     return case if alone else None

@@ -57,7 +57,7 @@ def _fused_matmul(call: Call, inputs: Inputs) -> Tensor:
     a, b = need(inputs, 0), need(inputs, 1)
     a = a.transpose(-1, -2) if call.attr("transA", 0) and a.dim() > 1 else a
     b = b.transpose(-1, -2) if call.attr("transB", 0) and b.dim() > 1 else b
-    return torch.matmul(a, b) * call.attr("alpha", 1.0)
+    return torch.matmul(a, b) * float(call.attr("alpha", 1.0))
 
 
 def _biased(inputs: Inputs) -> Tensor:
