@@ -18,6 +18,9 @@ from normdeploy.verify.stored import attribute_difference, tensor_difference
 
 _COMMUTING = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Min", "Max", "Sum", "Mean"})
 
+_SHAPED = frozenset({"Reshape", "Expand"})
+"""Operators that are given a shape: [-1, 4], [0, 4] and [2, 4] may be one."""
+
 _DEPTH = 4
 """How far back two operands are looked at to tell which is which, where their order is free."""
 
@@ -131,6 +134,8 @@ class _Walk:
         ours, theirs = _read(a), _read(b)
         if _kind(a) != _kind(b) or len(ours) != len(theirs):
             return f"node {b.name!r} is {b.op_type}; recomputed, {a.name!r} is {a.op_type}"
+        if a.op_type in _SHAPED and _shape_differs(a, b, ours, theirs):
+            return f"node {b.name!r} ({b.op_type}) writes its result's shape in another way than recomputed"
         if a.op_type in _COMMUTING and len(ours) == 2 and _exchanged(ours, theirs):
             theirs = theirs[::-1]
         for x, y in zip(ours, theirs, strict=True):
@@ -198,6 +203,16 @@ def _read(node: ir.Node) -> list[ir.Value | None]:
 
 def _named(value: ir.Value | None) -> str:
     return "nothing" if value is None else f"value {value.name!r}"
+
+
+def _shape_differs(a: ir.Node, b: ir.Node, ours: Sequence[ir.Value | None], theirs: Sequence[ir.Value | None]) -> bool:
+    """True where two constant shapes, or what zero means in them, are written differently."""
+    if attribute_difference("allowzero", a, b):
+        return True
+    if len(ours) < 2 or ours[1] is None or theirs[1] is None:
+        return False
+    want, have = constant_tensor(_origin(ours[1])), constant_tensor(_origin(theirs[1]))
+    return want is not None and have is not None and tensor_difference(want, have) is not None
 
 
 def _exchanged(ours: Sequence[ir.Value | None], theirs: Sequence[ir.Value | None]) -> bool:
