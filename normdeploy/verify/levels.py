@@ -52,7 +52,7 @@ _ALL = ("disabled", "basic", "extended", "layout", "all")
 
 LEVELS: dict[str, Level] = {
     "quick": Level("quick", 60.0, 0.25, 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
-    "default": Level("default", 400.0, 1.0, 60.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
+    "default": Level("default", 250.0, 1.0, 60.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
     "thorough": Level(
         "thorough", math.inf, math.inf, math.inf, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 7, 33, 65)
     ),
