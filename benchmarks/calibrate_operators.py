@@ -23,10 +23,11 @@ from onnx import numpy_helper, parser
 
 from normdeploy.graph import Evaluator
 from normdeploy.verify.cases import hold_against, make_case
-from normdeploy.verify.families import input_specs, make_families
+from normdeploy.verify.families import make_families
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.sessions import Setting
 from normdeploy.verify.sides import GraphReference, Subject, example_from_file, run_evaluator
+from normdeploy.verify.specs import input_specs
 
 Floats = npt.NDArray[np.float32]
 

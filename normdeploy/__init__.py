@@ -13,6 +13,7 @@ Public names (loaded when first used, so that ``import normdeploy`` is immediate
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from normdeploy.rewrite.ledger import Ledger, LedgerRow
     from normdeploy.runtime import Plan, Predictor, load
     from normdeploy.verify import Verdict
+
+# Read when torch is loaded: threads that spin while they wait take the cores from whoever works, onnxruntime above all
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 

@@ -328,6 +328,20 @@ def _require_outputs(path: PathLike, *, verify: bool, overwrite: bool) -> Path:
     return target
 
 
+_LONGEST = 200
+"""Characters of a reason that stand in an error's one line; the verdict has all of it."""
+
+
+def _not_proven(target: Path, verdict: Verdict) -> str:
+    reasons = verdict.reasons or [verdict.status]
+    first = reasons[0] if len(reasons[0]) <= _LONGEST else reasons[0][:_LONGEST].rsplit(" ", 1)[0] + " ..."
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return (
+        f"{target.name} is not proven equal to its reference and was not written: {first}{more}; the verdict's "
+        "summary() has every check"
+    )
+
+
 def _write_proven(
     program: ir.Model, target: Path, prove: Callable[[Path], Verdict] | None, *, overwrite: bool
 ) -> Verdict | None:
@@ -346,11 +360,7 @@ def _write_proven(
             require_writable(target.parent / part.name, overwrite=overwrite)
         verdict = prove(candidate) if prove is not None else None
         if verdict is not None and verdict.status in ("fail", "error"):
-            raise VerificationError(
-                f"{target.name} is not proven equal to its reference and was not written: "
-                + ("; ".join(verdict.reasons) or verdict.status),
-                verdict,
-            )
+            raise VerificationError(_not_proven(target, verdict), verdict)
         if verdict is not None:
             certify(candidate, verdict)
     return verdict

@@ -37,11 +37,14 @@ def export(
     as_json: options.Json = False,
 ) -> None:
     """Write a trained model as ONNX with its normalizations folded, and prove that nothing changed."""
+    from normdeploy.errors import UsageError
     from normdeploy.files import require_writable, write_text
 
     level = options.verify_level(quick, thorough)
     options.require_onnx(output)
     options.require_opset(opset)
+    if no_verify and html is not None:
+        raise UsageError("--html is given with --no-verify; expected one of them: the page shows what was verified")
     require_writable(output, overwrite=overwrite)
     if html is not None:
         require_writable(html, overwrite=overwrite)
@@ -76,6 +79,9 @@ def export(
             write_text(html, error.verdict.to_html(), overwrite=overwrite)
         if as_json:
             options.print_json({"path": None, "verdict": error.verdict.to_dict()})
+        else:
+            console.print_verdict(error.verdict)
+            console.print_written([html] if html else [])
         raise
     if html is not None and result.verdict is not None:
         write_text(html, result.verdict.to_html(), overwrite=overwrite)

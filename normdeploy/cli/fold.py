@@ -27,11 +27,19 @@ def fold(
     level = options.verify_level(quick, thorough)
 
     from normdeploy import api
+    from normdeploy.errors import VerificationError
     from normdeploy.report import console
 
-    with options.verifying(shown=not as_json) as report:
-        verify = False if no_verify else level
-        result = api.fold(source, output, opset_version=opset, verify=verify, overwrite=overwrite, progress=report)
+    try:
+        with options.verifying(shown=not as_json) as report:
+            verify = False if no_verify else level
+            result = api.fold(source, output, opset_version=opset, verify=verify, overwrite=overwrite, progress=report)
+    except VerificationError as error:
+        if as_json:
+            options.print_json({"path": None, "verdict": error.verdict.to_dict()})
+        else:
+            console.print_verdict(error.verdict)
+        raise
     if as_json:
         verdict = result.verdict.to_dict() if result.verdict else None
         options.print_json(

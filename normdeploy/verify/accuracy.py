@@ -73,6 +73,9 @@ FUNCTIONS: dict[str, tuple[float, float]] = {
     "Sigmoid": (3.0, 1.0),
     "Tanh": (4.0, 0.0),
     "Gelu": (2.0, 4.0),
+    "BiasGelu": (2.0, 4.0),
+    "FastGelu": (4.0, 4.0),
+    "QuickGelu": (4.0, 1.0),
     "Elu": (1.0, 1.0),
     "Selu": (2.0, 1.0),
     "Celu": (1.0, 1.0),
@@ -90,6 +93,16 @@ FUNCTIONS: dict[str, tuple[float, float]] = {
 the runtime's logistic function is clamped, so that its smallest values carry no correct digit. Measured over all of
 float32's useful range by ``benchmarks/calibrate_verifier.py --functions``; recurrent operators hold such functions, and
 a saturated gate of a GRU keeps their error (7 u RMS of results up to 1)."""
+
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_REARRANGING = frozenset(["Concat", "Split", "Slice", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast"])
+
+INITIAL_CELL = 6
+"""Place of an LSTM's initial cell state among its inputs, counted from 0."""
+
+CELL_REACH = 2.0
+"""Units of roundoff of the largest initial cell by which an LSTM's results may err: the cell multiplies the forget
+gate, which is accurate absolutely, not relatively (see :data:`FUNCTIONS`)."""
 
 _POOLS = frozenset({"AveragePool", "LpPool"})
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv", "DeformConv"})
@@ -119,14 +132,14 @@ def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape 
         length = math.prod(second[1:])
     elif kind == "ConvTranspose" and second:
         length = second[0] * math.prod(second[2:])
-    elif kind in ("MatMul", "Gemm", "FusedMatMul") and first:
-        flipped: int = node.attributes.get_int("transA", 0) if kind == "Gemm" else 0
-        length = first[0] if flipped else first[-1]
+    elif kind in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") and first:
+        flipped: int = node.attributes.get_int("transA", 0) if kind != "MatMul" else 0
+        length = first[-2] if flipped and len(first) > 1 else first[-1]
     elif kind in _POOLS:
         length = math.prod(node.attributes.get_ints("kernel_shape", (1,)))
     elif kind in ("Softmax", "LogSoftmax") and first:
         length = first[node.attributes.get_int("axis", -1)]
-    elif kind in ("LSTM", "GRU", "RNN") and second:
+    elif kind in _RECURRENT and second:
         length = second[2] * 2
     elif kind == "Einsum" and first:
         length = max(first)
@@ -135,3 +148,29 @@ def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape 
     elif first and kind.endswith("Normalization") and kind != "BatchNormalization":
         length = math.prod(first[1:])
     return max(1, length)
+
+
+def gate_weights(graph: ir.Graph) -> dict[ir.Value, float]:
+    """Return how many roundings each weight of a recurrent operator stands for, by initializer.
+
+    Its gates are sums inside the operator, where no noise reaches them: the j-th partial sum of k terms of size t is
+    about sqrt(j) t, its rounding that times u. Added up these are as large as an error of sqrt(k / 2) u of every term,
+    which a weight's own noise can stand for. (The result says nothing of it: a cell state of 1000 multiplies a gate.)
+
+    Args:
+        graph: whose recurrent operators; in bodies too.
+    """
+    found: dict[ir.Value, float] = {}
+    for node in graph.all_nodes():
+        if node.op_type not in _RECURRENT or len(node.inputs) < 3:
+            continue
+        queue = [value for value in node.inputs[1:4] if value is not None]
+        sizes = [value.shape[-1] for value in queue[:2] if value.shape is not None]
+        length = sum(size for size in sizes if isinstance(size, int)) or 2 * node.attributes.get_int("hidden_size", 1)
+        for value in queue:
+            producer = value.producer()
+            if value.is_initializer():
+                found[value] = max(found.get(value, 1.0), math.sqrt(length / 2))
+            elif producer is not None and producer.op_type in _REARRANGING:
+                queue += [v for v in producer.inputs if v is not None and v not in queue]
+    return found

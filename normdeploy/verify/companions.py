@@ -1,87 +1,17 @@
-"""Batch companions and dynamic sizes: a sample's result must not depend on its neighbours, nor a size be baked in."""
+"""Batch companions: a sample's result must not depend on its neighbours."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from normdeploy.errors import GraphError
-from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
 from normdeploy.verify.criteria import rms
-from normdeploy.verify.families import Family, batch_name, dynamic_names, make_families, resized
-from normdeploy.verify.logic import logic_problems
-from normdeploy.verify.rounding import judge_outputs
 from normdeploy.verify.sides import Refused
-from normdeploy.verify.structure import is_float, shortened
+from normdeploy.verify.sizes import drawn_at, why
+from normdeploy.verify.specs import batch_name
+from normdeploy.verify.structure import is_float
 from normdeploy.verify.values import Array
-
-
-def _family(context: Context, sizes: dict[str, int], name: str, *, seed: int = 0) -> Family:
-    family = next(make_families(resized(context.specs, sizes), seed=context.seed + seed))
-    return Family(name, family.feeds)
-
-
-def _judged(context: Context, case: Case) -> list[str]:
-    """Return the problems of one case under the deployed settings and in float64."""
-    try:
-        problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
-    except GraphError as error:
-        # the evaluator refuses what the runtime may accept; the runtime has the last word below
-        problems = [f"{case.family.name}: the file cannot be evaluated in float64: {error}"]
-    for setting in context.settings:
-        try:
-            outputs = context.subject.run(case.family.feeds, setting)
-        except GraphError as error:
-            problems.append(f"{case.family.name}: {error}")
-            continue
-        problems += judge_outputs(context, case, outputs, str(setting), name_precision=False)[0]
-    return problems
-
-
-def _why(error: Refused | GraphError) -> str:
-    """Say whether the user's module or our evaluation of its graph stopped."""
-    if isinstance(error, Refused):
-        return f"the reference refuses it ({error})"
-    return f"the reference's graph cannot be evaluated on it here ({error})"
-
-
-def check_sizes(context: Context) -> None:
-    """Run every declared dynamic dimension at several sizes, one at a time, others as in the example."""
-    names = dynamic_names(context.specs)
-    if not names:
-        context.not_checked.append("dynamic dimensions (the file declares none)")
-        return
-    problems: list[str] = []
-    tried: dict[str, list[int]] = {name: [] for name in names}
-    batch = batch_name(context.specs)
-    for name in names:
-        example = _example_size(context, name)
-        sizes = context.level.sizes if name == batch else tuple({max(2, example // 2), example + 1, 2 * example})
-        for size in sizes:
-            if not context.in_time(0.6):
-                context.not_checked.append(f"dynamic dimension {name!r} at size {size} (time)")
-                continue
-            family = _family(context, {name: size}, f"{name}={size}", seed=size)
-            try:
-                case = context.case(family)
-            except (Refused, GraphError) as error:
-                context.not_checked.append(f"dynamic dimension {name!r} at size {size}: {_why(error)}")
-                continue
-            tried[name].append(size)
-            problems += _judged(context, case)
-    text = ", ".join(f"{name} at {sizes}" for name, sizes in tried.items() if sizes)
-    if problems:
-        context.answer("dynamic", "fail", shortened(problems), sizes=tried)
-    elif text:
-        context.answer("dynamic", "pass", text, sizes=tried)
-
-
-def _example_size(context: Context, name: str) -> int:
-    for spec in context.specs:
-        for axis, dim in spec.dynamic.items():
-            if dim == name:
-                return spec.shape[axis]
-    raise KeyError(name)
 
 
 def check_companions(context: Context) -> None:
@@ -91,8 +21,8 @@ def check_companions(context: Context) -> None:
         context.not_checked.append("batch companions (the batch dimension is fixed)")
         return
     rows = 2 if context.heavy else 4
-    one = _family(context, {batch: rows}, "companions", seed=11)
-    other = _family(context, {batch: rows}, "companions", seed=12)
+    one = drawn_at(context, {batch: rows}, "companions", seed=11)
+    other = drawn_at(context, {batch: rows}, "companions", seed=12)
     feeds = {
         spec.name: np.concatenate([one.feeds[spec.name][:1], other.feeds[spec.name][1:]])
         if spec.dynamic.get(0) == batch
@@ -100,10 +30,10 @@ def check_companions(context: Context) -> None:
         for spec in context.specs
     }
     try:
-        case = context.case(one)
+        case = context.case(one, runs=4)
         mixed = context.reference.truth(feeds)
     except (Refused, GraphError) as error:
-        context.not_checked.append(f"batch companions, {rows} rows: {_why(error)}")
+        context.not_checked.append(f"batch companions, {rows} rows: {why(error)}")
         return
     problems: list[str] = []
     notes: list[str] = []
@@ -157,5 +87,6 @@ def _per_sample(context: Context, index: int, array: Array, rows: int) -> bool:
     """True where an output's axis 0 is the batch."""
     if array.ndim == 0 or array.shape[0] != rows or not is_float(array):
         return False
-    value = context.subject.model.graph.outputs[index]
-    return value.shape is None or not isinstance(value.shape[0], int)
+    name = context.subject.output_names[index]
+    shape = next(v.shape for v in context.subject.model.graph.outputs if v.name == name)
+    return shape is None or not isinstance(shape[0], int)

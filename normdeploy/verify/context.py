@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,15 +15,20 @@ import onnx_ir as ir
 
 from normdeploy.graph import Evaluator
 from normdeploy.verify.cases import Case, make_case
-from normdeploy.verify.families import Family, InputSpec
+from normdeploy.verify.cost import Budget
+from normdeploy.verify.families import Family
 from normdeploy.verify.levels import Level
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.sessions import Setting
 from normdeploy.verify.sides import Reference, Subject
+from normdeploy.verify.specs import InputSpec
 from normdeploy.verify.verdict import Check, CheckStatus, Measurement, SiteReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_FEW_RUNS = 4
+"""Runs with noise of a network of which one run is much work."""
 
 Progress = Callable[[str, float], None]
 """Called with the stage's name and the share done (0 to 1)."""
@@ -41,9 +47,10 @@ class Context:
         precision: float dtype whose rounding is judged.
         weights_precision: lowest float dtype among the weights, where the file is of reduced precision on purpose
             (``reduced``).
-        heavy: one float64 run is slow: single rows, noise in float32, mutants by derivative.
-        granted: seconds since the start up to which :meth:`may_decide` holds.
-        run_seconds: processor time of one float64 run of the example.
+        heavy: one run is much work (:mod:`normdeploy.verify.cost`): single rows, noise in float32, mutants by
+            derivative.
+        own: the file was written from the very graph that its numbers are held against: each is its one rounding.
+        budget: work that may be spent on what can also be left out.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
     """
 
@@ -59,11 +66,11 @@ class Context:
     seed: int = 0
     folder: Path | None = None
     heavy: bool = False
-    run_seconds: float = 0.0
+    budget: Budget = field(default_factory=lambda: Budget(math.inf))
     weights_precision: str = "float32"
     reduced: bool = False
+    own: bool = False
     progress: Progress | None = None
-    started: float = field(default_factory=time.perf_counter)
     cases: list[Case] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     sites: list[SiteReport] = field(default_factory=list)
@@ -71,7 +78,6 @@ class Context:
     not_checked: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    granted: float = 0.0
 
     @property
     def evaluator(self) -> Evaluator | None:
@@ -105,21 +111,9 @@ class Context:
         """True once any check failed."""
         return any(check.status == "fail" for check in self.checks)
 
-    def spent(self) -> float:
-        """Seconds since the start."""
-        return time.perf_counter() - self.started
-
-    def in_time(self, share: float = 1.0) -> bool:
-        """True while optional work may still start: less than ``share`` of the level's time is used."""
-        return self.spent() < share * self.level.seconds
-
-    def grant(self, share: float) -> None:
-        """Let what decides the verdict take a share of the time used so far, even where the level's is over."""
-        self.granted = (1 + share) * self.spent()
-
-    def may_decide(self) -> bool:
-        """True while work that decides between a pass and "not exercised" may still start."""
-        return self.in_time() or self.spent() < self.granted
+    def leave_out(self, what: str) -> None:
+        """Note what this level leaves out of what a higher one checks."""
+        self.not_checked.append(f"{what} (level {self.level.name})")
 
     def tell(self, stage: str, share: float) -> None:
         """Report progress."""
@@ -130,14 +124,21 @@ class Context:
         """Time a stage and report its start and end."""
         return _stage(self, name)
 
+    @property
+    def noise_runs(self) -> int:
+        """How many runs with noise a case takes."""
+        return _FEW_RUNS if self.heavy else self.level.noise_runs
+
     def case(self, family: Family, *, runs: int | None = None) -> Case:
         """Evaluate the reference on a family."""
+        runs = runs or self.noise_runs
+        self.budget.spend(3 + runs, family.feeds)
         return make_case(
             self.reference,
             self.noisy,
             family,
             self.subject.output_names,
-            runs=runs or (4 if self.heavy else self.level.noise_runs),
+            runs=runs,
             seed=self.seed,
             precision=self.precision,
             fast=self.heavy,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,21 @@ from normdeploy.errors import GraphError, NormdeployError, TraceError, UsageErro
 from normdeploy.export.trace import Traced, trace
 from normdeploy.onnxfile import Copied, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
-from normdeploy.verify.companions import check_companions, check_sizes
+from normdeploy.verify.companions import check_companions
 from normdeploy.verify.context import Context, Progress
-from normdeploy.verify.criteria import SMALLEST_NORMAL, UNIT_ROUNDOFF
+from normdeploy.verify.cost import Budget, elements, work_of
+from normdeploy.verify.criteria import UNIT_ROUNDOFF
 from normdeploy.verify.depth import error_by_depth
 from normdeploy.verify.ensemble import RUNS, EnsembleReference
 from normdeploy.verify.environment import environment, module_digest
-from normdeploy.verify.families import Family, batch_name, input_specs, make_families, resized, user_families
+from normdeploy.verify.families import Family, make_families, user_families
 from normdeploy.verify.levels import level_named
 from normdeploy.verify.localize import localize
 from normdeploy.verify.logic import check_logic
+from normdeploy.verify.naming import match_outputs
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.reduced import check_conversion, lowest_precision, parse_budget
-from normdeploy.verify.rounding import check_decided, check_rounding
+from normdeploy.verify.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verify.sensitivity import check_sensitivity, epsilons
 from normdeploy.verify.sessions import Setting
 from normdeploy.verify.sides import (
@@ -41,15 +42,17 @@ from normdeploy.verify.sides import (
     TracedReference,
     example_from_file,
 )
+from normdeploy.verify.sizes import check_sizes
+from normdeploy.verify.specs import batch_name, input_specs, resized
 from normdeploy.verify.structure import plural, signature_problems
 from normdeploy.verify.values import Arrays, Signature
 from normdeploy.verify.verdict import Status, Verdict
 
-_NOISE_FACTOR = 2.0
-"""How much longer than the limit of one float64 run a run with noise may take: it does, on most processors."""
+_ALWAYS = 1
+"""How many generated families are judged whatever they cost."""
 
-_WORTH_A_LOOK = 0.1
-"""Below this part of the limit a run with noise is not tried: it takes no thirty times a run without."""
+_FAMILIES, _DEPTH = 0.4, 0.7
+"""Shares of a level's work after which no further family is judged, and errors are not followed along the graph."""
 
 
 def verify(
@@ -123,7 +126,7 @@ def verify(
         opset = subject.model.opset_imports.get("")  # what the file was limited to, if it was
         derived = _rewritten(side, opset, approximate, rewritten, notes) if allowed is None else None
         noisy = None if side.graph is None else NoisyGraph(side.graph)
-        specs = input_specs(side.graph if side.graph is not None else subject.model, example)
+        specs = input_specs(side.graph if side.graph is not None else subject.model, example, file=subject.model)
         context = Context(
             reference=side,
             subject=subject,
@@ -136,6 +139,7 @@ def verify(
             precision="float32",
             seed=seed,
             folder=None if bundle is None else Path(bundle),
+            own=rewritten is not None,
             progress=progress,
         )
         context.not_checked += notes
@@ -174,11 +178,8 @@ def _sides(
         graph = GraphReference(source, workspace, called=None if isinstance(reference, ir.Model) else reference)
         assert graph.graph is not None
         wanted, have = graph.input_names, list(subject.input_names)
-        if wanted != have or graph.output_names != subject.output_names:
-            return _structural_failure(
-                f"the file takes {have} and returns {subject.output_names}; the reference takes {wanted} and returns "
-                f"{graph.output_names}"
-            )
+        if sorted(wanted) != sorted(have):
+            return _structural_failure(f"the file takes {have}; the reference takes {wanted}")
         example = {k: np.asarray(v) for k, v in args.items()} if isinstance(args, Mapping) else None
         return graph, example if example is not None else example_from_file(graph.graph), notes
     if args is None:
@@ -261,7 +262,6 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
         _make_cases(context, example, data)
     if not context.cases:
         return
-    _check_finite(context)
     with context.stage("logic"):
         check_logic(context)
     with context.stage("rounding"):
@@ -270,9 +270,10 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
         check_companions(context)
         check_sizes(context)
     check_decided(context)
+    check_finite(context)
     context.subject.release()
     with context.stage("depth"):
-        if context.level.name != "quick" and context.in_time(0.7):
+        if context.level.name != "quick" and context.budget.affords(_DEPTH):
             context.facts["depth"] = error_by_depth(context.subject.model, context.cases[0], Setting(level="disabled"))
     if context.failed and context.level.localize:
         with context.stage("localization"):
@@ -284,39 +285,20 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
             check_sensitivity(context)
 
 
-def _check_finite(context: Context) -> None:
-    """Tell where an output is a number on no input: NaN equals NaN, whatever the file computes."""
-    for at, name in enumerate(context.subject.output_names):
-        truths = [np.asarray(case.truth[at]) for case in context.cases]
-        floats = [truth for truth in truths if truth.dtype.kind == "f" and truth.size]
-        if floats and not any(np.isfinite(truth).any() for truth in floats):
-            text = f"output {name!r} of the reference is NaN or infinite on every input: nothing can be compared"
-            context.answer("finite", "not-exercised", f"{text}; look at the weights")
-
-
-def _slow(context: Context, example: Arrays) -> bool:
-    """Tell whether the network counts as slow: by one float64 run, or by one with noise, of which there will be many.
-
-    Noise is passes over results, products are arithmetic: on a processor with fast products and slow memory a run with
-    noise takes many times one without.
-    """
-    limit = context.level.slow
-    if context.run_seconds > limit or context.noisy is None or context.run_seconds < _WORTH_A_LOOK * limit:
-        return context.run_seconds > limit
-    u, floor = UNIT_ROUNDOFF[context.precision], SMALLEST_NORMAL[context.precision]
-    start = time.process_time()
-    context.noisy.run(example, roundoff=u, floor=floor, seed=context.seed)
-    return time.process_time() - start > _NOISE_FACTOR * limit
+def _measure_work(context: Context, example: Arrays) -> None:
+    """Set what one evaluation of the network costs, and whether that is much; from sizes alone."""
+    graphs = [model for model in (context.reference.graph, context.subject.model) if model is not None]
+    work = work_of(graphs, example)
+    context.budget = Budget(context.level.work, once=work, size=elements(example))
+    context.heavy = work > context.level.heavy
 
 
 def _structure(context: Context, example: Arrays) -> bool:
     """Compare one run on the example; False where nothing further can be compared."""
     try:
         expected = context.reference.native(example)
-        start = time.process_time()
         truth = _truth(context, example)
-        context.run_seconds = time.process_time() - start
-        context.heavy = _slow(context, example)
+        _measure_work(context, example)
     except Refused as error:
         context.answer("structure", "error", f"the reference does not run on the example: {error}")
         return False
@@ -332,6 +314,13 @@ def _structure(context: Context, example: Arrays) -> bool:
     floats = [a.dtype.name for a in expected if a.dtype.name in UNIT_ROUNDOFF]
     if floats:
         context.precision = max([*floats, context.weights_precision], key=lambda name: UNIT_ROUNDOFF[name])
+    matching = match_outputs(context.reference.output_names, context.subject.output_names)
+    if matching.problem:
+        context.answer("structure", "fail", matching.problem)
+        return False
+    context.subject.arrange(matching.names)
+    if matching.note:
+        context.answer("names", "note", matching.note)
     try:
         outputs = context.subject.run(example, context.settings[0])
     except GraphError as error:
@@ -372,7 +361,9 @@ def _truth(context: Context, example: Arrays) -> list[Any]:
 def _declared_problems(context: Context, outputs: Sequence[Any]) -> list[str]:
     """Compare what the file declares of its outputs with what it returns."""
     problems = []
-    for value, array in zip(context.subject.model.graph.outputs, outputs, strict=True):
+    declared = {str(value.name): value for value in context.subject.model.graph.outputs}
+    for name, array in zip(context.subject.output_names, outputs, strict=True):
+        value = declared[name]
         if value.dtype is not None and value.dtype.numpy() != array.dtype:
             problems.append(f"output {value.name!r} is declared {value.dtype.numpy()} and returns {array.dtype}")
     return problems
@@ -382,23 +373,22 @@ def _make_cases(context: Context, example: Arrays, data: Any) -> None:
     """Evaluate the reference on the example, the user's data and the generated families, most telling first."""
     name = batch_name(context.specs)
     specs = resized(context.specs, {name: 1 if context.heavy else context.level.batch}) if name else context.specs
-    if context.heavy:
-        context.not_checked.append("mutants one by one, many rows per input family (slow network: use level thorough)")
     families = [Family("example", example, user=True)]
     if data is not None:
         families += user_families(data, context.specs, rows=context.level.user_rows)
     else:
         context.not_checked.append("your own data (none was given)")
     generated = list(make_families(specs, seed=context.seed, epsilons=epsilons(context.canonical)))
-    if context.level.families is not None:
-        context.not_checked += [f"input family {f.name!r} (level quick)" for f in generated[context.level.families :]]
-        generated = generated[: context.level.families]
-    for number, family in enumerate([*families, *generated]):
-        context.tell("reference", number / (len(families) + len(generated)))
-        if number >= len(families) + (1 if context.heavy else 3) and not context.in_time(0.35):
-            context.not_checked.append(f"input family {family.name!r} (time)")
+    kept = generated if context.level.families is None else generated[: context.level.families]
+    left = [family.name for family in generated[len(kept) :]]
+    for number, family in enumerate([*families, *kept]):
+        context.tell("reference", number / (len(families) + len(kept)))
+        if number >= len(families) + _ALWAYS and not context.budget.affords(_FAMILIES):
+            left.append(family.name)
             continue
         _add_case(context, family)
+    if left:
+        context.leave_out(f"{len(left)} input families: {', '.join(left)}" if len(left) > 1 else f"family {left[0]!r}")
 
 
 def _add_case(context: Context, family: Family) -> None:

@@ -1,6 +1,7 @@
 r"""The float32 criterion: no fixed tolerance, eager's own rounding and a noise ensemble instead.
 
-Per output, per input family, per block (a channel or a row slice, pooled over samples), with u the unit roundoff::
+Per output, per input family, per block (a channel or a slice of the last axis, pooled over samples, with others of like
+size where it has few elements), with u the unit roundoff::
 
     RMS(eO) <= 4 max(RMS(eE), S) + u RMS(y64)
     max eO  <= 8 max(max eE, 3 S, max s) + 2 u max|y64|
@@ -38,7 +39,8 @@ class Constants:
         rms: factor on the larger of eager's RMS error and the spread.
         peak: factor on the larger of eager's maximal error and ``spread`` times S.
         spread: how far above its RMS the maximum of the noise is taken to reach.
-        minimum: fewest elements pooled in a block; smaller neighbours are pooled together.
+        minimum: fewest elements of a block; smaller ones of like size are pooled, and judged by their maximum alone
+            where even so they are fewer.
         kill: how many times the bound a mutant must exceed to count as killed.
     """
 
@@ -50,6 +52,9 @@ class Constants:
 
 
 CONSTANTS = Constants()
+
+_ALIKE, _LEAST = 4, 250
+"""Powers of two within which channels are pooled; what is smaller than this many such steps counts as zero."""
 
 
 @dataclass(frozen=True)
@@ -108,67 +113,119 @@ def judge_error(error: Floats, bounds: Bounds) -> Judgement:
     constants = bounds.constants
     truth, eager, spread = (_masked(x, bounds.keep) for x in (bounds.truth, bounds.eager, bounds.spread))
     worst = Judgement(0.0, "rms", "all", ())
-    for label, view in partitions(error.shape, constants.minimum):
-        e, y, ee, s = (view(x) for x in (error, truth, eager, spread))
-        size = np.maximum(view(bounds.keep.astype(np.float64)).sum(axis=1), 1.0)
-        s_rms = _rms(s, size)
-        rms_bound = constants.rms * np.maximum(_rms(ee, size), s_rms) + bounds.roundoff * _rms(y, size) + bounds.floor
-        max_bound = (
-            constants.peak * np.maximum.reduce([ee.max(axis=1), constants.spread * s_rms, s.max(axis=1)])
-            + 2 * bounds.roundoff * np.abs(y).max(axis=1)
-            + 2 * bounds.floor
-        )
-        for kind, measured, bound in (("rms", _rms(e, size), rms_bound), ("max", e.max(axis=1), max_bound)):
-            ratios = measured / bound
+    for part in partitions(truth, constants.minimum):
+        e, y, ee, s = (_Blocks(part, x) for x in (error, truth, eager, spread))
+        size = np.maximum(part.totals(part.rows(bounds.keep.astype(np.float64)).sum(axis=1)), 1.0)
+        s_rms = s.norm / np.sqrt(size)
+        rms_bound = constants.rms * np.maximum(ee.norm / np.sqrt(size), s_rms)
+        rms_bound += bounds.roundoff * y.norm / np.sqrt(size) + bounds.floor
+        max_bound = constants.peak * np.maximum.reduce([ee.peak, constants.spread * s_rms, s.peak])
+        max_bound += 2 * bounds.roundoff * y.peak + 2 * bounds.floor
+        # Few elements average nothing: an RMS of theirs is a maximum held against the narrower bound
+        enough = np.logical_or(part.sizes >= constants.minimum, part.axis is None)
+        by_rms = np.where(enough, e.norm / np.sqrt(size), 0.0)
+        for kind, found, bound in (("rms", by_rms, rms_bound), ("max", e.peak, max_bound)):
+            ratios = found / bound
             at = int(np.argmax(ratios))
             if ratios[at] > worst.ratio:
                 index = np.unravel_index(int(np.argmax(error)), error.shape)
-                worst = Judgement(
-                    float(ratios[at]), kind, f"{label} {at}" if label != "all" else "all", tuple(int(i) for i in index)
-                )
+                place = tuple(int(i) for i in index)
+                worst = Judgement(float(ratios[at]), kind, part.name(at), place)
     return worst
 
 
-class _View:
-    """Reshape an array to (blocks, elements) along one axis, pooling neighbours up to the minimum size."""
+@dataclass(frozen=True)
+class Partition:
+    """An output cut into blocks: along an axis, channels of like size pooled where one alone has few elements.
 
-    def __init__(self, shape: tuple[int, ...], axis: int | None, group: int) -> None:
-        self.shape, self.axis, self.group = shape, axis, group
+    Args:
+        label: what a channel is called. axis: which is cut; None for one block. order: of the channels, block by block.
+        starts: where in it each block begins. sizes: elements per block.
+    """
 
-    def __call__(self, x: Floats) -> Floats:
+    label: str
+    axis: int | None
+    order: npt.NDArray[np.intp]
+    starts: npt.NDArray[np.intp]
+    sizes: npt.NDArray[np.intp]
+
+    def rows(self, x: Floats) -> Floats:
+        """Return an array of the output's shape as (channels in order, elements)."""
         if self.axis is None:
             return x.reshape(1, -1)
-        rows = np.moveaxis(x, self.axis, 0).reshape(self.shape[self.axis], -1)
-        blocks = -(-rows.shape[0] // self.group)
-        if blocks * self.group != rows.shape[0]:
-            # The last group is filled with its own last row, which changes neither its RMS nor its maximum much
-            rows = np.concatenate([rows, np.repeat(rows[-1:], blocks * self.group - rows.shape[0], axis=0)])
-        return rows.reshape(blocks, -1)
+        rows = np.moveaxis(x, self.axis, 0).reshape(x.shape[self.axis], -1)
+        return rows if self.order.size == self.starts.size else rows[self.order]
+
+    def totals(self, channels: Floats) -> Floats:
+        """Add up one number per channel (in order) to one per block."""
+        return np.asarray(np.add.reduceat(channels, self.starts))
+
+    def members(self, block: int) -> list[int]:
+        """Return the channels of a block."""
+        ends = [*self.starts[1:].tolist(), self.order.size]
+        return sorted(int(i) for i in self.order[self.starts[block] : ends[block]])
+
+    def name(self, block: int) -> str:
+        """Return a block in words."""
+        if self.axis is None:
+            return self.label
+        members = self.members(block)
+        shown = ", ".join(map(str, members[:4])) + (", ..." if len(members) > 4 else "")
+        return f"{self.label} {shown}"
 
 
-def partitions(shape: tuple[int, ...], minimum: int) -> Iterator[tuple[str, _View]]:
-    """Yield (name, reshaper) for the whole output, its channels (axis 1) and its last axis."""
-    yield "all", _View(shape, None, 1)
+class _Blocks:
+    """Euclidean norm and maximum of each block of an array of non-negative or signed numbers."""
+
+    def __init__(self, part: Partition, x: Floats) -> None:
+        rows = part.rows(x)
+        top = np.abs(rows).max(axis=1)
+        # Scaled by the maximum so that squares of subnormals do not vanish
+        norms = top * np.sqrt(np.square(rows / np.where(top > 0, top, 1.0)[:, None]).sum(axis=1))
+        self.norm: Floats = np.asarray(np.hypot.reduceat(norms, part.starts))
+        self.peak: Floats = np.asarray(np.maximum.reduceat(top, part.starts))
+
+
+def partitions(truth: Floats, minimum: int) -> Iterator[Partition]:
+    """Yield the partitions of an output: as a whole, by its channels (axis 1) and by its last axis.
+
+    A channel of fewer than ``minimum`` elements is pooled with others whose values are as large within a factor of 16:
+    a score beside pixel coordinates has its own rounding.
+    """
+    shape, one = truth.shape, np.zeros(1, np.intp)
+    yield Partition("all", None, one, one, np.asarray([truth.size]))
     axes = {1: "channel"} if len(shape) >= 2 else {}
-    if len(shape) >= 3:
-        axes[len(shape) - 1] = "last-axis slice"
+    if len(shape) != 2:
+        axes |= {len(shape) - 1: "last-axis slice"} if shape else {}
     for axis, label in axes.items():
-        others = int(np.prod(shape)) // max(shape[axis], 1)
-        group = max(1, -(-minimum // max(others, 1)))
-        if shape[axis] > group:
-            yield label, _View(shape, axis, group)
+        count, others = shape[axis], truth.size // max(shape[axis], 1)
+        if count > 1:
+            yield _partition(truth, axis, label, group=max(1, -(-minimum // max(others, 1))))
+
+
+def _partition(truth: Floats, axis: int, label: str, *, group: int) -> Partition:
+    count, others = truth.shape[axis], truth.size // truth.shape[axis]
+    order = np.arange(count)
+    if group == 1:
+        return Partition(label, axis, order, order, np.full(count, others))
+    top = np.abs(np.moveaxis(truth, axis, 0).reshape(count, -1)).max(axis=1)
+    with np.errstate(divide="ignore"):
+        size = np.minimum(np.floor(np.log2(top.max() / np.where(top > 0, top, 1.0)) / _ALIKE), _LEAST)
+    size = np.where(top > 0, size, _LEAST)
+    order = np.argsort(size, kind="stable")
+    first = np.searchsorted(size[order], size[order])  # where each one's class begins
+    place = np.arange(count) - first
+    members = np.searchsorted(size[order], size[order], side="right") - first
+    # What is left of a class after full groups joins the last full one
+    begins = (place % group == 0) & ((place == 0) | (members - place >= group))
+    starts = np.flatnonzero(begins)
+    sizes = np.diff([*starts, count]) * others
+    return Partition(label, axis, order, starts, sizes)
 
 
 def rms(x: Floats) -> float:
     """Return the root mean square of ``x``; 0 for an empty array."""
     return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
-
-
-def _rms(x: Floats, size: Floats) -> Floats:
-    # Scaled by the maximum so that squares of subnormals do not vanish
-    scale = np.abs(x).max(axis=1)
-    safe = np.where(scale > 0, scale, 1.0)
-    return np.asarray(scale * np.sqrt(np.square(x / safe[:, None]).sum(axis=1) / size))
 
 
 def _masked(x: Floats, keep: npt.NDArray[np.bool_]) -> Floats:

@@ -56,14 +56,14 @@ _HELD = frozenset(
         "Equal",
     ]
 )
-_DECIDING = _HELD | {"QuantizeLinear", "DynamicQuantizeLinear"}
+DECIDING = _HELD | {"QuantizeLinear", "DynamicQuantizeLinear"}
 
 _CORRECTLY_ROUNDED = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Cast"})
 
 
 def decides(graph: ir.Graph) -> bool:
     """True where a graph takes decisions."""
-    return any(node.op_type in _DECIDING for node in graph.all_nodes())
+    return any(node.op_type in DECIDING for node in graph.all_nodes())
 
 
 def held_nodes(graph: ir.Graph) -> list[ir.Node]:

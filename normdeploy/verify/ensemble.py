@@ -74,6 +74,7 @@ class EnsembleReference:
         self.module = module
         self.name = module.name
         self.graph: ir.Model | None = None
+        self.output_names = module.output_names
 
     def ready(self) -> AbstractContextManager[Any]:
         """Prepare the module."""

@@ -1,46 +1,23 @@
 """Input families: inputs chosen so that each kind of mistake has somewhere to show.
 
 Random inputs of unit variance are blind to a wrong epsilon; constant rows are blind to it too (x - m = 0) and test
-cancellation and NaN instead; a padded border shows only where something is near it.
+cancellation and NaN instead; a padded border shows only where something is near it; some channels wake for a
+photograph's numbers alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from normdeploy.errors import InputError
-from normdeploy.graph import constant_tensor
+from normdeploy.verify import masks
+from normdeploy.verify.specs import InputSpec, batch_name, resized
 from normdeploy.verify.values import Array, Arrays
-
-_FORWARDING = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Expand"})
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """One graph input.
-
-    Args:
-        name: its name. dtype: NumPy dtype. shape: concrete base shape.
-        dynamic: axis to dimension name, for the axes that may change.
-        low, high: inclusive range of an integer input.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    dynamic: Mapping[int, str]
-    low: int = 0
-    high: int = 1
-
-    @property
-    def is_float(self) -> bool:
-        """True for every floating dtype, bfloat16 included (NumPy knows it as a void kind)."""
-        return self.dtype.kind == "f" or self.dtype.name == "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -55,92 +32,6 @@ class Family:
     name: str
     feeds: Arrays
     user: bool = False
-
-
-def input_specs(model: ir.Model, example: Mapping[str, Array]) -> list[InputSpec]:
-    """Describe a graph's inputs from its declarations and one example.
-
-    Args:
-        model: the graph (the reference's where there is one: its tables bound the integer ids).
-        example: one array per input.
-
-    Raises:
-        InputError: the example lacks an input, or contradicts the declared dtype or rank.
-    """
-    specs = []
-    for value in model.graph.inputs:
-        if value.name in model.graph.initializers:
-            continue
-        name = str(value.name)
-        if name not in example:
-            raise InputError(f"no example for input {name!r}; expected one for each graph input: pass it in args")
-        array = np.asarray(example[name])
-        if value.dtype is not None and array.dtype != value.dtype.numpy():
-            raise InputError(
-                f"input {name!r} has dtype {array.dtype}; expected {value.dtype.numpy()}: convert the example"
-            )
-        dynamic: dict[int, str] = {}
-        if value.shape is not None:
-            if len(value.shape) != array.ndim:
-                raise InputError(
-                    f"input {name!r} has rank {array.ndim}; expected {len(value.shape)}: reshape the example"
-                )
-            dynamic = {i: str(d.value or f"{name}.{i}") for i, d in enumerate(value.shape) if not isinstance(d, int)}
-        low, high = _range(value, array)
-        specs.append(InputSpec(name, array.dtype, array.shape, dynamic, low, high))
-    return specs
-
-
-def _range(value: ir.Value, example: Array) -> tuple[int, int]:
-    if example.dtype.kind not in "iu":
-        return 0, 1
-    size = _table_size(value)
-    if size is not None:
-        return 0, size - 1
-    if example.dtype in (np.uint8, np.int8):
-        info = np.iinfo(example.dtype)
-        return int(info.min), int(info.max)
-    low, high = (int(example.min()), int(example.max())) if example.size else (0, 1)
-    # A mask shows only ones in most examples
-    return min(low, 0 if high <= 1 else low), max(high, 1)
-
-
-def _table_size(value: ir.Value, depth: int = 0) -> int | None:
-    """Return the rows of the smallest table that an integer input indexes; None if it indexes none."""
-    sizes = []
-    for node, index in value.uses():
-        if node.op_type in ("Gather", "GatherElements") and index == 1:
-            tensor = constant_tensor(node.inputs[0])
-            shape = node.inputs[0].shape if node.inputs[0] is not None else None
-            axis = node.attributes.get_int("axis", 0)
-            if tensor is not None:
-                sizes.append(int(tensor.shape.numpy()[axis]))
-            elif shape is not None:
-                rows = shape[axis]
-                sizes += [rows] if isinstance(rows, int) else []
-        elif node.op_type in _FORWARDING and index == 0 and depth < 4:
-            size = _table_size(node.outputs[0], depth + 1)
-            if size is not None:
-                sizes.append(size)
-    return min(sizes) if sizes else None
-
-
-def resized(specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> list[InputSpec]:
-    """Return the specs with dynamic dimensions set by name."""
-    return [replace(s, shape=tuple(sizes.get(s.dynamic.get(i, ""), n) for i, n in enumerate(s.shape))) for s in specs]
-
-
-def dynamic_names(specs: Sequence[InputSpec]) -> list[str]:
-    """Return the names of the dynamic dimensions, first seen first."""
-    return list(dict.fromkeys(name for spec in specs for _, name in sorted(spec.dynamic.items())))
-
-
-def batch_name(specs: Sequence[InputSpec]) -> str | None:
-    """Return the name of the dynamic dimension that is axis 0 of the first input that has one."""
-    for spec in specs:
-        if 0 in spec.dynamic:
-            return spec.dynamic[0]
-    return None
 
 
 Fill = Callable[[np.random.Generator, tuple[int, ...]], Any]
@@ -198,6 +89,42 @@ def _denormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return rng.standard_normal(shape) * 1e-40
 
 
+def _smooth(low: float, high: float) -> Fill:
+    """Draw what a camera sees: neighbours along the last two axes are alike, numbers fill a range."""
+
+    def fill(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        x = np.zeros(shape)
+        axes = range(max(len(shape) - 2, 1), len(shape)) if len(shape) > 2 else range(0)
+        for turns in (0.7, 1.6, 3.3):
+            waves = np.ones(shape)
+            for axis in axes:
+                place = np.linspace(0, 1, shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+                phase = rng.random([n if i not in axes else 1 for i, n in enumerate(shape)])
+                waves = waves * np.sin(2 * np.pi * (turns * place + phase))
+            x = x + waves / turns if len(axes) else x + rng.random(shape)
+        x = x + 0.1 * rng.random(shape)
+        top, bottom = x.max(initial=-np.inf), x.min(initial=np.inf)
+        return low + (high - low) * (x - bottom) / (top - bottom) if top > bottom else np.full(shape, high)
+
+    return fill
+
+
+def _spots(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Small bright spots on black, of either sign, from faint to blinding."""
+    x = np.zeros(shape)
+    spatial = shape[2:] if len(shape) > 2 else shape[-1:]
+    rows = x.reshape(-1, *spatial)
+    for row in rows:
+        for _ in range(3):
+            at = tuple(slice(s := int(rng.integers(0, n)), s + 2) for n in spatial)
+            row[at] = rng.choice([-1.0, 1.0]) * 10.0 ** rng.uniform(-1, 2.5)
+    return x
+
+
+Draw = Callable[[InputSpec, np.random.Generator], Array]
+"""Draws one input that is no float."""
+
+
 def make_families(
     specs: Sequence[InputSpec], *, seed: int = 0, epsilons: Sequence[float] = (1e-5,)
 ) -> Iterator[Family]:
@@ -208,24 +135,101 @@ def make_families(
         seed: of the random numbers; each family draws its own.
         epsilons: of the graph's normalizations; the smallest and the largest get a small-variance family each.
     """
-    has_floats = any(spec.is_float for spec in specs)
-    has_integers = any(spec.dtype.kind in "iu" for spec in specs)
-    has_masks = any(spec.dtype.kind == "b" or _is_mask(spec) for spec in specs)
     fills: list[tuple[str, Fill]] = [("normal", _normal)]
-    if has_floats:
+    if any(spec.is_float for spec in specs):
         chosen = sorted({float(e) for e in epsilons if e > 0}) or [1e-5]
         fills += [(f"row variance around {e:.0e}", _small_variance(e)) for e in dict.fromkeys((chosen[0], chosen[-1]))]
-        fills += [("offset 1e3", _offset), ("outlier", _outlier), ("constant rows", _constant_rows)]
+        fills += [("image of 0 to 255", _smooth(0.0, 255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
+        fills += [("constant rows", _constant_rows), ("image of 0 to 1", _smooth(0.0, 1.0)), ("spots", _spots)]
         fills += [("zeros", _full(0.0)), ("ones", _full(1.0)), ("denormals", _denormal)]
         if any(spec.is_float and len(spec.shape) >= 3 for spec in specs):
             fills.append(("border impulse", _border))
-    for number, (name, fill) in enumerate(fills):
-        yield Family(name, _feeds(specs, np.random.default_rng((seed, number)), fill, None))
-    if has_integers:
-        for name, end in (("lowest ids", "low"), ("highest ids", "high")):
-            yield Family(name, _feeds(specs, np.random.default_rng((seed, 90)), _normal, end))
-    if has_masks:
-        yield Family("masks all true", _feeds(specs, np.random.default_rng((seed, 91)), _normal, "mask"))
+    drawn = [
+        Family(name, _feeds(specs, np.random.default_rng((seed, i)), fill)) for i, (name, fill) in enumerate(fills)
+    ]
+    first = sum(name == "normal" or name.startswith("row variance") for name, _ in fills)
+    yield from drawn[:first]
+    for name, pattern in _mask_patterns(specs):
+        rng = np.random.default_rng((seed, 91))
+        yield Family(name, _feeds(specs, rng, _normal, mask=partial(masks.filled, pattern)))
+    yield from _integer_families(specs, seed)
+    yield from drawn[first:]
+
+
+def _mask_patterns(specs: Sequence[InputSpec]) -> list[tuple[str, masks.Rows]]:
+    """Return the patterns for the mask of the fewest rows: rows can take turns only where all masks have enough."""
+    found = [spec for spec in specs if spec.is_mask]
+    return list(masks.patterns(min(found, key=lambda s: int(np.prod(s.shape[:-1]))))) if found else []
+
+
+_MOST_ROWS = 64
+"""Rows of a batch up to which every index of a table is fed."""
+
+
+def _integer_families(specs: Sequence[InputSpec], seed: int) -> Iterator[Family]:
+    if not any(spec.dtype.kind in "iu" for spec in specs):
+        return
+    for name, end in (("lowest ids", _lowest), ("highest ids", _highest)):
+        yield Family(name, _feeds(specs, np.random.default_rng((seed, 90)), _normal, integer=end))
+    every = _every_index(specs)
+    if every is not None:
+        yield Family("every index", _feeds(every, np.random.default_rng((seed, 92)), _normal, integer=_in_order))
+    for place in range(max(len(spec.ends) for spec in specs)):
+        reach = max(high for spec in specs for _, high in spec.ends[place : place + 1])
+        draw = _to_the_ends(place)
+        yield Family(f"integers to {reach}", _feeds(specs, np.random.default_rng((seed, 93)), _normal, integer=draw))
+
+
+def _every_index(specs: Sequence[InputSpec]) -> list[InputSpec] | None:
+    """Return the inputs at a batch that holds every index of every table; None where that would be too many rows."""
+    batch = batch_name(specs)
+    tables = [spec for spec in specs if spec.table]
+    rows = 1
+    for spec in tables:
+        axis = next((i for i, name in spec.dynamic.items() if name == batch), None)
+        size = int(np.prod(spec.shape))
+        per_row = size if axis is None else size // max(spec.shape[axis], 1)
+        if not per_row or (axis is None and size < spec.table):
+            return None
+        rows = max(rows, -(-spec.table // per_row)) if axis is not None else rows
+    if not tables or rows > _MOST_ROWS:
+        return None
+    return resized(specs, {batch: rows}) if batch is not None else list(specs)
+
+
+def _lowest(spec: InputSpec, rng: np.random.Generator) -> Array:
+    return spec.low + rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
+
+
+def _highest(spec: InputSpec, rng: np.random.Generator) -> Array:
+    return spec.high - rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
+
+
+def _anywhere(spec: InputSpec, rng: np.random.Generator) -> Array:
+    return rng.integers(spec.low, spec.high, spec.shape, endpoint=True)
+
+
+def _in_order(spec: InputSpec, rng: np.random.Generator) -> Array:
+    if not spec.table:
+        return _anywhere(spec, rng)
+    return np.resize(np.arange(spec.table), int(np.prod(spec.shape))).reshape(spec.shape)
+
+
+def _to_the_ends(place: int) -> Draw:
+    """Draw over a range, its two ends among them."""
+
+    def draw(spec: InputSpec, rng: np.random.Generator) -> Array:
+        if not spec.ends:
+            return _anywhere(spec, rng)
+        low, high = spec.ends[min(place, len(spec.ends) - 1)]
+        drawn = rng.integers(low, high, spec.shape, endpoint=True, dtype=spec.dtype.type)
+        flat = drawn.reshape(-1)
+        flat[: flat.size // 4] = high
+        flat[flat.size // 4 : flat.size // 3] = low
+        rng.shuffle(flat)
+        return drawn
+
+    return draw
 
 
 def small_spread_first(spec: InputSpec, seed: int, epsilon: float) -> list[Family]:
@@ -234,31 +238,24 @@ def small_spread_first(spec: InputSpec, seed: int, epsilon: float) -> list[Famil
     return sorted(families, key=lambda family: not family.name.startswith("row variance"))
 
 
-def _is_mask(spec: InputSpec) -> bool:
-    return spec.dtype.kind in "iu" and (spec.low, spec.high) == (0, 1)
-
-
-def _feeds(specs: Sequence[InputSpec], rng: np.random.Generator, fill: Fill, end: str | None) -> Arrays:
+def _feeds(
+    specs: Sequence[InputSpec],
+    rng: np.random.Generator,
+    fill: Fill,
+    *,
+    integer: Draw | None = None,
+    mask: Draw = masks.mixed,
+) -> Arrays:
+    """Draw every input: floats by ``fill``, masks by ``mask``, integers by ``integer`` (else in their range)."""
     feeds: Arrays = {}
     for spec in specs:
         if spec.is_float:
             feeds[spec.name] = np.asarray(fill(rng, spec.shape)).astype(spec.dtype)
-        elif spec.dtype.kind == "b" or _is_mask(spec):
-            feeds[spec.name] = _mask(spec, rng, full=end == "mask")
+        elif spec.is_mask and not (spec.ends and integer is not None):
+            feeds[spec.name] = mask(spec, rng)
         else:
-            chosen = rng.integers(spec.low, spec.high, spec.shape, endpoint=True)
-            if end in ("low", "high"):
-                few = rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
-                chosen = spec.low + few if end == "low" else spec.high - few
-            feeds[spec.name] = chosen.astype(spec.dtype)
+            feeds[spec.name] = (integer or _anywhere)(spec, rng).astype(spec.dtype)
     return feeds
-
-
-def _mask(spec: InputSpec, rng: np.random.Generator, *, full: bool) -> Array:
-    mask = np.ones(spec.shape, bool) if full else rng.random(spec.shape) < 0.7
-    if mask.ndim:
-        mask[..., 0] = True  # an attention row without any key is NaN in every implementation and shows nothing
-    return mask.astype(spec.dtype)
 
 
 def user_families(data: Any, specs: Sequence[InputSpec], *, rows: int) -> list[Family]:

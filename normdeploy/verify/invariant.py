@@ -17,8 +17,9 @@ from torch import Tensor
 from normdeploy.graph import Evaluator
 from normdeploy.verify.cases import Case
 from normdeploy.verify.criteria import rms
-from normdeploy.verify.families import InputSpec, small_spread_first
+from normdeploy.verify.families import small_spread_first
 from normdeploy.verify.mutants import Mutant, Site
+from normdeploy.verify.specs import InputSpec
 from normdeploy.verify.structure import is_float
 from normdeploy.verify.values import Array, to_numpy
 

@@ -12,25 +12,31 @@ from normdeploy.errors import UsageError
 class Level:
     """One amount of checking.
 
+    What it affords depends on the network and never on the machine: work is counted from the sizes of the operators
+    (:mod:`normdeploy.verify.cost`), in billions of multiply-adds.
+
     Args:
         name: "quick", "default" or "thorough".
-        seconds: wall time after which optional work (further families, input search, exact mutants) is left out.
+        work: after which what is optional (further families, sizes, the input search) is left out. What decides between
+            a pass and "not exercised" is never left out for it.
+        heavy: work of one evaluation of the example above which a network is taken with single rows, noise in float32
+            and mutants by derivative.
+        mutants: work of one exact run per mutant above which mutants are tried by derivative first.
         batch: rows of axis 0 in the generated families, where it is dynamic.
-        noise_runs: float64 runs with noise behind S (4 for slow networks).
+        noise_runs: float64 runs with noise behind S (4 for heavy networks).
         families: at most this many generated families; None for all.
         user_rows: rows of the user's data used.
         optimization: optimization levels at which the first family is run; the deployed one runs them all.
         sensitivity: mutants are tried.
         search_steps: steps of the search for an input that kills a surviving mutant.
-        sizes: sizes tried for each dynamic dimension.
-        slow: processor seconds of one float64 run of the example, or half of those of a run with noise, above which
-            a network counts as slow (single rows, noise in float32, mutants by derivative): a hundredth of
-            ``seconds``. Another program's load does not count.
+        sizes: sizes tried for the batch.
         localize: a failure is localized.
     """
 
     name: str
-    seconds: float
+    work: float
+    heavy: float
+    mutants: float
     batch: int
     noise_runs: int
     families: int | None
@@ -39,16 +45,17 @@ class Level:
     sensitivity: bool
     search_steps: int
     sizes: tuple[int, ...]
-    slow: float
     localize: bool = True
 
 
 _ALL = ("disabled", "basic", "extended", "layout", "all")
 
 LEVELS: dict[str, Level] = {
-    "quick": Level("quick", 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2), 0.1),
-    "default": Level("default", 45.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7), 0.4),
-    "thorough": Level("thorough", 3600.0, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 5, 7, 16), math.inf),
+    "quick": Level("quick", 60.0, 0.25, 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
+    "default": Level("default", 250.0, 1.0, 60.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
+    "thorough": Level(
+        "thorough", math.inf, math.inf, math.inf, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 7, 33, 65)
+    ),
 }
 
 

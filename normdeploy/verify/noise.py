@@ -26,7 +26,14 @@ from torch import Tensor
 
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
 from normdeploy.graph.evaluate import StandIn, promote
-from normdeploy.verify.accuracy import FUNCTIONS, reduction_length, rounds
+from normdeploy.verify.accuracy import (
+    CELL_REACH,
+    FUNCTIONS,
+    INITIAL_CELL,
+    gate_weights,
+    reduction_length,
+    rounds,
+)
 from normdeploy.verify.cancellation import CANCELLING, condensed, row_shift, terms
 from normdeploy.verify.criteria import SMALLEST_NORMAL
 from normdeploy.verify.decisions import arithmetic_before, decides, held, held_nodes, representable
@@ -132,8 +139,9 @@ class NoiseHook:
         amplitude = self._roundoff * max(relative, math.sqrt(length) / 4)
         inputs = self._operands(node)
         least = None if inputs is None else terms(node, inputs, length)
+        cell = self._cell(node)
         noisy = [
-            self._noisy(result, amplitude, absolute, least if place == 0 else None)
+            self._noisy(result, amplitude, absolute, cell if cell is not None else least if place == 0 else None)
             for place, result in enumerate(results)
         ]
         moved = None if inputs is None else row_shift(node, inputs, length)
@@ -143,6 +151,16 @@ class NoiseHook:
             shift = hashed_noise(key, self._seed * 1_000_003 + self._count).mul_(self._roundoff).mul_(by)
             noisy[0] = torch.where(shift.isfinite(), noisy[0] + shift, noisy[0])
         return noisy
+
+    def _cell(self, node: ir.Node) -> Tensor | None:
+        """Return the least noise of an LSTM's results in units of u: what its initial cell state makes of a gate's."""
+        value = node.inputs[INITIAL_CELL] if node.op_type == "LSTM" and len(node.inputs) > INITIAL_CELL else None
+        kept = None if value is None else self._kept.get(str(value.name))
+        if kept is None:
+            return None
+        sizes = kept.abs()
+        rows = sizes.amax(-1, keepdim=True) if not node.attributes.get_int("layout", 0) else sizes.amax()
+        return CELL_REACH * rows
 
     def _operands(self, node: ir.Node) -> list[Tensor | None] | None:
         """Return a cancelling operator's operands; what no other one needs is let go."""
@@ -215,15 +233,21 @@ class NoisyGraph:
         copy = model.clone()
         self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph)
         self._arithmetic, self._tables = arithmetic_before(self.deciding)
+        gates = gate_weights(copy.graph)
         for number, value in enumerate(copy.graph.initializers.values()):
             tensor = value.const_value
             # A scalar is a constant of the program, which folding leaves alone
             if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1:
-                value.const_value = self._perturbed(tensor, number, written=value.name in self._tables)
+                reach = gates.get(value, 1.0)
+                value.const_value = self._perturbed(tensor, number, reach, written=value.name in self._tables)
         self._noisy = Evaluator(copy)
         self._fast = Evaluator(copy, dtype=torch.float32)
         self._operands: Counter[str] = Counter()
         for node in copy.graph.all_nodes():
+            if node.op_type == "LSTM":
+                self._operands.update(
+                    str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None
+                )
             if node.op_type in CANCELLING:
                 self._operands.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
         self._condensed: dict[tuple[str, str, int], Tensor] = {}
@@ -233,14 +257,14 @@ class NoisyGraph:
         """The clean graph."""
         return self.evaluator.graph
 
-    def _perturbed(self, tensor: ir.TensorProtocol, number: int, *, written: bool) -> ExactTensor:
+    def _perturbed(self, tensor: ir.TensorProtocol, number: int, reach: float, *, written: bool) -> ExactTensor:
         def compute() -> npt.NDArray[np.float64]:
             value = tensor64(tensor)
             start = (self._seed * 40503 + number * 7919) % _PATTERN
             noise = self._pattern[start : start + min(value.size, _PATTERN)]
             if value.size > _PATTERN:
                 noise = np.resize(noise, value.size)
-            noisy = np.asarray(value * (1 + self._roundoff * noise.reshape(value.shape)))
+            noisy = np.asarray(value * (1 + reach * self._roundoff * noise.reshape(value.shape)))
             if not (written and self._exact):
                 return noisy
             return np.where(representable(torch.from_numpy(value.copy()), _WRITTEN).numpy(), value, noisy)

@@ -1,27 +1,31 @@
-"""Compare a file's graph, number by number, with the graph recomputed from the reference."""
+"""Compare a file's graph, number by number, with the graph recomputed from the reference.
+
+The comparison follows the dataflow from the outputs back: each value of the file against the one that it should be. So
+the order of nodes, their names, nodes that copy (Identity), constants as nodes or as initializers, attributes left at
+their defaults and nodes that no output depends on make no difference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor, module_path, tensor64
-from normdeploy.verify.criteria import SMALLEST_NORMAL, UNIT_ROUNDOFF
-from normdeploy.verify.values import Array
+from normdeploy.graph import constant_tensor, module_path, tensor64
+from normdeploy.verify.stored import attribute_difference, tensor_difference
 
-_NAMES = {
-    ir.DataType.FLOAT: "float32",
-    ir.DataType.FLOAT16: "float16",
-    ir.DataType.BFLOAT16: "bfloat16",
-    ir.DataType.DOUBLE: "float64",
-}
-_CHUNK = 1 << 20
-_ATTRIBUTE_ROUNDOFF = 2.0**-23
-"""Float attributes are stored as float32 and read back as Python floats."""
+_COMMUTING = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Min", "Max", "Sum", "Mean"})
+
+_SHAPED = frozenset({"Reshape", "Expand"})
+"""Operators that are given a shape: [-1, 4], [0, 4] and [2, 4] may be one."""
+
+_DEPTH = 4
+"""How far back two operands are looked at to tell which is which, where their order is free."""
+
+_SAMPLE = 1 << 12
+"""Numbers of a constant that are looked at for that."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,13 @@ class Difference:
 
     Args:
         where: module path of the node that reads it. node: its name. text: a sentence.
+        rounding: it lies no further off than another order of rounding explains.
     """
 
     where: str
     node: str
     text: str
+    rounding: bool = False
 
 
 @dataclass
@@ -42,7 +48,7 @@ class Comparison:
     """The result of :func:`compare_graphs`.
 
     Args:
-        same_structure: the same operators, wired alike, in the same order.
+        same_structure: the same operators, wired alike.
         reason: why not. tensors: how many stored tensors were compared. problems: what differs.
     """
 
@@ -52,170 +58,185 @@ class Comparison:
     problems: list[Difference] = field(default_factory=list)
 
 
-def compare_graphs(recomputed: ir.Model, file: ir.Model) -> Comparison:
-    """Compare two graphs of one origin: operators and wiring first, then every attribute and stored number.
+def compare_graphs(recomputed: ir.Model, file: ir.Model, *, outputs: Sequence[str] | None = None) -> Comparison:
+    """Compare two graphs of one origin: operators and wiring, every attribute and every stored number.
 
     Args:
         recomputed: weights unrounded where the rewrite room left them so.
         file: as read from disk.
+        outputs: names of the file's outputs, in the order of the recomputed graph's; its own order by default.
 
     Returns:
         A Comparison; its problems are meaningful only with ``same_structure``.
     """
-    comparison = Comparison(True)
-    reason = _compare_nodes(comparison, recomputed.graph, file.graph, ({}, {}))
-    return Comparison(False, reason) if reason else comparison
+    named = {str(value.name): value for value in file.graph.outputs}
+    theirs = [named[name] for name in outputs] if outputs is not None else list(file.graph.outputs)
+    walk = _Walk()
+    reason = walk.bind(_fed(recomputed.graph), _fed(file.graph)) or walk.compare(list(recomputed.graph.outputs), theirs)
+    return Comparison(False, reason) if reason else walk.comparison
 
 
-Numbers = tuple[dict[ir.Value, int], dict[ir.Value, int]]
-"""Computed values of both graphs, numbered in the order in which they appear."""
+def _fed(graph: ir.Graph) -> list[ir.Value]:
+    return sorted((v for v in graph.inputs if v.name not in graph.initializers), key=lambda v: str(v.name))
 
 
-def _compare_nodes(comparison: Comparison, recomputed: ir.Graph, file: ir.Graph, numbers: Numbers) -> str:
-    """Compare two graphs, or two bodies of an operator, node by node; return how their structure differs."""
-    ours, theirs = list(recomputed), list(file)
-    if len(ours) != len(theirs):
-        return f"the file has {len(theirs)} nodes, the recomputed graph {len(ours)}"
-    if len(recomputed.inputs) != len(file.inputs):
-        return "the inputs are others than recomputed"
-    _number(numbers, recomputed.inputs, file.inputs)
-    for a, b in zip(ours, theirs, strict=True):
-        kind_a, kind_b = (a.domain, a.op_type), (b.domain, b.op_type)
-        if kind_a != kind_b or len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
-            return f"node {b.name!r} is {b.op_type}; recomputed, {a.name!r} is {a.op_type}"
-        for x, y in zip(a.inputs, b.inputs, strict=True):
-            if not _same_source(x, y, numbers):
-                return f"node {b.name!r} ({b.op_type}) reads other values than recomputed"
-            reason = _compare_constant(comparison, a, x, y)
+class _Walk:
+    """Two graphs, or two bodies of an operator, gone through side by side from their outputs back."""
+
+    def __init__(self) -> None:
+        self.comparison = Comparison(True)
+        self._bound: dict[ir.Value, ir.Value] = {}
+        self._seen: set[tuple[ir.Value, ir.Value]] = set()
+        self._nodes: set[tuple[ir.Node, ir.Node]] = set()
+
+    def bind(self, ours: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> str:
+        """Take values that are given from outside for the same; return how their number differs."""
+        if len(ours) != len(theirs):
+            return f"{len(theirs)} values are given from outside; recomputed, {len(ours)}"
+        self._bound |= dict(zip(ours, theirs, strict=True))
+        return ""
+
+    def compare(self, ours: Sequence[ir.Value | None], theirs: Sequence[ir.Value | None]) -> str:
+        """Compare values with all they are computed from; return how their structure differs."""
+        queue = list(zip(ours, theirs, strict=True))[::-1]
+        while queue:
+            x, y = (None if value is None else _origin(value) for value in queue.pop())
+            if x is None or y is None:
+                if x is y:
+                    continue
+                return f"{_named(x or y)} is read where recomputed nothing is, or the reverse"
+            if (x, y) in self._seen:
+                continue
+            self._seen.add((x, y))
+            if x in self._bound or y in self._bound.values():
+                if self._bound.get(x) is not y:
+                    return f"{_named(y)} is read in place of {_named(x)}"
+                continue
+            a, b = x.producer(), y.producer()
+            if constant_tensor(x) is not None or constant_tensor(y) is not None:
+                if constant_tensor(x) is None or constant_tensor(y) is None:
+                    return f"{_named(y)} is {'' if constant_tensor(y) is not None else 'not '}a constant"
+                continue  # compared where it is read
+            if a is None or b is None:
+                return f"{_named(y)} comes from elsewhere than {_named(x)}"
+            if x.index() != y.index():
+                return f"{_named(y)} is another result of {b.op_type} than recomputed"
+            if (a, b) in self._nodes:
+                continue
+            self._nodes.add((a, b))
+            reason = self._node(a, b, queue)
             if reason:
                 return reason
-        reason = _compare_attributes(comparison, a, b, numbers)
-        if reason:
-            return reason
-        _number(numbers, a.outputs, b.outputs)
-    if len(recomputed.outputs) != len(file.outputs):
-        return "the outputs are other values than recomputed"
-    for p, q in zip(recomputed.outputs, file.outputs, strict=True):
-        if not _same_source(p, q, numbers):
-            return "the outputs are other values than recomputed"
-    return ""
-
-
-def _number(numbers: Numbers, ours: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> None:
-    for p, q in zip(ours, theirs, strict=True):
-        numbers[0][p] = numbers[1][q] = len(numbers[0])
-
-
-def _same_source(x: ir.Value | None, y: ir.Value | None, numbers: Numbers) -> bool:
-    if x is None or y is None:
-        return x is y
-    if x in numbers[0] or y in numbers[1]:
-        return numbers[0].get(x) == numbers[1].get(y)
-    return True  # both are stored constants, compared by value
-
-
-def _compare_constant(comparison: Comparison, node: ir.Node, x: ir.Value | None, y: ir.Value | None) -> str:
-    """Hold a stored constant against the recomputed one; return how the structure differs where only one is stored."""
-    if x is None or y is None:
         return ""
-    want, have = constant_tensor(x), constant_tensor(y)
-    if want is None or have is None:
-        both = want is None and have is None
-        return "" if both else f"value {y.name!r} is {'not ' if have is None else ''}a constant"
-    comparison.tensors += 1
-    text = tensor_difference(want, have)
-    if text:
-        where = module_path(node)
-        comparison.problems.append(
-            Difference(where, str(node.name), f"{y.name!r} of {node.op_type} at {where!r} {text}")
-        )
-    return ""
 
-
-def tensor_difference(want: ir.TensorProtocol, have: ir.TensorProtocol) -> str:
-    """Return how a stored tensor differs from the recomputed one, "" if it is its one rounding.
-
-    The limit is half a unit in the last place of the recomputed value plus a hair (1e-9 u) for float64's own rounding
-    in another order.
-    """
-    if want.dtype != have.dtype:
-        return f"has dtype {have.dtype}; recomputed {want.dtype}"
-    a, b = tensor64(want), tensor64(have)
-    if a.shape != b.shape:
-        return f"has shape {b.shape}; recomputed {a.shape}"
-    if want.dtype not in FLOATS:
-        return "" if np.array_equal(a, b) else f"differs in {int((a != b).sum())} of {a.size} entries"
-    name, stored = _NAMES[want.dtype], want.dtype.numpy()
-    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
-    first, count = -1, 0
-    for start in range(0, flat_a.size, _CHUNK):
-        wrong = _wrong(flat_a[start : start + _CHUNK], flat_b[start : start + _CHUNK], name, stored)
-        if wrong.any():
-            count += int(wrong.sum())
-            first = start + int(np.argmax(wrong)) if first < 0 else first
-    if first < 0:
+    def _node(self, a: ir.Node, b: ir.Node, queue: list[tuple[ir.Value | None, ir.Value | None]]) -> str:
+        """Compare two nodes and queue what they read; return how their structure differs."""
+        ours, theirs = _read(a), _read(b)
+        if _kind(a) != _kind(b) or len(ours) != len(theirs):
+            return f"node {b.name!r} is {b.op_type}; recomputed, {a.name!r} is {a.op_type}"
+        if a.op_type in _SHAPED and _shape_differs(a, b, ours, theirs):
+            return f"node {b.name!r} ({b.op_type}) writes its result's shape in another way than recomputed"
+        if a.op_type in _COMMUTING and len(ours) == 2 and _exchanged(ours, theirs):
+            theirs = theirs[::-1]
+        for x, y in zip(ours, theirs, strict=True):
+            self._constant(a, x, y)
+        queue += list(zip(ours, theirs, strict=True))[::-1]
+        for name in sorted(set(a.attributes) | set(b.attributes)):
+            reason = self._attribute(name, a, b)
+            if reason:
+                return reason
         return ""
-    at = [int(i) for i in np.unravel_index(first, a.shape)]
-    return f"is {flat_b[first]:.9g} at {at}; recomputed {flat_a[first]:.12g} ({count} of {a.size} numbers differ)"
 
+    def _constant(self, node: ir.Node, x: ir.Value | None, y: ir.Value | None) -> None:
+        """Hold a stored constant against the recomputed one, where both are stored."""
+        want, have = (None if value is None else constant_tensor(_origin(value)) for value in (x, y))
+        if want is None or have is None:
+            return
+        self.comparison.tensors += 1
+        found = tensor_difference(want, have)
+        if found is not None:
+            where = module_path(node)
+            text = f"{y.name if y else ''!r} of {node.op_type} at {where!r} {found.text}"
+            self.comparison.problems.append(Difference(where, str(node.name), text, found.rounding))
 
-def _wrong(a: Array, b: Array, name: str, stored: np.dtype[Any]) -> Array:
-    """Return where ``b`` is not ``a`` rounded once."""
-    wrong = ~(_within_half_ulp(a, b, name) | (np.isnan(a) & np.isnan(b)) | (a == b))
-    if wrong.any():
-        with np.errstate(over="ignore"):
-            rounded = a.astype(stored).astype(np.float64)
-        wrong &= ~((rounded == b) | (np.isnan(rounded) & np.isnan(b)))
-    return np.asarray(wrong)
-
-
-def _within_half_ulp(a: Array, b: Array, dtype: str) -> Array:
-    u, tiny = UNIT_ROUNDOFF[dtype], SMALLEST_NORMAL[dtype]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        _, exponent = np.frexp(np.maximum(np.abs(a), tiny))
-        half_ulp = np.ldexp(u, exponent - 1)  # |a| in [2^(e-1), 2^e): the spacing is 2 u 2^(e-1)
-        return np.asarray(np.abs(a - b) <= half_ulp * (1 + 1e-9))
-
-
-def _compare_attributes(comparison: Comparison, a: ir.Node, b: ir.Node, numbers: Numbers) -> str:
-    """Compare attributes, bodies among them; return how the structure of a body differs."""
-    for name in sorted(set(a.attributes) | set(b.attributes)):
+    def _attribute(self, name: str, a: ir.Node, b: ir.Node) -> str:
+        """Compare an attribute, which may be a body; return how the structure of a body differs."""
         x, y = a.attributes.get(name), b.attributes.get(name)
         bodies = [attr.type == ir.AttributeType.GRAPH for attr in (x, y) if attr is not None]
         if any(bodies):
             if x is None or y is None or not all(bodies):
                 return f"node {b.name!r} ({b.op_type}) has other bodies than recomputed"
-            reason = _compare_nodes(comparison, x.as_graph(), y.as_graph(), numbers)
-            if reason:
-                return f"in {name} of {b.name!r} ({b.op_type}): {reason}"
-            continue
-        if x is not None and y is not None and _same_attribute(x, y):
-            continue
-        want = "absent" if x is None else _shown(x)
-        have = "absent" if y is None else _shown(y)
-        where = module_path(a)
-        comparison.problems.append(
-            Difference(
-                where, str(b.name), f"attribute {name!r} of {b.op_type} at {where!r} is {have}; recomputed {want}"
-            )
-        )
-    return ""
+            ours, theirs = x.as_graph(), y.as_graph()
+            reason = self.bind(list(ours.inputs), list(theirs.inputs))
+            if not reason and len(ours.outputs) != len(theirs.outputs):
+                reason = "the outputs are other values than recomputed"
+            reason = reason or self.compare(list(ours.outputs), list(theirs.outputs))
+            return f"in {name} of {b.name!r} ({b.op_type}): {reason}" if reason else ""
+        text = attribute_difference(name, a, b)
+        if text:
+            where = module_path(a)
+            text = f"attribute {name!r} of {b.op_type} at {where!r} {text}"
+            self.comparison.problems.append(Difference(where, str(b.name), text))
+        return ""
 
 
-def _same_attribute(x: ir.Attr, y: ir.Attr) -> bool:
-    if x.type != y.type:
+def _origin(value: ir.Value) -> ir.Value:
+    """Return what a value is a copy of."""
+    node = value.producer()
+    while node is not None and _kind(node) == ("", "Identity") and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
+
+
+def _kind(node: ir.Node) -> tuple[str, str]:
+    return ("" if node.domain == "ai.onnx" else node.domain), node.op_type
+
+
+def _read(node: ir.Node) -> list[ir.Value | None]:
+    """Return a node's inputs without those absent at the end."""
+    inputs = [None if value is None or not value.name else value for value in node.inputs]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    return inputs
+
+
+def _named(value: ir.Value | None) -> str:
+    return "nothing" if value is None else f"value {value.name!r}"
+
+
+def _shape_differs(a: ir.Node, b: ir.Node, ours: Sequence[ir.Value | None], theirs: Sequence[ir.Value | None]) -> bool:
+    """True where two constant shapes, or what zero means in them, are written differently."""
+    if attribute_difference("allowzero", a, b):
+        return True
+    if len(ours) < 2 or ours[1] is None or theirs[1] is None:
         return False
-    if x.type == ir.AttributeType.FLOAT:
-        same = abs(x.value - y.value) <= _ATTRIBUTE_ROUNDOFF * abs(x.value)
-        return bool(same or (np.isnan(x.value) and np.isnan(y.value)))
-    if x.type == ir.AttributeType.FLOATS:
-        return bool(np.allclose(x.value, y.value, rtol=_ATTRIBUTE_ROUNDOFF, atol=0.0))
-    if x.type == ir.AttributeType.TENSOR:
-        return tensor_difference(x.value, y.value) == ""
-    return bool(x.value == y.value)
+    want, have = constant_tensor(_origin(ours[1])), constant_tensor(_origin(theirs[1]))
+    return want is not None and have is not None and tensor_difference(want, have) is not None
 
 
-def _shown(attribute: ir.Attr) -> str:
-    if attribute.type == ir.AttributeType.TENSOR:
-        return "another tensor"
-    return f"{attribute.value!r}"
+def _exchanged(ours: Sequence[ir.Value | None], theirs: Sequence[ir.Value | None]) -> bool:
+    """True where two operands stand in the other order in the file, as far as a look at where they come from tells."""
+    straight = all(_alike(x, y, _DEPTH) for x, y in zip(ours, theirs, strict=True))
+    return not straight and all(_alike(x, y, _DEPTH) for x, y in zip(ours, theirs[::-1], strict=True))
+
+
+def _alike(x: ir.Value | None, y: ir.Value | None, depth: int) -> bool:
+    if x is None or y is None:
+        return x is y
+    x, y = _origin(x), _origin(y)
+    want, have = constant_tensor(x), constant_tensor(y)
+    if want is not None and have is not None:
+        a, b = tensor64(want), tensor64(have)
+        return a.shape == b.shape and bool(
+            np.allclose(a.reshape(-1)[:_SAMPLE], b.reshape(-1)[:_SAMPLE], rtol=1e-3, atol=1e-12, equal_nan=True)
+        )
+    a_node, b_node = x.producer(), y.producer()
+    if a_node is None or b_node is None:
+        return a_node is b_node and want is have and x.name == y.name
+    if _kind(a_node) != _kind(b_node) or x.index() != y.index():
+        return False
+    ours, theirs = _read(a_node), _read(b_node)
+    if depth == 0 or len(ours) != len(theirs):
+        return len(ours) == len(theirs)
+    return all(_alike(p, q, depth - 1) for p, q in zip(ours, theirs, strict=True))

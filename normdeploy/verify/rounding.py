@@ -12,7 +12,7 @@ from normdeploy.verify.context import Context
 from normdeploy.verify.criteria import rms
 from normdeploy.verify.precision import drop_in_words
 from normdeploy.verify.sessions import LEVELS, Setting
-from normdeploy.verify.structure import shortened, signature_problems
+from normdeploy.verify.structure import is_float, shortened, signature_problems
 from normdeploy.verify.values import Array
 from normdeploy.verify.verdict import HISTOGRAM_EDGES, Measurement
 
@@ -72,6 +72,25 @@ def check_decided(context: Context) -> None:
             context.answer("decisions", "not-exercised", f"{text}: give data on which it decides (data=, --data)")
         else:
             context.not_checked.append(f"{text} ({', '.join(families)})")
+
+
+def check_finite(context: Context) -> None:
+    """Say which outputs and stored weights are not numbers: NaN equals NaN, and nothing would have been compared."""
+    bad = [
+        f"output {name!r} is nowhere a finite number in any input family"
+        for i, name in enumerate(context.subject.output_names)
+        if all(is_float(c.truth[i]) and c.truth[i].size and not np.isfinite(c.truth[i]).any() for c in context.cases)
+    ]
+    for name, value in context.subject.model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.size < 2 or not tensor.dtype.is_floating_point():
+            continue
+        nan = int(np.isnan(np.asarray(tensor.numpy(), np.float32)).sum())
+        if nan:
+            bad.append(f"weight {name!r} is NaN in {nan} of {tensor.size} entries")
+    if bad:
+        remedy = "what depends on it cannot be compared: load weights that are numbers"
+        context.answer("finite", "not-exercised", f"{shortened(bad)}; {remedy}")
 
 
 def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:

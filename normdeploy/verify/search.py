@@ -24,16 +24,19 @@ if TYPE_CHECKING:
     from normdeploy.verify.context import Context
 
 SHARE = 0.8
-"""Share of the level's time after which the search stops: feeding the site itself (probes.py) comes after it."""
+"""Share of a level's work after which the search stops: feeding the site itself (probes.py) comes after it."""
 
 _SCALES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 10.0)
 
 
-def search(context: Context, evaluator: Evaluator, site: Site, mutant: Mutant) -> tuple[Family, float] | None:
+def search(
+    context: Context, evaluator: Evaluator, site: Site, mutant: Mutant, *, freely: bool = False
+) -> tuple[Family, float] | None:
     """Return the best input found and its ratio of effect to rounding bound; None if no input is a float.
 
     Args:
         context: its level says how long to search. evaluator: of the canonical graph. site, mutant: what survived.
+        freely: nothing else can tell: the search is not cut short where the level's work is spent.
     """
     floats = [spec.name for spec in context.specs if spec.is_float]
     if not floats:
@@ -44,10 +47,12 @@ def search(context: Context, evaluator: Evaluator, site: Site, mutant: Mutant) -
     for scale in _SCALES:
         feeds = {k: (v * scale).astype(v.dtype) if k in floats else v for k, v in base.items()}
         best = _better(context, evaluator, site, mutant, Family(name, feeds), best)
-        if (best is not None and best[1] >= 2 * context.cases[0].constants.kill) or not context.in_time(SHARE):
+        if (best is not None and best[1] >= 2 * context.cases[0].constants.kill) or (
+            not freely and not context.budget.affords(SHARE)
+        ):
             return best
     start = best[0].feeds if best is not None else base
-    moved = _ascend(context, evaluator, site, mutant, start, floats)
+    moved = _ascend(context, evaluator, site, mutant, start, floats, freely=freely)
     if moved is not None:
         best = _better(context, evaluator, site, mutant, Family(name, moved), best)
     return best
@@ -68,7 +73,14 @@ def _better(
 
 
 def _ascend(
-    context: Context, evaluator: Evaluator, site: Site, mutant: Mutant, start: Arrays, floats: list[str]
+    context: Context,
+    evaluator: Evaluator,
+    site: Site,
+    mutant: Mutant,
+    start: Arrays,
+    floats: list[str],
+    *,
+    freely: bool,
 ) -> Arrays | None:
     """Ascend log RMS(effect) - log RMS(output) from an input by normalized gradient steps; None without a gradient."""
     inputs: dict[str, Tensor] = {k: torch.from_numpy(np.array(v)) for k, v in start.items()}
@@ -80,8 +92,9 @@ def _ascend(
     best_value = -math.inf
     best_inputs: dict[str, Tensor] | None = None
     for _ in range(context.level.search_steps):
-        if not context.in_time(SHARE):
+        if not freely and not context.budget.affords(SHARE):
             break
+        context.budget.spend(4, start)
         with torch.enable_grad():
             found = evaluator.run(inputs, fetch=fetch)
             if site.inner:

@@ -15,6 +15,8 @@ import torch
 from normdeploy.graph import Evaluator
 from normdeploy.verify.cases import Case
 from normdeploy.verify.context import Context
+from normdeploy.verify.cost import elements
+from normdeploy.verify.decisive import probe_decisions
 from normdeploy.verify.derivative import MARGIN, Sensitivities
 from normdeploy.verify.harmless import harmless
 from normdeploy.verify.invariant import cancels
@@ -58,30 +60,28 @@ def check_sensitivity(context: Context) -> None:
             if target.evaluator is evaluator and id(target.site) in unseen:
                 target.note = unseen[id(target.site)]
     everything, targets = targets, [t for t in targets if not t.note]
-    estimated = context.heavy or len(targets) * context.run_seconds > context.level.seconds
-    if estimated and not context.heavy:
-        context.not_checked.append("mutants one by one (there are many: use level thorough)")
+    estimated = context.heavy or len(targets) * context.budget.once > context.level.mutants
     if estimated and targets:
-        _by_derivative(context, groups, targets)
+        context.leave_out("mutants one by one (tried by derivative first)")
+        _by_derivatives(context, groups, targets)
         _prove(context, groups, _alive(targets))
     for number, case in enumerate(list(context.cases)):
         eager = number < _EAGER_FAMILIES and not estimated
         alive = [t for t in targets if t.killed != "rounding"] if eager else _unproven(targets)
         if not alive:
             break
-        if number and not context.in_time(0.8):
-            context.not_checked += _left_out(alive)
-            break
         _try_family(context, case, groups, alive)
         context.tell("sensitivity", (number + 1) / len(context.cases))
     _prove(context, groups, _unproven(targets))
-    context.grant(_CANCELLING_SHARE)
     for target in _unproven(targets):
         _prove_cancelling(context, target)
     for target in _unproven(targets):
         _second_chance(context, target)
-    context.grant(_PROBING_SHARE)
+    probe_decisions(context, _alive(targets))
     probe_sites(context, _alive(targets))
+    for target in _unproven(targets):
+        if target.unsearched:
+            _second_chance(context, target, freely=True)
     for evaluator, sites in groups:
         for site in sites:
             mine = [t for t in everything if t.site is site and t.evaluator is evaluator]
@@ -89,20 +89,8 @@ def check_sensitivity(context: Context) -> None:
     _conclude(context)
 
 
-_CANCELLING_SHARE = 0.25
-_PROBING_SHARE = 0.5
-"""What decides between a pass and "not exercised" may take these shares of the time used so far, beyond the level's."""
-
-
-def _left_out(alive: Sequence[Target]) -> list[str]:
-    """Say which mutants are not tried on further families."""
-    fine = sum(target.killed == "float64" for target in alive)
-    where = "on further input families (time)"
-    texts = (
-        [f"{plural(fine, 'mutant')} that the float64 chain kills, by the rounding criterion {where}"] if fine else []
-    )
-    return texts + ([f"{plural(len(alive) - fine, 'surviving mutant')} {where}"] if len(alive) > fine else [])
-
+_FEW = 8
+"""Survivors so few are run exactly on the next family; more are tried by derivative first."""
 
 _EAGER_FAMILIES = 3
 """Families on which a mutant that only the float64 chain killed is still tried against the rounding bound."""
@@ -112,14 +100,25 @@ def _alive(targets: Sequence[Target]) -> list[Target]:
     return [target for target in targets if not target.killed and target.report is None]
 
 
-def _by_derivative(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]) -> None:
-    """Kill by a backward pass what it kills with room to spare (:mod:`normdeploy.verify.derivative`)."""
-    case = min(context.cases, key=lambda c: sum(a.size for a in c.family.feeds.values()))
+def _by_derivatives(
+    context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]
+) -> None:
+    """Kill by backward passes, a family each, what they kill with room to spare, until few enough are left."""
+    for number, case in enumerate(sorted(context.cases, key=lambda c: elements(c.family.feeds))):
+        alive = [t for t in _alive(targets) if not t.site.inner]
+        if number and len(alive) <= _FEW:
+            return
+        _by_derivative(context, case, groups, alive)
+
+
+def _by_derivative(
+    context: Context, case: Case, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]
+) -> None:
     for evaluator, sites in groups:
-        mine = [t for t in targets if t.evaluator is evaluator and not t.site.inner]
+        mine = [t for t in targets if t.evaluator is evaluator]
         if not mine:
             continue
-        sites = [site for site in sites if not site.inner]
+        sites = [site for site in sites if any(t.site is site for t in mine)]
         tape = Tape(evaluator, case, sites)
         # Gradients in float32: an estimate needs no more, and autograd keeps every weight for its way back
         single = Evaluator(evaluator.graph, dtype=torch.float32)
@@ -184,7 +183,7 @@ def _prove(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], ali
 
 def _prove_cancelling(context: Context, target: Target) -> None:
     """Find out whether what a survivor changes cancels behind its site, whatever the site reads."""
-    if target.site.inner or not context.may_decide():
+    if target.site.inner:
         return
     proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
     if proof:
@@ -196,23 +195,30 @@ def _unproven(targets: Sequence[Target]) -> list[Target]:
     return [target for target in _alive(targets) if not target.harmless]
 
 
-def _second_chance(context: Context, target: Target) -> None:
-    """Look for an input that kills a survivor; such an input is checked like any family."""
+def _second_chance(context: Context, target: Target, *, freely: bool = False) -> None:
+    """Look for an input that kills a survivor; such an input is checked like any family.
+
+    Args:
+        freely: nothing else can tell, so that the level's work does not limit the search.
+    """
     name, ratio, family = target.mutant.name, target.ratio, target.family
-    target.note = "no input family moves the outputs beyond rounding"
-    if context.level.search_steps and context.in_time(SHARE):
-        found = search(context, target.evaluator, target.site, target.mutant)
-        if found is not None and found[1] >= context.cases[0].constants.kill:
-            case = context.case(found[0])
-            context.cases.append(case)
-            _check_found(context, case)
-            target.report = MutantReport(name, True, found[1], found[0].name, "killed by an input searched for")
-            return
-        if found is not None:
-            target.ratio, target.family = max((ratio, family), (found[1], found[0].name))
-        target.note += ", nor does any input the search found"
-    elif context.level.search_steps:
-        target.note += "; no time was left to search for one"
+    note = target.note if freely else "no input family moves the outputs beyond rounding"
+    target.note, target.unsearched = note, False
+    if not context.level.search_steps:
+        return
+    if not freely and not context.budget.affords(SHARE):
+        target.unsearched = True
+        return
+    found = search(context, target.evaluator, target.site, target.mutant, freely=freely)
+    if found is not None and found[1] >= context.cases[0].constants.kill:
+        case = context.case(found[0])
+        context.cases.append(case)
+        _check_found(context, case)
+        target.report = MutantReport(name, True, found[1], found[0].name, "killed by an input searched for")
+        return
+    if found is not None:
+        target.ratio, target.family = max((ratio, family), (found[1], found[0].name))
+    target.note += ", nor does any input the search found"
 
 
 def _check_found(context: Context, case: Case) -> None:

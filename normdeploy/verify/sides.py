@@ -47,6 +47,8 @@ class Reference(Protocol):
     name: str
     graph: ir.Model | None
     """The reference as a graph before any folding; None where none could be made."""
+    output_names: Sequence[str]
+    """What the reference calls its outputs, in order; of a module known once it ran."""
     has_truth: bool
     """False where no float64 evaluation exists; the verdict is then at most weak."""
 
@@ -78,6 +80,7 @@ class EagerReference:
         self.model, self.signature, self.graph = model, signature, graph
         self.name = type(model).__name__
         self.written: set[str] = set()
+        self.output_names: Sequence[str] = ()
         self._native = next((p.dtype for p in model.parameters() if p.dtype in LOW_FLOATS), torch.float32)
         self._snapshot: Snapshot | None = None
 
@@ -107,7 +110,9 @@ class EagerReference:
                         result = self.model(*args, **kwargs)
                     except Exception as error:  # a user's module raises whatever it likes
                         raise Refused from error
-                    return [to_numpy(t) for t in flatten_outputs(result).tensors]
+                    outputs = flatten_outputs(result)
+                    self.output_names = outputs.names
+                    return [to_numpy(t) for t in outputs.tensors]
             finally:
                 self._snapshot.restore()
 
@@ -157,6 +162,7 @@ class TracedReference:
         self._evaluator = Evaluator(module.graph)
         self.name = module.name
         self.graph: ir.Model | None = module.graph
+        self.output_names = module.output_names
 
     def ready(self) -> AbstractContextManager[Any]:
         """Prepare the module."""
@@ -207,7 +213,7 @@ class GraphReference:
         self._ran: tuple[Feeds, list[Any]] | None = None
         self._coarse = Evaluator(self.graph, dtype=torch.float32)
         self.input_names = input_names(self.graph)
-        self.output_names = self._evaluator.output_names
+        self.output_names: Sequence[str] = self._evaluator.output_names
 
     def ready(self) -> AbstractContextManager[Any]:
         """Nothing to prepare."""
@@ -300,10 +306,14 @@ class Subject:
         infer_missing_types(self.model)  # files of ours do not carry them, and what can be looked into hangs on them
         self.evaluator = Evaluator(self.model)
         self.input_names: Sequence[str] = input_names(self.model)
-        self.output_names = self.evaluator.output_names
+        self.output_names: Sequence[str] = self.evaluator.output_names
         self._sessions: dict[Setting, Any] = {}
         # Each session holds its own copy of the weights: of a large file, one is open at a time
         self._large = weight_bytes(self.model) > _LARGE
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Return outputs in another order from now on: the reference's."""
+        self.output_names = list(names)
 
     def session(self, setting: Setting) -> Any:
         """Return the onnxruntime session for a setting."""
@@ -323,11 +333,11 @@ class Subject:
             self._sessions.clear()
 
     def run(self, feeds: Feeds, setting: Setting) -> list[Any]:
-        """Return the outputs under one runtime setting, in graph order."""
+        """Return the outputs under one runtime setting, in the order of ``output_names``."""
         return run_session(self.session(setting), {n: feeds[n] for n in self.input_names}, self.output_names)
 
     def logic(self, feeds: Feeds) -> list[Any]:
-        """Return the outputs of the emitted graph in float64, in graph order."""
+        """Return the outputs of the emitted graph in float64, in the order of ``output_names``."""
         found = run_evaluator(self.evaluator, feeds)
         return [found[name] for name in self.output_names]
 

@@ -149,6 +149,7 @@ class Target:
     killed: str = ""
     note: str = ""
     harmless: str = ""
+    unsearched: bool = False
     report: MutantReport | None = None
 
     def seen(self, ratio: float, chain_ratio: float, family: str, kill: float) -> None:

@@ -73,7 +73,8 @@ class Signature:
     def dynamic_shapes(self, declared: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]] | None:
         """Return declared dynamic axes by parameter, as torch.onnx.export takes them.
 
-        None where the axes are the default (a batch in front), a name is no identifier, or arguments are nested.
+        None where the axes are the default (a batch in front; fixing every size is not), a name is no identifier, or
+        arguments are nested.
 
         Args:
             declared: axis to name, by graph input.
@@ -82,5 +83,5 @@ class Signature:
         found = {str(path[0]): dict(declared.get(name, {})) for path, name in zip(paths, self.names, strict=True)}
         plain = all(len(path) == 1 for path in paths)
         words = all(word.isidentifier() for axes in found.values() for word in axes.values())
-        default = all(set(axes) <= {0} for axes in found.values())
+        default = any(found.values()) and all(set(axes) <= {0} for axes in found.values())
         return found if plain and words and not default else None

@@ -113,7 +113,7 @@ HISTOGRAM_EDGES: tuple[float, ...] = tuple(-4.0 + 0.25 * i for i in range(41))
 """Edges of the error histograms: log10 of the error in units of u RMS(y64)."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Verdict:
     """The result of a verification.
 
@@ -141,6 +141,10 @@ class Verdict:
     depth: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     level: str = "default"
+
+    def __repr__(self) -> str:
+        where = f", {len(self.reasons)} reasons" if self.reasons else ""
+        return f"Verdict({self.status!r}, {len(self.checks)} checks, {len(self.sites)} sites{where})"
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -180,10 +184,12 @@ class Verdict:
         return render(self)
 
     def summary(self) -> str:
-        """Return a few lines for a console: the status, the reasons, then one line per check."""
+        """Return a few lines for a console: the status, the reasons, a line per check, one for what is left out."""
         lines = [f"verdict: {self.status.upper()}"]
         lines += [f"  - {reason}" for reason in self.reasons]
         lines += [f"  {check.name:<14} {check.status:<14} {check.detail}" for check in self.checks]
+        if self.not_checked:
+            lines.append(f"  {'not checked':<29} {'; '.join(' '.join(text.split()) for text in self.not_checked)}")
         if self.localization:
             lines.append(f"  localized: {self.localization.get('summary', '')}")
         return "\n".join(lines)

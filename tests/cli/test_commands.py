@@ -83,6 +83,38 @@ def test_run_prints_and_saves(run: Run, home: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(array, truth(home), rtol=0, atol=1e-5)
 
 
+def test_a_failed_export_prints_its_checks_and_names_its_page(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(model: object, path: Path, **options: object) -> Path:
+        proto = onnx.load(home / "net.onnx")
+        weight = max(proto.graph.initializer, key=lambda t: len(t.dims))
+        array = onnx.numpy_helper.to_array(weight) * np.float32(1.01)
+        weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+        onnx.save(proto, path)
+        return path
+
+    monkeypatch.setattr("normdeploy.graph.save_graph", damaged)
+    page = tmp_path / "verdict.html"
+    words = (*INPUT, "--weights", home / "net.safetensors", "--quick", "--html", page)
+    failed = run("export", f"{home}/net.py:Net", *words, "-o", tmp_path / "x.onnx")
+    assert failed.exit_code == 1, failed.output
+    assert not (tmp_path / "x.onnx").exists()
+    for word in ("verdict: FAIL", "structure", "rounding", "weights", f"wrote {page}"):
+        assert word in failed.stdout
+    assert "<html" in page.read_text(encoding="utf-8")
+    (line,) = [line for line in failed.stderr.splitlines() if "not proven equal" in line]
+    assert len(line) < 400
+
+
+def test_a_page_of_nothing_verified_is_refused(run: Run, home: Path, tmp_path: Path) -> None:
+    words = ("export", f"{home}/net.py:Net", *INPUT, "-o", tmp_path / "x.onnx", "--no-verify")
+    result = run(*words, "--html", tmp_path / "x.html")
+    assert result.exit_code == 2
+    assert "--no-verify" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_verify_passes_the_right_reference_and_fails_another(run: Run, home: Path, tmp_path: Path) -> None:
     page = tmp_path / "verdict.html"
     words = ("verify", f"{home}/net.py:Net", home / "net.onnx", "--quick", "--weights")

@@ -150,3 +150,32 @@ def test_a_rounded_quotient_in_front_of_a_decision_stays_a_tie(write: Write):
     runs = [graph.run(feeds, seed=seed, **arguments)["y"] for seed in range(8)]
     turned = np.abs(np.asarray(runs) - np.median(runs, axis=0)).max(axis=(0, 1)) > 1e-3
     assert turned.tolist() == [False, False, False, True, False, True, True, True]
+
+
+HEADS = {
+    "argmax": ("int64[N]", "y = ArgMax<axis=-1, keepdims=0>(n)"),
+    "comparison": ("bool[N,16]", "y = Greater(n, half)"),
+    "three best": ("int64[N,3]", "v, y = TopK(n, three)"),
+    "one number": ("float", "y = ReduceMax<keepdims=0>(n)"),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_outputs_that_decide_pass_where_what_they_decide_on_is_proven(head: str, write: Write):
+    """No epsilon turns an argmax: the numbers in front of it are compared, right and wrong."""
+    kind, text = HEADS[head]
+    body = "g (float[N,16] x) => (%s y) { n = LayerNormalization<axis=-1, epsilon=%s>(x, scale, shift) %s }"
+    rng = np.random.default_rng(0)
+    known: dict[str, np.ndarray] = {"scale": rng.uniform(0.5, 2, 16).astype(np.float32)}
+    known["shift"] = rng.standard_normal(16).astype(np.float32)
+    if "half" in text:
+        known["half"] = np.float32(0.5)
+    if "three" in text:
+        known["three"] = np.asarray([3], np.int64)
+    right = write(body % (kind, "1e-5", text), "a", **known)
+    split = body.replace("{ n =", "{ k = Neg(x) m = Neg(k) n =").replace(">(x,", ">(m,")
+    other = write(split % (kind, "1e-5", text), "b", **known)
+    verdict = verify(right, other)
+    assert verdict.status == "pass", verdict.summary()
+    wrong = write(split % (kind, "1e-3", text), "c", **known)
+    assert verify(right, wrong).status != "pass"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import graph_damage
 import onnx
@@ -84,3 +85,9 @@ def test_assert_equivalent_passes_and_fails_with_the_summary(small, tmp_path: Pa
         assert_equivalent(small.model, path, **options)
     assert str(caught.value) == small.verdict(path, level="quick").summary()
     assert assert_equivalent(small.model, path, allow={"fail"}, **options).status == "fail"
+
+
+def test_a_verdict_shows_itself_in_a_line(small: Any):
+    verdict = small.verdict(small.folded, level="quick")
+    assert len(repr(verdict)) < 100
+    assert "'pass'" in repr(verdict)

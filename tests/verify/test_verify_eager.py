@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import conventions_by_hand as by_hand
@@ -18,7 +17,7 @@ from normdeploy.errors import InputError
 from normdeploy.export.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
-from normdeploy.verify import core, verify
+from normdeploy.verify import verify
 from normdeploy.verify.levels import LEVELS
 
 
@@ -180,32 +179,10 @@ def test_without_a_graph_of_the_reference_the_verdict_is_weak(tmp_path: Path):
     assert verify(Untraceable(), path, args=(torch.randn(3, 4),)).status == "fail"
 
 
-@pytest.mark.parametrize(
-    ("plain", "noisy", "slow"),
-    [(0.5, 0.0, True), (0.3, 0.9, True), (0.3, 0.7, False), (0.02, 9.0, False), (0.3, None, False)],
-)
-def test_what_counts_as_slow(plain: float, noisy: float | None, slow: bool, monkeypatch: pytest.MonkeyPatch):
-    clock = [0.0]
-    monkeypatch.setattr(core.time, "process_time", lambda: clock[0])
-
-    def run(*_: Any, **__: Any) -> None:
-        clock[0] += noisy or 0.0
-
-    context = SimpleNamespace(
-        run_seconds=plain,
-        level=SimpleNamespace(slow=0.4),
-        noisy=None if noisy is None else SimpleNamespace(run=run),
-        precision="float32",
-        seed=0,
-    )
-    assert core._slow(context, {}) is slow  # type: ignore[arg-type]  # what it reads of a context
-    assert (clock[0] > 0) == (0.04 <= plain <= 0.4 and bool(noisy))  # the longer run is not made for nothing
-
-
-def test_a_slow_network_has_its_mutants_estimated_by_derivative(small: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], slow=-1.0))
+def test_a_network_of_much_work_has_its_mutants_estimated_by_derivative(small: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], heavy=-1.0))
     verdict = small.verdict(small.folded)
     assert verdict.status == "pass", verdict.summary()
     notes = [m.note for site in verdict.sites for m in site.mutants]
     assert notes.count("estimated by a directional derivative") > len(notes) / 2
-    assert any("slow network" in text for text in verdict.not_checked)
+    assert any("mutants one by one" in text for text in verdict.not_checked)

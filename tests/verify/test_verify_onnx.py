@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from normdeploy.errors import GraphError, InputError, UsageError
+from normdeploy.graph.operators import OPERATORS
 from normdeploy.verify import verify
 from normdeploy.verify.sessions import Setting, open_session, run_session
 
@@ -99,6 +101,41 @@ def test_outputs_in_another_order_fail(write: Write):
     body = "g (float[4] x) => (float[4] y, float[4] z) { y = Neg(x) z = Exp(x) }"
     swapped = "g (float[4] x) => (float[4] y, float[4] z) { z = Neg(x) y = Exp(x) }"
     assert verify(write(body, "a"), write(swapped, "b")).status == "fail"
+
+
+def test_weights_that_are_not_numbers_are_no_pass(write: Write):
+    """NaN equals NaN everywhere: nothing was compared, and the verdict says which weight it is."""
+    body = "g (float[N,4] x) => (float[N,4] y) { y = MatMul(x, w) }"
+    for w in (np.full((4, 4), np.nan, np.float32), np.diag(np.float32([1, np.nan, 1, 1]))):
+        path = write(body, "a", w=w)
+        verdict = verify(path, path, level="quick")
+        assert verdict.status == "not-exercised", verdict.summary()
+        assert "weight 'w' is NaN" in verdict.reasons[0]
+
+
+def test_an_operator_of_the_file_without_float64_meaning_is_weak_and_no_failure(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(OPERATORS, ("com.microsoft", "SkipLayerNormalization"))
+    known = affine(8)
+    one = write(
+        """g (float[N,8] x, float[N,8] z) => (float[N,8] y) {
+            t = Add(x, z) y = LayerNormalization<axis=-1, epsilon=1e-5>(t, scale, shift) }""",
+        "a",
+        **known,
+    )
+    proto = onnx.load(str(one))
+    del proto.graph.node[:]
+    skip = onnx.helper.make_node(
+        "SkipLayerNormalization", ["x", "z", "scale", "shift"], ["y"], domain="com.microsoft", epsilon=1e-5
+    )
+    proto.graph.node.append(skip)
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    other = one.with_name("b.onnx")
+    onnx.save(proto, str(other))
+    verdict = verify(one, other, level="quick")
+    assert verdict.check("rounding").status == "pass", verdict.summary()
+    assert verdict.status == "weak", verdict.summary()
 
 
 def test_nan_on_one_side_fails(write: Write):

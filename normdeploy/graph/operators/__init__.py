@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from normdeploy.graph.exact import AFFINE_DOMAIN
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, Result
+from normdeploy.graph.operators.contrib import CONTRIB
+from normdeploy.graph.operators.contrib import DOMAIN as CONTRIB_DOMAIN
 from normdeploy.graph.operators.elementwise import ELEMENTWISE
 from normdeploy.graph.operators.linear import LINEAR
 from normdeploy.graph.operators.normalization import NORMALIZATION, affine
@@ -24,7 +26,7 @@ OPERATORS: dict[tuple[str, str], Implementation] = {
         for name, implementation in table.items()
     },
     (AFFINE_DOMAIN, "Affine"): affine,
-    ("com.microsoft", "Gelu"): ELEMENTWISE["Gelu"],
+    **{(CONTRIB_DOMAIN, name): implementation for name, implementation in CONTRIB.items()},
 }
 
 __all__ = ["OPERATORS", "Call", "Implementation", "Inputs", "Result"]

@@ -156,6 +156,13 @@ def _is_inf(call: Call, inputs: Inputs) -> Tensor:
     return (torch.isposinf(x) & bool(positive)) | (torch.isneginf(x) & bool(negative))
 
 
+def _held(call: Call, inputs: Inputs) -> Tensor:
+    """Return what an optional holds: a tensor is its own optional here; one that holds nothing is left to onnx."""
+    if not inputs or inputs[0] is None:
+        raise NotImplementedError("an empty optional")
+    return inputs[0]
+
+
 ELEMENTWISE: dict[str, Implementation] = {
     "Abs": _unary(torch.abs),
     "Acos": _unary(torch.acos),
@@ -200,6 +207,9 @@ ELEMENTWISE: dict[str, Implementation] = {
     "Mul": _binary(torch.mul),
     "Neg": _unary(torch.neg),
     "Not": _unary(torch.logical_not),
+    "Optional": _held,
+    "OptionalGetElement": _held,
+    "OptionalHasElement": lambda call, inputs: torch.tensor(bool(inputs) and inputs[0] is not None),
     "Or": _binary(torch.logical_or),
     "PRelu": _binary(_prelu),
     "Pow": _pow,

@@ -23,10 +23,11 @@ from normdeploy.graph import load_graph
 from normdeploy.runtime.backend import Array
 from normdeploy.runtime.tuning.budget import Budget
 from normdeploy.verify.cases import Case, hold_against, make_case
-from normdeploy.verify.families import batch_name, input_specs, make_families, resized, user_families
+from normdeploy.verify.families import make_families, user_families
 from normdeploy.verify.noise import NoisyGraph
 from normdeploy.verify.precision import drop_in_words, mantissa_bits
 from normdeploy.verify.sides import EagerReference, GraphReference, Reference, example_from_file
+from normdeploy.verify.specs import batch_name, input_specs, resized
 from normdeploy.verify.values import Signature, to_torch
 
 RunFeeds = Callable[[Mapping[str, Array]], Sequence[Array]]

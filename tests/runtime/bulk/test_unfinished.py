@@ -189,10 +189,10 @@ def test_a_disk_that_is_full_is_an_error_of_ours(linear, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         replace(made, target)
 
-    monkeypatch.setattr(os, "replace", refused)
-    with pytest.raises(StorageError, match="No space left on device"):
-        predict(linear[0], tmp_path / "d.npy", tmp_path / "o.npy")
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", refused)
+        with pytest.raises(StorageError, match="No space left on device"):
+            predict(linear[0], tmp_path / "d.npy", tmp_path / "o.npy")
     assert predict(linear[0], tmp_path / "d.npy", tmp_path / "o.npy").rows == 5
     assert not (tmp_path / "o.npy.partial").exists()
 
