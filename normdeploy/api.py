@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from normdeploy.errors import VerificationError
-from normdeploy.files import require_writable
+from normdeploy.files import require_writable, written_together
 from normdeploy.rewrite.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -199,20 +200,30 @@ def fold(
         VerificationError: the verdict is "fail" or "error"; nothing is left at ``path``.
     """
     from normdeploy.graph import load_graph
+    from normdeploy.onnxfile import read_model
     from normdeploy.rewrite import rewrite
     from normdeploy.runtime.support import highest_opset
 
     target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
-    graph = load_graph(source) if isinstance(source, (str, os.PathLike)) else source
-    highest = opset_version if opset_version is not None else highest_opset()
-    rewritten = rewrite(graph, highest_opset=highest)
+    with ExitStack() as stack:
+        reference: Any = source
+        if not isinstance(source, (str, os.PathLike)):
+            graph = source
+        else:
+            if verify:  # folded and compared with are the bytes read now
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="normdeploy-fold-"))
+                reference = read_model(source).copy_to(Path(folder)).path
+            graph = load_graph(reference, called=source)
+        highest = opset_version if opset_version is not None else highest_opset()
+        rewritten = rewrite(graph, highest_opset=highest)
 
-    def prove(candidate: Path) -> Verdict:
-        from normdeploy.verify import verify as run_verifier
+        def prove(candidate: Path) -> Verdict:
+            from normdeploy.verify import verify as run_verifier
 
-        return run_verifier(source, candidate, level=_level(verify), rewritten=rewritten, progress=progress)
+            level = _level(verify)
+            return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
 
-    verdict = _write_proven(rewritten.model, target, prove if verify else None, overwrite=overwrite)
+        verdict = _write_proven(rewritten.model, target, prove if verify else None, overwrite=overwrite)
     return FoldResult(target, rewritten.ledger, verdict, rewritten.model)
 
 
@@ -272,7 +283,9 @@ def verify(
     )
 
 
-def tune(path: PathLike, *, data: Any = None, reference: Any = None, budget: str | None = None) -> Plan:
+def tune(
+    path: PathLike, *, data: Any = None, reference: Any = None, budget: str | None = None, overwrite: bool = False
+) -> Plan:
     """Find the fastest way to run the model on this machine within a verified budget; saved as ``<name>.plan.json``.
 
     Args:
@@ -280,17 +293,19 @@ def tune(path: PathLike, *, data: Any = None, reference: Any = None, budget: str
         data: inputs of yours, needed for reduced precision: an array or a dict of arrays by input name.
         reference: what results are compared with; the file itself in float64 by default.
         budget: "exact" (default), or a loss as "top1=0.5%" or "rel=1e-2".
+        overwrite: allow replacing the plan, and the variant of lower precision, that lie beside the model.
 
     Returns:
         Plan: what to run, what was tried, what each candidate cost and lost.
 
     Raises:
+        OutputExistsError: there is a plan and ``overwrite`` is false.
         ModelError: the file or the data are unusable.
         UsageError: the budget does not follow the grammar.
     """
     from normdeploy.runtime import tune as run_tuner
 
-    return run_tuner(path, data=data, reference=reference, budget=budget)
+    return run_tuner(path, data=data, reference=reference, budget=budget, overwrite=overwrite)
 
 
 def load(path: PathLike, *, plan: PathLike | Plan | None = None) -> Predictor:
@@ -347,17 +362,14 @@ def _write_proven(
     from normdeploy.graph import save_graph
     from normdeploy.verify.certificate import certify
 
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        candidate = Path(folder) / target.name
+    with written_together(target, overwrite=overwrite) as folder:
+        candidate = folder / target.name
         save_graph(program, candidate)
+        for part in folder.iterdir():  # now, not after hours of proof
+            require_writable(target.parent / part.name, overwrite=overwrite)
         verdict = prove(candidate) if prove is not None else None
         if verdict is not None and verdict.status in ("fail", "error"):
             raise VerificationError(_not_proven(target, verdict), verdict)
         if verdict is not None:
             certify(candidate, verdict)
-        for part in Path(folder).iterdir():
-            require_writable(target.parent / part.name, overwrite=overwrite)
-        # weights beside the graph (above 2 GB) first: the graph's appearance is what says "done"
-        for part in sorted(Path(folder).iterdir(), key=lambda part: part.name == target.name):
-            os.replace(part, target.parent / part.name)  # noqa: PTH105 - os.replace is the atomic call, by name
     return verdict

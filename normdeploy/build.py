@@ -231,7 +231,7 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
     report["machine"] = this_machine().to_dict()
     if recipe.tune is not None:
         calibration = {example.input_names[0]: splits.valid.inputs.numpy()} if splits is not None else None
-        plan = api.tune(outputs.onnx, data=calibration, budget=recipe.tune.budget)
+        plan = api.tune(outputs.onnx, data=calibration, budget=recipe.tune.budget, overwrite=True)
         report["plan"] = json.loads(plan.to_json())
         console.print_step("tune", plan.summary().splitlines()[0])
 

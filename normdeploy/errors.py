@@ -13,6 +13,7 @@
     │   ├── ModeError               evaluation mode cannot be made certain
     │   ├── TraceError              torch.export or torch.onnx could not trace the model
     │   └── GraphError              the ONNX file is missing, invalid or unsupported
+    ├── StorageError                exit code 4: a file cannot be read or written: disk full, read-only, no permission
     ├── MissingDependencyError      exit code 4: an optional extra is needed and not installed
     ├── VerificationError           exit code 1: carries the verdict
     └── RewriteError                exit code 4: a rewrite changed the function it was meant to keep (a bug of ours)
@@ -83,6 +84,10 @@ class TraceError(ModelError):
 
 class GraphError(ModelError):
     """The ONNX file is missing, invalid or uses something unsupported."""
+
+
+class StorageError(NormdeployError):
+    """A file cannot be read or written: the disk is full, read-only, or not ours; the message holds the cause."""
 
 
 class MissingDependencyError(NormdeployError):

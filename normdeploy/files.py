@@ -1,17 +1,89 @@
-"""Files appear whole or not at all, and nothing is overwritten without being asked to."""
+"""Files appear whole or not at all, nothing is overwritten without being asked to, and what is no file is left alone.
+
+A path may name a device, a pipe or a socket; reading one may wait for ever, and replacing one breaks the machine. Such
+paths are refused before anything is opened or written.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from normdeploy.errors import OutputExistsError, UsageError
+from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
 
 _CHUNK = 1 << 20
+_PLACE = b"location"
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_REMEDIES = {
+    errno.ENOSPC: "make room on the disk, or choose another folder",
+    errno.EDQUOT: "make room within your quota, or choose another folder",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "choose a file or folder you have the permission for",
+    errno.EPERM: "choose a file or folder you have the permission for",
+}
+
+
+def irregular(path: str | os.PathLike[str]) -> str:
+    """Say what lies at ``path``, links followed, if it is no regular file; "" for a regular file or nothing."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - Path.stat is this call
+    except OSError:
+        return ""
+    if stat.S_ISREG(mode):
+        return ""
+    return next((words for test, words in _KINDS if test(mode)), "no regular file")
+
+
+@contextmanager
+def storage(path: str | os.PathLike[str], doing: str = "written") -> Iterator[None]:
+    """Turn what the system says of a disk (full, read-only, no permission) into an error of ours.
+
+    Args:
+        path: what the block works on, for the message.
+        doing: what is being done to it: "written", "read".
+
+    Raises:
+        StorageError: the block raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename and str(error.filename) != os.fspath(path) else ""
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the path")
+        raise StorageError(
+            f"{os.fspath(path)} cannot be {doing}: {error.strerror or error}{where}; "
+            f"expected a disk that can be {doing}: {remedy}"
+        ) from error
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a regular file for reading; never waits for a pipe or a device.
+
+    Raises:
+        FileNotFoundError: nothing lies there.
+        OSError: it cannot be read, or is no regular file (EINVAL; ``strerror`` says what it is).
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, f"it is {irregular(path) or 'no regular file'}", os.fspath(path))
+        return io.BufferedReader(io.FileIO(handle))
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def require_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -19,16 +91,41 @@ def require_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -
 
     Raises:
         OutputExistsError: it exists and ``overwrite`` is false.
-        UsageError: its folder does not exist, or it is a folder.
+        UsageError: its folder does not exist, or it is a folder, a device, a pipe or a socket.
+        StorageError: its folder cannot be written.
     """
     target = Path(path)
-    if target.is_dir():
-        raise UsageError(f"{target} is a folder; expected a file path: name the file to write")
+    if found := irregular(target):
+        raise UsageError(f"{target} is {found}; expected a file path: name the file to write")
+    if not target.name:
+        raise UsageError(f"{os.fspath(path)!r} names no file; expected a file path: name the file to write")
     if not target.parent.is_dir():
         raise UsageError(f"{target.parent} does not exist; expected a folder to write {target.name} into: create it")
-    if target.exists() and not overwrite:
+    if os.path.lexists(target) and not overwrite:
         raise OutputExistsError(f"{target} exists; expected a free path: choose another or pass --overwrite")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"{target.parent} cannot be written; expected a folder to write {target.name} into: choose a folder you "
+            "have the permission for"
+        )
     return target
+
+
+def force_to_disk(path: str | os.PathLike[str]) -> None:
+    """Return when a file's bytes, or a folder's entries, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def put_in_place(made: Path, target: Path) -> None:
+    """Rename ``made`` to ``target``, which it replaces in one step, after its bytes are on the disk."""
+    force_to_disk(made)
+    os.replace(made, target)  # noqa: PTH105 - os.replace is the atomic call, by name
+    with suppress(OSError):  # some file systems know no such thing for folders
+        force_to_disk(target.parent)
 
 
 @contextmanager
@@ -41,20 +138,55 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
     Raises:
         OutputExistsError: ``path`` exists and ``overwrite`` is false (checked before and after the writing).
+        StorageError: the disk is full, read-only or not ours to write.
     """
     target = require_writable(path, overwrite=overwrite)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part" + target.suffix, dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        require_writable(target, overwrite=overwrite)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, target)  # noqa: PTH105 - os.replace is the atomic call, by name
-    finally:
-        temporary.unlink(missing_ok=True)
+    with storage(target):
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part" + target.suffix, dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            require_writable(target, overwrite=overwrite)
+            temporary.chmod(0o666 & ~_umask())
+            put_in_place(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a private folder beside ``path``; all files made in it appear beside ``path`` on success.
+
+    What belongs to a file (weights outside, its certificate) is renamed before the file itself, whose appearance says
+    that all is there. On failure nothing appears.
+
+    Args:
+        path: the file that shall appear, with others of one's choice.
+        overwrite: allow replacing existing files.
+
+    Raises:
+        OutputExistsError: one of them exists and ``overwrite`` is false (checked before anything is renamed).
+        StorageError: the disk is full, read-only or not ours to write.
+    """
+    target = require_writable(path, overwrite=overwrite)
+    with storage(target):
+        holder = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    with holder as folder:
+        yield Path(folder)
+        parts = sorted(Path(folder).iterdir(), key=lambda part: (part.name == target.name, part.name))
+        for part in parts:
+            require_writable(target.parent / part.name, overwrite=overwrite)
+        with storage(target):
+            for part in parts:
+                part.chmod(0o666 & ~_umask())
+                put_in_place(part, target.parent / part.name)
+
+
+def _umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:
@@ -64,9 +196,49 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Fal
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes as lowercase hex."""
+    """Return the SHA-256 of a regular file's bytes as lowercase hex."""
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
+    """Copy a regular file's bytes; return the SHA-256 of just these bytes as lowercase hex."""
     digest = hashlib.sha256()
-    with Path(path).open("rb") as stream:
+    with open_regular(source) as stream, target.open("xb") as copy:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
+            copy.write(chunk)
     return digest.hexdigest()
+
+
+def names_data(path: str | os.PathLike[str]) -> bool:
+    """Tell whether an ONNX file may keep data in other files; read without what reads ONNX.
+
+    Every place of such data is written under the key "location". A file without that word keeps all its data itself;
+    one that holds it otherwise (as a tensor's name) is found not to when it is read.
+    """
+    kept = b""
+    with storage(path, "read"), open_regular(path) as stream:
+        while chunk := stream.read(_CHUNK):
+            if _PLACE in kept + chunk:
+                return True
+            kept = chunk[1 - len(_PLACE) :]
+    return False
+
+
+def require_model_file(path: str | os.PathLike[str]) -> Path:
+    """Check that a regular file lies at ``path``; return it as a Path.
+
+    Raises:
+        GraphError: nothing lies there, or a folder, a device or a pipe.
+    """
+    file = Path(path)
+    if not file.is_file():
+        what = f"is {found}" if (found := irregular(file)) else "does not exist"
+        raise GraphError(f"{file} {what}; expected an ONNX file: check the path")
+    return file
+
+
+def plain_name(name: str) -> bool:
+    """Tell a plain file name from one that climbs, holds separators or cannot be shown."""
+    return bool(name) and name not in (".", "..") and name.isprintable() and not set(name) & set("/\\:\0")

@@ -1,16 +1,19 @@
 """What goes into a model, as text: ``NAME=DTYPE:SHAPE`` and ``KEY=VALUE``.
 
-SHAPE is sizes joined by ``x``: ``batchx3x224x224``. A word is a dynamic dimension (without the letter x, which
-separates); ``height=64`` says at which size it is traced. Nothing after the colon is a scalar.
+SHAPE is sizes joined by ``x`` or by commas: ``batchx3x224x224``. A word is a dynamic dimension (without the letter x
+where that separates); ``height=64`` says at which size it is traced. Nothing after the colon is a scalar.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from normdeploy.errors import InputError, UsageError
@@ -24,6 +27,15 @@ DTYPES = (
     "float32", "float16", "bfloat16", "float64",
     "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
+_OTHER_NAMES = {
+    "float": "float32", "fp32": "float32", "f32": "float32", "single": "float32",
+    "half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16",
+    "double": "float64", "fp64": "float64", "f64": "float64",
+    "long": "int64", "i64": "int64", "i32": "int32", "short": "int16", "i16": "int16", "i8": "int8",
+    "u8": "uint8", "byte": "uint8", "boolean": "bool",
+}  # fmt: skip
+# x separates dimensions; a word with one of these in it would be torn
+_TORN = re.compile("max|index|indices|box|text|pixel|voxel|matrix|vertex|axis|axes|prefix|suffix|next|mix|extra|expert")
 _DIMENSION = re.compile(r"(?P<size>\d+)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)(=(?P<example>\d+))?")
 _FIRST_EXAMPLE = 2  # a dimension traced at 0 or 1 is specialized to it without a word
 _OTHER_EXAMPLES = 7  # further words get 7, 8, ...: distinct, so that no two dimensions are taken for one
@@ -60,10 +72,19 @@ def parse_input(text: str) -> InputSpec:
     if not equals or not colon or not name.isidentifier():
         raise UsageError(f"input is {text!r}; expected {GRAMMAR}")
     if dtype not in DTYPES:
-        raise UsageError(f"input {name} has dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
+        word = dtype.lower().removeprefix("torch.")
+        near = _OTHER_NAMES.get(word) or next(iter(difflib.get_close_matches(word, DTYPES, 1)), "")
+        hint = f": did you mean {near}?" if near else ""
+        raise UsageError(f"input {name} has dtype {dtype!r}; expected one of {', '.join(DTYPES)}{hint}")
+    torn = "," not in shape and _TORN.search(shape)
+    if torn:
+        raise UsageError(
+            f"input {name} has shape {shape!r}; expected words without x where x separates, and {torn[0]!r} would be "
+            "torn: separate by commas, as maxbatch,3,224,224"
+        )
     sizes: list[int | str] = []
     examples: dict[str, int] = {}
-    for part in shape.split("x") if shape else []:
+    for part in shape.split("," if "," in shape else "x") if shape else []:
         match = _DIMENSION.fullmatch(part)
         if match is None or part == "0":
             raise UsageError(
@@ -129,13 +150,19 @@ class Example:
         return self.kwargs or dict(zip(self.input_names, self.args, strict=True))
 
 
-def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0) -> Example:
+def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0, renames: bool = True) -> Example:
     """Make example tensors for ``specs``: N(0, 1) for floats, 0 or 1 for integers.
 
     Inputs are passed in the order given; when every name is a parameter of ``model.forward``, by name.
 
+    Args:
+        specs: the inputs.
+        model: takes them.
+        seed: of the draws.
+        renames: whether names that are no parameters of the author's forward name the graph's inputs, in order.
+
     Raises:
-        InputError: the model takes fewer inputs than given.
+        InputError: the model takes fewer inputs than given, or none of such a name.
     """
     import torch
 
@@ -161,6 +188,15 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0)
     names = [spec.name for spec in specs]
     if all(name in parameters for name in names):
         return Example((), tensors, names, shapes)
+    stars = any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in parameters.values())
+    # names in torch's own forwards (nn.Sequential's `input`) are nobody's choice
+    if not renames and not stars and type(model).forward.__module__.partition(".")[0] != "torch":
+        unknown = next(name for name in names if name not in parameters)
+        near = difflib.get_close_matches(unknown, parameters, 1)
+        raise InputError(
+            f"input {unknown} is no parameter of {type(model).__name__}.forward; expected names among "
+            f"{', '.join(parameters)}" + (f": did you mean {near[0]}?" if near else ": name the inputs so")
+        )
     starred = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values())
     if len(names) > len(parameters) and not starred:
         raise InputError(
@@ -168,3 +204,28 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0)
             f"expected at most {len(parameters)}: {type(model).__name__}.forward takes {', '.join(parameters)}"
         )
     return Example(tuple(tensors.values()), {}, names, tuple(shapes.values()))
+
+
+def require_memory(what: str, shape: Sequence[int], itemsize: int = 8) -> None:
+    """Refuse, before it is asked for, an array that this machine's memory does not hold.
+
+    Args:
+        what: it is, for the message.
+        shape: its sizes. itemsize: bytes per element.
+
+    Raises:
+        InputError: it is larger than the machine's memory.
+    """
+    needed, there = prod(shape) * itemsize, _memory()
+    if needed > there:
+        raise InputError(
+            f"{what} has the shape {list(shape)}, {needed / 2**30:.3g} GiB; expected what fits this machine's memory, "
+            f"{there / 2**30:.3g} GiB: give smaller sizes"
+        )
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # a system that does not say: refuse what no machine holds
+        return 2**42

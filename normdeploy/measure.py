@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from normdeploy.errors import InputError, ModelError
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.graph import load_graph
+from normdeploy.onnxfile import read_model
 from normdeploy.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings, measure_latency
 from normdeploy.runtime.latency import fair_turn
@@ -48,8 +49,7 @@ def node_facts(model: ir.Model) -> dict[str, Any]:
 
 def file_facts(path: Path) -> dict[str, Any]:
     """Return an ONNX file's size in bytes (external weights included) and its `node_facts`."""
-    external = path.with_name(path.name + ".data")
-    size = path.stat().st_size + (external.stat().st_size if external.is_file() else 0)
+    size = path.stat().st_size + sum(file.stat().st_size for file in read_model(path).data.values())
     return {"bytes": size, **node_facts(load_graph(path))}
 
 
@@ -75,7 +75,7 @@ def latency_table(
     threads = torch.get_num_threads()
     torch.set_num_threads(bench.threads)
     try:
-        with evaluation_mode(model), torch.inference_mode():
+        with evaluation_mode(model, fast=True), torch.inference_mode():
             stretch, pause = fair_turn(bench.threads)
             measured = measure_latency(calls, rounds=bench.repeats, stretch=stretch, pause=pause)
     finally:

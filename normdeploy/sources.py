@@ -75,7 +75,7 @@ def load_source(source: str, *, folder: Path | None = None) -> Any:
         module = _import_file(path) if path is not None else _import_module(place)
     except SourceError:
         raise
-    except Exception as error:  # whatever the user's file raises on import is theirs to read
+    except (Exception, SystemExit) as error:  # whatever the user's file raises on import is theirs to read
         what = f"{path or place} cannot be imported: {type(error).__name__}: {error}"
         raise SourceError(f"{what}; expected a Python file that imports by itself: run it alone to see") from error
     if not hasattr(module, name):
@@ -104,7 +104,7 @@ def build(source: str, arguments: Mapping[str, Any] | None = None, *, folder: Pa
     _check_arguments(target, given, source)
     try:
         model = target(**given)
-    except Exception as error:  # the user's constructor may raise anything
+    except (Exception, SystemExit) as error:  # the user's constructor may raise anything
         called = f"{source}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
         raise SourceError(
             f"{called} raised {type(error).__name__}: {error}; expected a model: pass its arguments as --arg KEY=VALUE"

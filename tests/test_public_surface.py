@@ -31,7 +31,7 @@ SIGNATURES = {
         "model_or_onnx": REQUIRED, "path": REQUIRED, "args": None, "kwargs": None, "data": None, "seed": 0,
         "level": "default", "progress": None,
     },
-    "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None},
+    "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None, "overwrite": False},
     "load": {"path": REQUIRED, "plan": None},
 }  # fmt: skip
 
@@ -95,8 +95,8 @@ def test_light_imports(code: str) -> None:
 
 
 # Each room imports only rooms before it; `rewrite.ledger` and `verify.verdict` are plain data that others may name.
-ROOMS = ["errors", "files", "sources", "recipe", "inputs", "graph", "nn", "train", "export", "rewrite", "inspect",
-         "report", "verify", "runtime", "measure", "api", "build", "cli", "__main__"]  # fmt: skip
+ROOMS = ["errors", "files", "onnxfile", "sources", "recipe", "inputs", "graph", "nn", "train", "export", "rewrite",
+         "inspect", "report", "verify", "runtime", "measure", "api", "build", "cli", "__main__"]  # fmt: skip
 
 
 def imports_of(path: Path) -> set[str]:

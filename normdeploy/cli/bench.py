@@ -41,6 +41,7 @@ def bench(
 
     from normdeploy import runtime, sources
     from normdeploy.inputs import parse_arguments
+    from normdeploy.report.text import Text, printable
 
     contenders: list[Any] = []
     for other in against or []:
@@ -60,11 +61,11 @@ def bench(
             threads=None if threads is None else _counts("--threads", threads),
             seconds=seconds,
             plan=plan,
-            progress=lambda text: status.update(f"bench: {text}"),
+            progress=lambda text: status.update(Text(f"bench: {text}")),
         )
     if plot is not None:
         result.plot(plot, overwrite=overwrite)
-    typer.echo(result.to_json() if as_json else result.summary())
+    typer.echo(result.to_json() if as_json else printable(result.summary()))
 
 
 def _counts(option: str, text: str) -> tuple[int, ...]:

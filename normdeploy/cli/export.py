@@ -15,12 +15,14 @@ def export(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="path/to/file.py:Name or package.module:Name")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The ONNX file to write.")],
     weights: options.Weights = None,
+    weights_key: options.WeightsKey = None,
+    allow_missing: options.AllowMissing = None,
     inputs: options.Inputs = None,
     arguments: options.Arguments = None,
     output_names: Annotated[
         list[str] | None, typer.Option("--output-name", metavar="NAME", help="Name of an output. Repeat, in order.")
     ] = None,
-    opset: Annotated[int | None, typer.Option("--opset", metavar="N", min=18, help="ONNX operator set.")] = None,
+    opset: Annotated[int | None, typer.Option("--opset", metavar="N", help="ONNX operator set.")] = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Write the graph as traced.")] = False,
     approximate: Annotated[
         bool,
@@ -41,10 +43,14 @@ def export(
     level = options.verify_level(quick, thorough)
     if no_verify and html is not None:
         raise UsageError("--html is given with --no-verify; expected one of them: the page shows what was verified")
+    options.require_onnx(output)
+    options.require_opset(opset)
     require_writable(output, overwrite=overwrite)
     if html is not None:
         require_writable(html, overwrite=overwrite)
-    model = options.load_model(source, arguments, weights, unsafe_pickle=unsafe_pickle)
+    model = options.load_model(
+        source, arguments, weights, unsafe_pickle=unsafe_pickle, key=weights_key, allow_missing=allow_missing or ()
+    )
     example = options.example_for(model, inputs)
 
     from normdeploy import api

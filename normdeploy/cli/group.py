@@ -6,6 +6,7 @@ Exit codes: 0 pass, 1 verification failed, 2 usage, 3 weak or not exercised, 4 t
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,25 +40,48 @@ class CommandGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command and turn errors into messages."""
-        if self.debug:
-            return super().invoke(ctx)
         try:
             with own_warnings_in_words():
                 return super().invoke(ctx)
         except (_UsageErrors, typer.Exit, typer.Abort):
             raise
         except NormdeployError as error:
+            self._trace()
             complain(str(error))
             raise typer.Exit(error.exit_code) from None
         except MemoryError:
             complain("not enough memory for this model and these inputs; use smaller inputs or a larger machine")
             raise typer.Exit(UNUSABLE) from None
+        except OSError as error:
+            self._trace()
+            where = f": {error.filename}" if error.filename else ""
+            complain(
+                f"{error.strerror or error}{where}; expected files that can be read and written: check disk and path"
+            )
+            raise typer.Exit(UNUSABLE) from None
+        except SystemExit as end:
+            self._trace()
+            complain(_left(end))
+            raise typer.Exit(UNUSABLE) from None
         except Exception as error:
+            self._trace()
             complain(
                 f"unexpected {type(error).__name__}: {str(error).strip() or 'no message'}\n"
                 "This is a bug, in normdeploy or in the model: --debug shows where."
             )
             raise typer.Exit(UNUSABLE) from None
+
+    def _trace(self) -> None:
+        """Print the traceback of the error at hand, where ``--debug`` asks for it; the exit code stays the error's."""
+        if self.debug:
+            traceback.print_exc()
+
+
+def _left(end: SystemExit) -> str:
+    return (
+        f"the model's code called sys.exit({end.code!r}) before the work was done; expected code that returns: leave "
+        "the call out, or guard it with if __name__ == '__main__'"
+    )
 
 
 @contextmanager
@@ -81,6 +105,8 @@ def own_warnings_in_words() -> Iterator[None]:
 def complain(message: str, label: str = "error: ", style: str = "bold red") -> None:
     """Print a message to standard error."""
     from rich.console import Console
-    from rich.text import Text
 
-    Console(stderr=True).print(Text(label, style=style).append(message, style="not bold default"), soft_wrap=True)
+    from normdeploy.report.text import Text
+
+    shown = Text(label, style=style).append(message, style="not bold default")
+    Console(stderr=True).print(shown, soft_wrap=True)

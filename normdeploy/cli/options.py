@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normdeploy.errors import UsageError
+from normdeploy.errors import InputError, UsageError
 from normdeploy.inputs import make_example, parse_arguments, parse_inputs
 from normdeploy.sources import build
 
@@ -28,6 +28,18 @@ UnsafePickle = Annotated[
     bool,
     typer.Option(
         "--unsafe-pickle", help="Load a .pt that holds Python objects. It can run any code: only for files you trust."
+    ),
+]
+WeightsKey = Annotated[
+    str | None,
+    typer.Option("--weights-key", metavar="KEY", help="Which of a checkpoint's several state dicts, as model_ema."),
+]
+AllowMissing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-missing",
+        metavar="MODULE",
+        help="A module whose weights may be missing or of another shape, such as a new head. Repeat for several.",
     ),
 ]
 Inputs = Annotated[
@@ -58,25 +70,43 @@ EXIT_CODES = {"pass": 0, "fail": 1, "error": 1, "weak": 3, "not-exercised": 3}
 
 
 def load_model(
-    source: str, arguments: list[str] | None, weights: Path | None, *, unsafe_pickle: bool = False
+    source: str,
+    arguments: list[str] | None,
+    weights: Path | None,
+    *,
+    unsafe_pickle: bool = False,
+    key: str | None = None,
+    allow_missing: Sequence[str] = (),
 ) -> nn.Module:
-    """Build the model that ``source`` names and load its weights; without weights, say so on standard error.
+    """Build the model that ``source`` names and load its weights; what was understood is said on standard error.
+
+    Args:
+        source: the model.
+        arguments: of its constructor.
+        weights: the file; without one, that is said.
+        unsafe_pickle: see ``read_weights``; ``key`` too.
+        key: which state dict of a checkpoint.
+        allow_missing: see ``load_weights``.
 
     Raises:
         SourceError: it cannot be built.
         WeightsError: the weights do not fit.
     """
     from normdeploy.export.weights import load_weights, read_weights
+    from normdeploy.report.text import printable
 
     model: nn.Module = build(source, parse_arguments(arguments or []))
     if weights is None:
         typer.echo(f"note: no --weights given: {source} is used as its constructor leaves it", err=True)
     else:
-        absent = load_weights(model, read_weights(weights, unsafe_pickle=unsafe_pickle))
+        notes: list[str] = []
+        given = read_weights(weights, unsafe_pickle=unsafe_pickle, key=key, notes=notes)
+        absent = load_weights(model, given, allow_missing=allow_missing, notes=notes)
+        for note in notes:
+            typer.echo(f"note: {weights}: {note}", err=True)
         if absent:
-            typer.echo(
-                f"note: not in {weights}, used as the constructor leaves them: {', '.join(absent[:6])}", err=True
-            )
+            text = f"note: not in {weights}, used as the constructor leaves them: {', '.join(absent[:6])}"
+            typer.echo(printable(text), err=True)
     return model.eval()
 
 
@@ -90,7 +120,7 @@ def example_for(model: nn.Module, inputs: list[str] | None) -> Example:
         raise UsageError(
             "no input is described; expected --input NAME=DTYPE:SHAPE for each, as --input x=float32:batchx3x224x224"
         )
-    return make_example(parse_inputs(inputs), model)
+    return make_example(parse_inputs(inputs), model, renames=False)
 
 
 def read_sizes(texts: list[str] | None) -> dict[str, int]:
@@ -106,6 +136,30 @@ def read_sizes(texts: list[str] | None) -> dict[str, int]:
             raise UsageError(f"--size is {text!r}; expected WORD=N, as --size height=224")
         sizes[word] = int(size)
     return sizes
+
+
+def require_opset(version: int | None) -> None:
+    """Require an operator set that can be written.
+
+    Raises:
+        UsageError: it is too old or too new.
+    """
+    from normdeploy.export.trace import check_opset
+
+    try:
+        check_opset(version)
+    except InputError as error:
+        raise UsageError(str(error)) from None
+
+
+def require_onnx(path: Path) -> None:
+    """Require that a file to write is named as the ONNX file that it will be.
+
+    Raises:
+        UsageError: it has another suffix.
+    """
+    if path.suffix.lower() != ".onnx":
+        raise UsageError(f"output is {path}; expected a name that ends in .onnx: write -o {path.with_suffix('.onnx')}")
 
 
 def verify_level(quick: bool, thorough: bool) -> Any:

@@ -37,6 +37,7 @@ def predict(
 ) -> None:
     """Run the model over all rows in constant memory; resumes after a kill; bad rows go to a side file."""
     from normdeploy import runtime
+    from normdeploy.report.text import printable
 
     size = None if image_size is None else _size(image_size)
     with _progress() as report:
@@ -53,7 +54,7 @@ def predict(
             overwrite=overwrite,
             progress=report,
         )
-    typer.echo(result.summary())
+    typer.echo(printable(result.summary()))
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:

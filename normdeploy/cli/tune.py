@@ -42,13 +42,14 @@ def tune(
         float | None,
         typer.Option("--time-limit", metavar="S", min=1, help="Nothing new is tried after this; 900 by default."),
     ] = None,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Find the fastest plan within the budget, save it beside the model, and say what was tried."""
     from rich.console import Console
-    from rich.text import Text
 
     from normdeploy import runtime
+    from normdeploy.report.text import Text, printable
 
     asked: dict[str, Any] = {
         "budget": budget,
@@ -70,9 +71,9 @@ def tune(
         if again:
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
         else:
-            plan = runtime.tune(model, data=data, progress=tell, **given)
+            plan = runtime.tune(model, data=data, overwrite=overwrite, progress=tell, **given)
     if as_json:
         typer.echo(plan.to_json())
         return
     variant = "" if plan.chosen.file == plan.model else f", which runs {plan.chosen.file}"
-    typer.echo(f"{plan.summary()}\nwrote {plan.path}{variant}")
+    typer.echo(printable(f"{plan.summary()}\nwrote {plan.path}{variant}"))

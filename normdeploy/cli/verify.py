@@ -42,16 +42,22 @@ def verify(
 
     With one ONNX file alone: check that it is the file its certificate was written for, and say what that covered.
     """
+    from normdeploy import sources
+    from normdeploy.errors import UsageError
     from normdeploy.files import require_writable, write_text
 
     level = options.verify_level(quick, thorough)
     if html is not None:
         require_writable(html, overwrite=overwrite)
     if model is None:
+        if sources.is_source(reference):
+            raise UsageError(
+                f"{reference} is a model to compare with, and no file is given to judge; expected "
+                f"normdeploy verify {reference} MODEL.onnx: name the ONNX file too"
+            )
         _check_certificate(reference, as_json)
         return
 
-    from normdeploy import sources
     from normdeploy.graph import load_graph
     from normdeploy.report import console
     from normdeploy.runtime.samples import read_arrays
@@ -95,12 +101,13 @@ def verify(
 
 
 def _check_certificate(path: str, as_json: bool) -> None:
+    from normdeploy.report.text import printable
     from normdeploy.verify.certificate import check_certificate
 
     report = check_certificate(path)
     if as_json:
         options.print_json(report.to_dict())
     else:
-        typer.echo(report.summary())
+        typer.echo(printable(report.summary()))
     if not report.matches:
         raise typer.Exit(1)

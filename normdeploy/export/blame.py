@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -20,7 +24,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "choose with torch.where or torch.cond instead of `if`, `while`, `int()` or `.item()` on a tensor",
     ),
     (
-        r"No ONNX function found|Failed to decompose|No decompositions registered|Unsupported FX nodes",
+        r"No ONNX function found|no ONNX form|Failed to decompose|No decompositions registered|Unsupported FX nodes",
         "an operator has no ONNX translation",
         "write it with operators that have one",
     ),
@@ -82,10 +86,23 @@ def _is_machinery(filename: str) -> bool:
     return inside and (_TORCH / "nn" not in path.parents or path.name == "module.py")
 
 
+_HANDLED: ContextVar[BaseException | None] = ContextVar("handled before the trace", default=None)
+
+
+@contextmanager
+def blaming() -> Iterator[None]:
+    """Leave what was being handled when the block began (a caller's ``except``) out of every chain of causes."""
+    token = _HANDLED.set(sys.exc_info()[1])
+    try:
+        yield
+    finally:
+        _HANDLED.reset(token)
+
+
 def _chain(error: BaseException) -> list[BaseException]:
     links: list[BaseException] = []
     link: BaseException | None = error
-    while link is not None and link not in links:
+    while link is not None and link not in links and link is not _HANDLED.get():
         links.append(link)
         link = link.__cause__ or link.__context__
     return links[::-1]  # the first failure knows the user's frames best

@@ -68,13 +68,16 @@ def split_arguments(
             inspect.signature(model.forward).bind(*positional[:-1], **last)
             positional, named = positional[:-1], dict(last)
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    if len(devices) != 1:
-        return positional, named
-    device = devices.pop()
-    return cast(
-        "tuple[tuple[Any, ...], dict[str, Any]]",
-        pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, (positional, named)),
-    )
+    device = devices.pop() if len(devices) == 1 else None
+
+    def usable(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        with torch.inference_mode(False):  # a copy of an inference tensor can be traced, it cannot
+            leaf = leaf.clone() if leaf.is_inference() else leaf
+            return leaf if device is None else leaf.to(device)
+
+    return cast("tuple[tuple[Any, ...], dict[str, Any]]", pytree.tree_map(usable, (positional, named)))
 
 
 def flatten_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -210,7 +213,12 @@ def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
         return tuple(result)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(name, kind) for name in arguments.names])
+    # torch.export names its placeholders by the parameters, and takes one of a submodule's name for that submodule
+    taken = [name for name, _ in (*model.named_children(), *model.named_parameters(), *model.named_buffers())]
+    names: list[str] = []
+    for name in arguments.names:
+        names.append(_identifier(f"{name}_input" if name in taken else name, [*names, *taken]))
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     forward.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature, unknown to the stub
     had = "forward" in vars(model)
     model.forward = forward

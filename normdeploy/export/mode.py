@@ -19,6 +19,7 @@ from torch import nn
 
 from normdeploy.errors import ModeError
 from normdeploy.export.flags import is_flag, training_flags
+from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.reach import Reached, Snapshot, is_foreign, plain_tensors, walk
 
 # frozen parameters up to here are taken for statistics; larger ones are frozen weights, which nothing updates
@@ -46,10 +47,12 @@ class ModeReport:
         was_training: whether the model itself was in training mode.
         switched: every object that was in training mode.
         gradients: whether gradients were enabled when the model was handed over.
+        fast_paths: whether torch's fast paths of attention were allowed then.
     """
 
     was_training: bool
     gradients: bool
+    fast_paths: bool = True
     switched: list[Switched] = field(default_factory=list)
 
     @property
@@ -189,7 +192,22 @@ def _contents_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[ModeReport]:
+def fast_paths(allowed: bool) -> Iterator[None]:
+    """Allow or forbid, for the block, torch's inference kernels for nn.MultiheadAttention and nn.TransformerEncoder.
+
+    They are another function than the layers: NaN where a boolean mask leaves no key (the layers give 0), 0 behind the
+    end of padded sequences (the layers give numbers). Training never takes them, and no trace does.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(allowed)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module, *, fast: bool = False) -> Iterator[ModeReport]:
     """Hold a model in evaluation mode, without gradients, and give it back as it was.
 
     Switched: the ``training`` flag of every module (through ``eval()``, so that overridden ``train``/``eval`` methods
@@ -201,6 +219,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[ModeReport]:
 
     Args:
         model: the model, on any device, in any mode.
+        fast: leave torch's fast paths of attention on, as a user who measures its speed has them; see
+            :func:`fast_paths`.
 
     Returns:
         A context manager that yields a ``ModeReport``.
@@ -208,11 +228,16 @@ def evaluation_mode(model: nn.Module) -> Iterator[ModeReport]:
     Raises:
         ModeError: something stays in training mode (a property without setter, a flag that resets itself).
     """
-    report = ModeReport(was_training=bool(model.training), gradients=torch.is_grad_enabled())
+    report = ModeReport(
+        was_training=bool(model.training),
+        gradients=torch.is_grad_enabled(),
+        fast_paths=torch.backends.mha.get_fastpath_enabled(),
+    )
     snapshot = Snapshot(model)
-    with _contents_kept(model):
-        try:
-            with torch.no_grad():
+    try:
+        with torch.inference_mode(False):
+            leave_inference(model)  # of what is exchanged, the snapshot gives the model's own back
+            with _contents_kept(model), torch.no_grad(), fast_paths(fast and report.fast_paths):
                 _switch(model, report)
                 for found in walk(model):
                     if isinstance(found.value, nn.Module) and found.value.training:  # put there by eval() itself
@@ -227,5 +252,5 @@ def evaluation_mode(model: nn.Module) -> Iterator[ModeReport]:
                         tuple(left),
                     )
                 yield report
-        finally:
-            snapshot.restore()
+    finally:
+        snapshot.restore()

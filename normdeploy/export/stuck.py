@@ -25,6 +25,7 @@ DROPOUT = "dropout with training=True"
 
 _BATCH_NORMS = ("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "native_batch_norm", "batch_norm")
 _DROPOUTS = ("native_dropout", "dropout", "feature_dropout", "alpha_dropout")
+_ATTENTION = "scaled_dot_product_attention"
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,12 @@ def _same(before: torch.Tensor, now: torch.Tensor) -> bool:
 
 def _kind(node: torch.fx.Node, target: torch._ops.OpOverload) -> str | None:
     name = target._schema.name.rpartition("::")[2]
-    if name not in _BATCH_NORMS and name not in _DROPOUTS:
+    if name not in _BATCH_NORMS and name not in _DROPOUTS and name != _ATTENTION:
         return None
     arguments = dict(zip((argument.name for argument in target._schema.arguments), node.args, strict=False))
     arguments.update(node.kwargs)
+    if name == _ATTENTION:  # torch draws whatever the mode
+        return DROPOUT if arguments.get("dropout_p") else None
     if name in _DROPOUTS:
         return DROPOUT if arguments.get("train") and arguments.get("p") else None
     return BATCH_NORM if arguments.get("training") and arguments.get("running_mean") is not None else None

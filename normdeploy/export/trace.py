@@ -10,6 +10,7 @@ import inspect
 import random
 import re
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,8 +23,7 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
-from normdeploy.export.attention import FourAxes
-from normdeploy.export.blame import essential_line, explain, module_in_traceback, root_cause
+from normdeploy.export.blame import blaming, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.export.forward import (
     Arguments,
     Outputs,
@@ -32,14 +32,17 @@ from normdeploy.export.forward import (
     flatten_outputs,
     split_arguments,
 )
-from normdeploy.export.mode import ModeReport, evaluation_mode
+from normdeploy.export.mode import ModeReport, evaluation_mode, fast_paths
 from normdeploy.export.naming import name_plain_tensors, rename_values, separate_outputs
 from normdeploy.export.noise import quiet
 from normdeploy.export.registered import module_tensors, plain_tensors_registered
 from normdeploy.export.repair import drop_written_zero_bias
 from normdeploy.export.shapes import Spec, batch_shapes, user_shapes, widened
 from normdeploy.export.stuck import statistics_at_rest, stuck_in_training
-from normdeploy.nn.reach import Snapshot
+from normdeploy.export.tracing import traced_otherwise
+from normdeploy.export.translations import translations
+from normdeploy.export.updates import Updated, updates_seen, updates_traced
+from normdeploy.nn.reach import Snapshot, is_foreign
 
 _OLDEST_OPSET = 18
 
@@ -56,6 +59,7 @@ class Traced:
         feeds: the example arguments by graph input name, as given.
         notes: sentences for the user: what was switched, what could not be made dynamic.
         mode: what was found in training mode.
+        updated: state that the model updates in evaluation mode, and the graph does not.
     """
 
     model: ir.Model
@@ -65,6 +69,7 @@ class Traced:
     feeds: dict[str, np.ndarray[Any, Any]]
     notes: list[str] = field(default_factory=list)
     mode: ModeReport | None = None
+    updated: tuple[Updated, ...] = ()
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -106,8 +111,40 @@ def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor
     return flatten_outputs(result)
 
 
+def _asks_whether_traced(model: nn.Module) -> list[str]:
+    return [
+        f"{f'module {path!r}' if path else 'the model'} ({kind}) asks {question}: the trace is what it computes then, "
+        "which may be another function than the one that was trained"
+        for path, kind, question in traced_otherwise(model)
+    ]
+
+
+def _fast_path_differs(model: nn.Module, arguments: Arguments, outputs: Outputs) -> Iterator[str]:
+    """Say where torch's fast path of attention gives other outputs on the example than its layers do."""
+    with_path = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+    if not any(isinstance(module, with_path) for module in model.modules()):
+        return
+    with fast_paths(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a run that the user did not ask for
+        fast = _run_once(model, arguments, arguments.tensors)
+    for name, slow, other in zip(outputs.names, outputs.tensors, fast.tensors, strict=True):
+        if slow.shape != other.shape or not torch.allclose(slow, other, rtol=1e-2, atol=1e-3, equal_nan=True):
+            yield (
+                f"output {name!r}: the layers' own code is exported; torch's fast path of attention gives something "
+                "else on the example (NaN where a mask leaves no key, 0 behind the end of padded sequences): compare "
+                "with torch.backends.mha.set_fastpath_enabled(False)"
+            )
+
+
+def _torchs_own(model: nn.Module, name: str) -> bool:
+    """Tell whether an attribute is bookkeeping of one of torch's own modules (nn.LSTM's list of its weights)."""
+    with suppress(AttributeError):
+        return is_foreign(model.get_submodule(name.rpartition(".")[0]))
+    return False
+
+
 def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
-    with quiet(), FourAxes():
+    with quiet():
         return torch.onnx.export(
             model,
             tuple(tensors),
@@ -116,6 +153,7 @@ def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
             verbose=False,
             dynamic_shapes=tuple(specs) if any(specs) else None,
             opset_version=opset,
+            custom_translation_table=translations(opset),
         )
 
 
@@ -200,20 +238,21 @@ def trace(
         TraceError: the model cannot be traced; the message names the module.
     """
     model = _eager(model)
-    _check_opset(opset_version)
+    check_opset(opset_version)
     started = time.perf_counter()
     device = _device(model)
     positional, named = split_arguments(model, args, kwargs)
-    with _random_state_kept(device), evaluation_mode(model) as mode:
-        notes = list(mode.notes)
+    with blaming(), _random_state_kept(device), evaluation_mode(model) as mode:
+        notes = [*mode.notes, *_asks_whether_traced(model)]
         arguments = flatten_arguments(model, positional, named)
         if arguments.constants:
             notes.append(f"constants in the graph, not inputs: {', '.join(arguments.constants)}")
         parameters = list(inspect.signature(model.forward).parameters)
         tensors = arguments.tensors
         held, snapshot = module_tensors(model), Snapshot(model)
-        with statistics_at_rest(model):
+        with statistics_at_rest(model), updates_seen(model) as seen:
             outputs = _run_once(model, arguments, tensors)
+        notes += _fast_path_differs(model, arguments, outputs) if mode.fast_paths else []
         kept = [plain for plain in held if plain.unchanged()]
         snapshot.restore()  # what that run assigned is no constant of the graph
         if outputs.dropped:
@@ -237,9 +276,14 @@ def trace(
                 "pass training=self.training",
                 tuple(row.where for row in stuck),
             )
+        updated = tuple(dict.fromkeys([*seen, *updates_traced(model, program.exported_program)]))
         graph = program.model.graph
         drop_written_zero_bias(graph)
         name_plain_tensors(graph, program.exported_program.constants, model)
+    notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]
+    told = {f"{row.where}.{row.name}".lstrip(".") for row in updated}
+    assigned = [name for name in assigned if name not in told]
+    assigned = [name for name in assigned if not _torchs_own(model, name)]
     if assigned:
         notes.append(f"forward assigns {', '.join(assigned[:4])}: the graph returns its outputs only")
     _name_ends(graph, arguments.names, outputs.names, input_names, output_names)
@@ -251,6 +295,7 @@ def trace(
         feeds={str(value.name): to_numpy(leaf) for value, leaf in zip(graph.inputs, tensors, strict=True)},
         notes=notes,
         mode=mode,
+        updated=updated,
     )
 
 
@@ -266,7 +311,12 @@ def _eager(model: Any) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def _check_opset(version: int | None) -> None:
+def check_opset(version: int | None) -> None:
+    """Require an operator set that torch's exporter writes and the installed onnx knows; None is the default.
+
+    Raises:
+        InputError: it is too old or too new.
+    """
     newest = defs.onnx_opset_version()
     if version is not None and not _OLDEST_OPSET <= version <= newest:
         raise InputError(

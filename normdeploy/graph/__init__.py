@@ -1,5 +1,6 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
+from normdeploy.graph.check import check_proto
 from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node
 from normdeploy.graph.exact import (
     AFFINE_DOMAIN,
@@ -10,11 +11,11 @@ from normdeploy.graph.exact import (
     constant64,
     constant_tensor,
     parts64,
+    round_once,
     tensor64,
 )
 from normdeploy.graph.files import (
     bare_proto,
-    check_proto,
     input_names,
     load_graph,
     save_graph,
@@ -44,6 +45,7 @@ __all__ = [
     "load_graph",
     "module_path",
     "parts64",
+    "round_once",
     "save_graph",
     "strip_traces",
     "tensor64",

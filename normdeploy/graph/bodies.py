@@ -77,6 +77,30 @@ def _slices(x: Tensor, axis: int, backwards: bool) -> list[Tensor]:
     return items[::-1] if backwards else items
 
 
+def run_scans(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -> list[Tensor]:
+    """Evaluate the Scan of opset 8: one scan per sample, each of its own length; what lies behind its end is zero."""
+    body = node.attributes["body"].as_graph()
+    count = node.attributes.get_int("num_scan_inputs", 0)
+    values = [need(inputs, i) for i in range(1, len(inputs))]
+    first = len(values) - count
+    back = _axes(node, "directions", count)
+    longest = values[first].shape[1]
+    lengths = [longest] * len(values[0]) if inputs[0] is None else [int(item) for item in inputs[0]]
+    rows: list[list[Tensor]] = []
+    for sample, length in enumerate(lengths):
+        state = [value[sample] for value in values[:first]]
+        scans = [_slices(x[sample, :length], 0, bool(b)) for x, b in zip(values[first:], back, strict=True)]
+        scanned: list[list[Tensor]] = [[] for _ in range(len(body.outputs) - first)]
+        for items in zip(*scans, strict=True):
+            found = run(body, [*state, *items])
+            state, new = found[:first], found[first:]
+            for column, item in zip(scanned, new, strict=True):
+                column.append(item)
+        padded = [torch.stack([*column, *(torch.zeros_like(column[0]),) * (longest - length)]) for column in scanned]
+        rows.append([*state, *padded])
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
+
+
 BODIES: dict[str, Callable[[ir.Node, list[Tensor | None], RunBody], list[Tensor]]] = {
     "If": run_if,
     "Loop": run_loop,

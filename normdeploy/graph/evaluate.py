@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError, InputError
-from normdeploy.graph.bodies import BODIES
+from normdeploy.graph.bodies import BODIES, run_scans
 from normdeploy.graph.exact import FLOATS, tensor64
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.elementwise import torch_dtype
@@ -251,7 +251,8 @@ class Evaluator:
                 return [found[name] for name in names]
 
             try:
-                return BODIES[node.op_type](node, inputs, run_body)
+                scans = node.op_type == "Scan" and opset_of(node, self._imports) < 9
+                return (run_scans if scans else BODIES[node.op_type])(node, inputs, run_body)
             except OPERATOR_ERRORS as error:
                 raise failed(node, inputs, error) from error
         return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)

@@ -184,13 +184,29 @@ class ExactTensor(ir.LazyTensor):
     def _rounded(self) -> ir.Tensor[npt.NDArray[Any]]:
         with np.errstate(over="ignore"):  # overflow to inf in float16 is the rounding's true result; verified later
             if self.parts is None:
-                rounded = self.numpy64().astype(self.dtype.numpy())
+                rounded = round_once(self.numpy64(), self.dtype)
             else:
                 shape = tuple(self.shape.numpy())
                 rounded = np.empty(shape, self.dtype.numpy())
                 for start, stop, piece in self.parts.pieces(shape):
-                    rounded[self.parts.place(start, stop)] = piece
+                    rounded[self.parts.place(start, stop)] = round_once(piece, self.dtype)
             return ir.Tensor(rounded, dtype=self.dtype, name=self.name)
+
+
+def round_once(values: npt.NDArray[np.float64], dtype: ir.DataType) -> npt.NDArray[Any]:
+    """Round float64 to a stored dtype, to nearest, ties to even.
+
+    NumPy goes to bfloat16 by way of float32, which rounds twice: 1 + 2^-8 + 2^-40 would become 1. So float32 is made
+    with its last bit saying that something was cut off ("to odd"), and the second rounding sees it.
+    """
+    if dtype != ir.DataType.BFLOAT16:
+        return values.astype(dtype.numpy())
+    near = np.array(values, dtype=np.float32)
+    back = near.astype(np.float64)
+    bits = near.view(np.uint32)
+    bits -= (np.abs(back) > np.abs(values)).astype(np.uint32)  # toward zero, infinity to the largest number
+    bits |= ((back != values) & ~np.isnan(back)).astype(np.uint32)
+    return bits.view(np.float32).astype(dtype.numpy())
 
 
 def tensor64(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:

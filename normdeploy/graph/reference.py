@@ -13,6 +13,12 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph.operators.resampling import resampled_size
 
+_LIMITS = {"no_more": np.int64, "no_overlap": np.float32, "no_score": np.float32}
+"""What a NonMaxSuppression whose limits are left out reads in their place: zeros."""
+
+_SINCE = {"RoiAlign": 16, "ScatterElements": 11}
+"""The operator sets whose words :func:`_as_of` uses."""
+
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -41,14 +47,14 @@ def reference_session(node: ir.Node, opset: int, floats: torch.dtype) -> Referen
         raise GraphError(
             f"operator {node.op_type} ({node.name}) is random; a reference value needs a deterministic graph: remove it"
         )
-    proto = _with_float(ir.to_proto(node), floats)
+    proto = _as_of(_with_float(ir.to_proto(node), floats), opset)
     inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(name for name in proto.input if name)]
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
     graph = onnx.GraphProto(name="one_node", node=[proto], input=inputs, output=outputs)
     domain = "" if node.domain in ("", "ai.onnx") else node.domain
-    model = onnx.ModelProto(
-        ir_version=10, graph=graph, opset_import=[onnx.OperatorSetIdProto(domain=domain, version=opset)]
-    )
+    since = _SINCE.get(proto.op_type, 0) if not domain else 0
+    imports = [onnx.OperatorSetIdProto(domain=domain, version=max(opset, since))]
+    model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports)
     try:
         return ReferenceEvaluator(model)
     except Exception as error:  # the reference raises plain RuntimeError, NotImplementedError and its own classes
@@ -56,6 +62,24 @@ def reference_session(node: ir.Node, opset: int, floats: torch.dtype) -> Referen
             f"operator {node.domain or 'ai.onnx'}::{node.op_type} ({node.name}) has no reference implementation "
             f"({error}); expected a standard ONNX operator"
         ) from error
+
+
+def _as_of(proto: onnx.NodeProto, opset: int) -> onnx.NodeProto:
+    """Say in today's words what a node of an older operator set says; the reference implementation knows those only."""
+    if proto.op_type == "RoiAlign" and opset < 16:
+        _set(proto, "coordinate_transformation_mode", "output_half_pixel")
+    if proto.op_type == "NonMaxSuppression":  # the reference implementation takes an absent limit for an array
+        given = [*proto.input, *[""] * (2 + len(_LIMITS) - len(proto.input))]
+        proto.input[:] = [*given[:2], *(name or limit for name, limit in zip(given[2:], _LIMITS, strict=True))]
+    if proto.op_type == "Scatter":
+        proto.op_type = "ScatterElements"
+    return proto
+
+
+def _set(proto: onnx.NodeProto, name: str, value: str) -> None:
+    kept = [attribute for attribute in proto.attribute if attribute.name != name]
+    del proto.attribute[:]
+    proto.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
 
 
 _SCALES = 2
@@ -73,7 +97,12 @@ def _keep_sizes(node: ir.Node, feeds: dict[str, npt.NDArray[np.generic]]) -> Non
     shape = feeds[str(x.name)].shape
     sizes = np.array([shape[axis] for axis in node.attributes.get_ints("axes", range(len(shape)))])
     stored = np.array([resampled_size(size, scale) for size, scale in zip(sizes, scales, strict=True)])
-    feeds[str(value.name)] = np.where(np.floor(sizes * scales) == stored, scales, stored / sizes)
+    kept = np.floor(sizes * scales) == stored
+    if node.attributes.get_string("coordinate_transformation_mode", "") == "align_corners":
+        kept[:] = False  # corners are aligned to the last element, which is that of the rounded size
+    exact = stored / sizes
+    exact = np.where(np.floor(sizes * exact) == stored, exact, np.nextafter(exact, np.inf))
+    feeds[str(value.name)] = np.where(kept, scales, exact)
 
 
 def _keep_vectors(node: ir.Node, feeds: dict[str, npt.NDArray[np.generic]]) -> None:
@@ -84,7 +113,7 @@ def _keep_vectors(node: ir.Node, feeds: dict[str, npt.NDArray[np.generic]]) -> N
 
 
 def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tensor | None]) -> list[Tensor]:
-    """Evaluate one node by the reference implementation; gradients stop here."""
+    """Evaluate one node by the reference implementation; gradients stop here. Empty stands for an output left out."""
     feeds: dict[str, npt.NDArray[np.generic]] = {}
     for value, tensor in zip(node.inputs, inputs, strict=True):
         if value is not None and tensor is not None:
@@ -93,7 +122,10 @@ def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tenso
         _keep_sizes(node, feeds)
     if node.op_type == "NonMaxSuppression":
         _keep_vectors(node, feeds)
+        for name, kind in _LIMITS.items():
+            feeds.setdefault(name, np.zeros(1, kind))
     wanted = [str(output.name) for output in node.outputs if output.name]
     with np.errstate(all="ignore"):  # a sigmoid that saturates through exp's overflow is right, and NumPy warns of it
         results = session.run(wanted, feeds)
-    return [result if isinstance(result, Tensor) else torch.from_numpy(np.array(result)) for result in results]
+    found = iter(result if isinstance(result, Tensor) else torch.from_numpy(np.array(result)) for result in results)
+    return [next(found) if output.name else torch.empty(0) for output in node.outputs]

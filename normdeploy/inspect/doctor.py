@@ -14,6 +14,7 @@ from normdeploy.errors import InputError, ModeError, ModelError, TraceError
 from normdeploy.export.forward import Arguments, flat_forward, flatten_arguments, flatten_outputs, split_arguments
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.export.trace import Traced, to_numpy, trace
+from normdeploy.export.tracing import traced_otherwise
 from normdeploy.graph import load_graph
 from normdeploy.inspect.companions import Dependence, batched_inputs, dependence
 from normdeploy.inspect.findings import Finding, Findings
@@ -60,6 +61,7 @@ def inspect(model_or_path: nn.Module | ir.Model | str | os.PathLike[str], args: 
 
 def _without_running(model: nn.Module) -> Iterator[Finding]:
     yield from check_holders(model)
+    yield from _traced_otherwise(model)
     yield from untracked(model)
     for site in module_norms(model):
         yield from check_statistics(site)
@@ -99,9 +101,35 @@ def _with_arguments(model: nn.Module, args: Any) -> Iterator[Finding]:
             if finding.kind == "batch-statistics":
                 told.add((finding.kind, finding.where))
     yield from (finding for finding in untracked(model) if (finding.kind, finding.where) not in told)
+    yield from _traced_otherwise(model)
+    yield from _updated(traced)
     yield from _unread(model, traced)
     yield from _gradient_selected(model, args)
     yield from training_conventions(model, args)
+
+
+def _traced_otherwise(model: nn.Module) -> Iterator[Finding]:
+    for path, kind, question in traced_otherwise(model):
+        yield Finding(
+            "warning",
+            "traced-otherwise",
+            path,
+            f"this {kind} asks {question}: what is exported is what it computes while traced, which may be another "
+            "function than the one that was trained",
+            "compute the same in both cases, and compare the exported file on inputs of yours",
+        )
+
+
+def _updated(traced: Traced) -> Iterator[Finding]:
+    for row in traced.updated:
+        yield Finding(
+            "warning",
+            "updated-in-evaluation",
+            f"{row.where}.{row.name}".lstrip("."),
+            f"{row}: each eager call finds what the call before left, each run of the deployed file what was there at "
+            "the export",
+            "update it in training only (if self.training), or take it as an input and return it as an output",
+        )
 
 
 def _names_read(traced: Traced) -> set[str]:

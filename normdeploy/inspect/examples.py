@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.inputs import require_memory
+
 _BATCH = 3
 _SPATIAL = 32
 _LENGTH = 8
@@ -28,6 +30,7 @@ def example_feeds(graph: ir.Graph, seed: int = 0) -> dict[str, npt.NDArray[Any]]
             continue
         dims = list(value.shape) if value.shape is not None else []
         shape = [_size(dim, axis, len(dims), sizes) for axis, dim in enumerate(dims)]
+        require_memory(f"input {value.name!r}", shape)
         dtype = (value.dtype or ir.DataType.FLOAT).numpy()
         if dtype.kind in "iu":
             feeds[value.name] = rng.integers(0, _vocabulary(value), shape).astype(dtype)

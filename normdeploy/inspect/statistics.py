@@ -36,7 +36,7 @@ LARGE_FACTOR = 1e4
 
 def check_statistics(site: StoredNorm) -> Iterator[Finding]:
     """Yield what is wrong or risky in one normalization's numbers."""
-    impossible = list(_impossible_variance(site))
+    impossible = [*_impossible_variance(site), *_impossible_numbers(site)]
     yield from impossible
     yield from _never_updated(site)
     yield from check_epsilon(site.where, site.epsilon, site.dtype)
@@ -91,6 +91,24 @@ def _impossible_variance(site: StoredNorm) -> Iterator[Finding]:
         )
 
 
+def _impossible_numbers(site: StoredNorm) -> Iterator[Finding]:
+    """What is no finite number in mean, scale or shift."""
+    for word, values in (("mean", site.mean), ("scale", site.scale), ("shift", site.shift)):
+        if values is None:
+            continue
+        broken = ~np.isfinite(values.reshape(-1))
+        if broken.any():
+            yield Finding(
+                "error",
+                "not-finite",
+                site.where,
+                f"its {word} is NaN or infinite in {_channels(broken)}: these channels are NaN or infinite in every "
+                "deployed output",
+                "training diverged, or the weights are damaged: take an earlier checkpoint",
+                detail={"channels": _indices(broken)},
+            )
+
+
 def _never_updated(site: StoredNorm) -> Iterator[Finding]:
     if site.variance.size < 2 or not np.all(site.variance == 1) or site.mean is None or np.any(site.mean != 0):
         return
@@ -106,8 +124,25 @@ def _never_updated(site: StoredNorm) -> Iterator[Finding]:
 
 
 def check_epsilon(where: str, epsilon: float, dtype: ir.DataType) -> Iterator[Finding]:
-    """Yield whether an epsilon vanishes in what the norm computes in, or would in float16."""
-    if epsilon <= 0:
+    """Yield whether an epsilon is none, vanishes in what the norm computes in, or would in float16."""
+    if not np.isfinite(epsilon) or epsilon < 0:
+        effect = (
+            "what is normalized becomes a constant"
+            if epsilon == np.inf
+            else "deployed outputs are NaN"
+            if not np.isfinite(epsilon)
+            else "deployed outputs are NaN where a variance is smaller than that"
+        )
+        yield Finding(
+            "error",
+            "epsilon",
+            where,
+            f"its epsilon is {epsilon:g}: {effect}",
+            "use a small positive epsilon (1e-5), the one that the network was trained with",
+            detail={"epsilon": float(np.nan_to_num(epsilon, posinf=1e300, neginf=-1e300))},
+        )
+        return
+    if epsilon == 0:
         return
     if epsilon <= VANISHES.get(dtype, 0.0):
         yield Finding(

@@ -121,9 +121,43 @@ def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             f"the weights do not fit {type(model).__name__} ({'; '.join(parts)}); expected exactly its "
             f"{len(visible) + len(hidden)} tensors: use weights made by this definition of the model, or train it again"
         )
+    if unlike := unlike_tensors(state, {path: h.tensor for path, h in hidden.items()} | visible):
+        raise WeightsError(
+            f"the weights hold other numbers than {type(model).__name__} computes with ({'; '.join(unlike)}); expected "
+            "dense tensors of the same kind: use weights made by this definition of the model"
+        )
     model.load_state_dict({key: state[key] for key in visible}, strict=False)
     for path, place in hidden.items():
         place.assign(state[path])
+
+
+def unlike_tensors(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """Say which given tensors are of another kind than one's own, so that copying them would change or lose numbers.
+
+    Kinds are floating point, complex, whole numbers and truth values; a whole number may come in another width that
+    holds the same values. A sparse or quantized tensor is no dense one.
+    """
+    reasons = ((key, _unlike(value, own[key])) for key, value in given.items() if key in own)
+    return [f"{key}: {reason}" for key, reason in reasons if reason]
+
+
+def _unlike(given: Tensor, own: Tensor) -> str:
+    words = [str(tensor.dtype).removeprefix("torch.") for tensor in (given, own)]
+    if given.layout != own.layout or given.is_quantized != own.is_quantized:
+        return f"{'quantized' if given.is_quantized else str(given.layout).removeprefix('torch.')} for a dense tensor"
+    if _kind(given) != _kind(own):
+        return f"{words[0]} for {words[1]}"
+    if _kind(own) == "whole number" and given.dtype != own.dtype and given.numel():
+        limits, values = torch.iinfo(own.dtype), given.detach().cpu().numpy()
+        if values.min() < limits.min or values.max() > limits.max:
+            return f"values of {words[0]} that {words[1]} does not hold"
+    return ""
+
+
+def _kind(tensor: Tensor) -> str:
+    if tensor.dtype == torch.bool:
+        return "truth value"
+    return "complex" if tensor.is_complex() else "float" if tensor.is_floating_point() else "whole number"
 
 
 def move(model: nn.Module, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> None:

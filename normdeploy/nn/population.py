@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.nn.hidden import mode
+from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.moments import Moments
 from normdeploy.nn.sites import StatisticsSite, observed, statistics_sites
 
@@ -60,6 +61,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) 
         Y. Wu, J. Johnson, Rethinking "Batch" in BatchNorm, 2021, section 3 (PreciseBN), there with equally weighted
         batches.
     """
+    leave_inference(model)  # what is updated in place must be ordinary tensors
     sites = statistics_sites(model)
     if not sites:
         raise ModelError(f"{type(model).__name__} keeps no running statistics; expected a BatchNorm that tracks them")

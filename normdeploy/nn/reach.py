@@ -20,12 +20,12 @@ import torch
 from torch import nn
 
 # dicts of nn.Module that hold registered things; the entries' names are the paths
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
+REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # bookkeeping of nn.Module itself
 _MODULE_INTERNALS = frozenset(
     {
-        *_REGISTRIES,
+        *REGISTRIES,
         "_non_persistent_buffers_set",
         "_backward_pre_hooks",
         "_backward_hooks",
@@ -108,7 +108,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yield (name, child, whether nn.Module registers it)."""
     if isinstance(value, nn.Module):
         state = vars(value)
-        for registry in _REGISTRIES:
+        for registry in REGISTRIES:
             for name, child in state.get(registry, {}).items():
                 yield name, child, True
         for registry in _HOOKS:
@@ -233,7 +233,7 @@ class Snapshot:
                 if isinstance(state, dict):
                     self._dicts.append((found.path, state, dict(state)))
                 if isinstance(value, nn.Module) and registries:
-                    for registry in _REGISTRIES:
+                    for registry in REGISTRIES:
                         inner = vars(value)[registry]
                         self._dicts.append((found.path, inner, dict(inner)))
                 names = [name for name in slots_of(value) if hasattr(value, name)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.text import Text
-
 from normdeploy.report import console
 from normdeploy.report.console import row_words
 from normdeploy.report.page import (
@@ -26,6 +24,7 @@ from normdeploy.report.page import (
     Text as Paragraphs,
 )
 from normdeploy.report.pictures import before_after_bars, latency_bars
+from normdeploy.report.text import Text
 
 VERDICT_WORDS = {
     "pass": "Proven equal: the logic in float64, the rounding in float32, and every check could have failed.",

@@ -9,7 +9,8 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
+
+from normdeploy.report.text import Text
 
 #: How a verdict's status looks on a terminal.
 STATUS_STYLES = {
@@ -95,11 +96,11 @@ def print_findings(rows: Sequence[Mapping[str, str]]) -> None:
 
 def print_training(facts: Mapping[str, str]) -> None:
     """Print how a training ended, from its metadata."""
-    console().print(
+    words = (
         f"trained: test accuracy {facts['test_accuracy']} on {facts['test_count']} samples, "
-        f"{facts['epochs']} epochs in {facts['seconds']} s on {facts['device']} (epoch {facts['kept_epoch']} kept)",
-        soft_wrap=True,
+        f"{facts['epochs']} epochs in {facts['seconds']} s on {facts['device']} (epoch {facts['kept_epoch']} kept)"
     )
+    console().print(Text(words), soft_wrap=True)
 
 
 def print_arrays(arrays: Mapping[str, Any]) -> None:
@@ -118,7 +119,7 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
     shown.add_column(style="dim")
     shown.add_column(overflow="fold")
     for name, value in facts.items():
-        shown.add_row(name, Text(str(value)))
+        shown.add_row(Text(name), Text(str(value)))
     console().print(shown)
 
 

@@ -22,6 +22,7 @@ from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.sequences import ResolveSequences
+from normdeploy.rewrite.unexpand import DropExpansions
 from normdeploy.rewrite.untile import UntileStatistics
 from normdeploy.rewrite.weights import EvaluateConstants
 
@@ -73,6 +74,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         RemoveDropout(),
         ResolveSequences(),
         UntileStatistics(),
+        DropExpansions(),
         RecogniseNorms(context),
         MarkBatchNorms(),
     )

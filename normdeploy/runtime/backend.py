@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime as ort
 
 from normdeploy.errors import GraphError, MissingDependencyError, UsageError
+from normdeploy.files import names_data, require_model_file
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 from normdeploy.runtime.providers import openvino_device
 from normdeploy.runtime.settings import CPU, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
@@ -134,10 +135,13 @@ class OrtBackend:
             chosen["providers"] = ours if settings.provider == CPU else [*ours, CPU]
         if settings.disabled_optimizers:
             chosen["disabled_optimizers"] = list(settings.disabled_optimizers)
+        source, entries = _session_source(path)
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
         try:
-            self._session = ort.InferenceSession(str(path), options, **chosen)
+            self._session = ort.InferenceSession(source, options, **chosen)
         except Exception as error:
-            if not type(error).__module__.startswith("onnxruntime"):
+            if not (isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime")):
                 raise
             raise GraphError(
                 f"onnxruntime {ort.__version__} cannot load {path}: {error}; expected a model it supports: "
@@ -156,6 +160,15 @@ class OrtBackend:
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Return the outputs in order; onnxruntime's run is thread-safe."""
         return list(self._session.run(self._names, dict(feeds)))
+
+
+def _session_source(path: Path) -> tuple[str | bytes, dict[str, str]]:
+    """Return what to open a session from; onnx is imported where the file may keep data beside it, and only there."""
+    if not names_data(path):
+        return str(path), {}
+    from normdeploy.onnxfile import session_source
+
+    return session_source(path)
 
 
 def _fixed_words(declared: Sequence[TensorSpec], settings: Settings) -> dict[str, int]:
@@ -190,6 +203,7 @@ class OpenVinoBackend:
         config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", **dict(settings.options)}
         if settings.threads:
             config["INFERENCE_NUM_THREADS"] = settings.threads
+        _session_source(path)  # for its checks: where the data lies that OpenVINO will read
         try:
             core = openvino.Core()
             if settings.fixed_shapes:
@@ -246,9 +260,7 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
         UsageError: the provider is not usable on this machine.
         MissingDependencyError: the provider's package is not installed.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise GraphError(f"{file} does not exist; expected an ONNX file: check the path")
+    file = require_model_file(path)
     if not settings.fixed_shapes:
         return _session(file, settings)
     from normdeploy.runtime.declared import file_specs  # it imports onnx, which no other session waits for

@@ -318,7 +318,7 @@ def _contestants(
     from normdeploy.export.mode import evaluation_mode
 
     module: nn.Module = reference if origin is None else origin.build()
-    stack.enter_context(evaluation_mode(module))
+    stack.enter_context(evaluation_mode(module, fast=True))
     for name, compiled in ((EAGER, False), (COMPILED, True)):
         if name in wanted:
             yield ModuleContestant(name + label, module, compiled, origin)

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from normdeploy.errors import GraphError
+from normdeploy.onnxfile import read_model
 from normdeploy.runtime.backend import TensorSpec
 
 
@@ -16,7 +17,7 @@ def file_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ..
     Raises:
         GraphError: a value that is no tensor of a known type and rank.
     """
-    graph = onnx.load(path, load_external_data=False).graph
+    graph = read_model(path).proto.graph
     weights = {tensor.name for tensor in graph.initializer}
     return (
         tuple(_declared(value) for value in graph.input if value.name not in weights),

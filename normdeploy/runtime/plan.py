@@ -13,15 +13,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from normdeploy.errors import UsageError
-from normdeploy.files import sha256_file, write_text
+from normdeploy.files import irregular, names_data, plain_name, sha256_file, storage, write_text
 from normdeploy.runtime.machine import Machine, this_machine
 from normdeploy.runtime.settings import Settings
 
 SCHEMA = 1
 Status = Literal["chosen", "accepted", "rejected", "failed", "skipped"]
+VARIANTS = ("int8", "float16", "bfloat16")
+"""Precisions of the variants of a model that lie beside it."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,24 @@ class Trial:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
-        """Build from ``to_dict``'s form."""
+        """Build from ``to_dict``'s form.
+
+        Raises:
+            TypeError: a value of another kind.
+        """
         given = dict(values)
+        for key in ("name", "precision", "status", "reason", "file"):
+            if key in given:
+                _text(given, key)
+        if given.get("status") not in get_args(Status):
+            raise ValueError(f"status is {given.get('status')!r}; expected one of {', '.join(get_args(Status))}")
         if given.get("settings") is not None:
             given["settings"] = Settings.from_dict(given["settings"])
+        for key, needed in (("latency", ("median_s",)), ("ratio", ("value", "low", "high")), ("loss", None)):
+            if given.get(key) is not None:
+                given[key] = dict(given[key])
+                for name in given[key] if needed is None else needed:
+                    _number(given[key], name)
         return cls(**given)
 
 
@@ -100,6 +116,23 @@ class Plan:
     file_digest: str
     request: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what names other files than the model's own and what lies beside it for it.
+
+        Raises:
+            UsageError: a file of another name or folder, not exactly one chosen trial, or one without settings.
+        """
+        chosen = [trial for trial in self.trials if trial.status == "chosen"]
+        if not plain_name(self.model):
+            raise UsageError(f"the plan is for the model {self.model!r}; expected a file name without folders")
+        if len(chosen) != 1 or chosen[0].settings is None:
+            raise UsageError(f"the plan for {self.model} has {len(chosen)} chosen trials; expected one, with settings")
+        if chosen[0].file not in (self.model, *(variant_name(self.model, kind) for kind in VARIANTS)):
+            raise UsageError(
+                f"the plan for {self.model} runs {chosen[0].file!r}; expected {self.model} or a variant of it, as "
+                f"{variant_name(self.model, 'int8')}"
+            )
 
     @property
     def chosen(self) -> Trial:
@@ -167,32 +200,35 @@ class Plan:
 
         Raises:
             UsageError: it is missing, not a plan, or of a schema this version does not know.
+            StorageError: it cannot be read.
         """
         file = Path(path)
+        if not file.is_file():
+            what = f"is {found}" if (found := irregular(file)) else "does not exist"
+            raise UsageError(f"{file} {what}; expected a plan file: run normdeploy tune first")
         try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise UsageError(f"{file} does not exist; expected a plan file: run normdeploy tune first") from error
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            with storage(file, "read"):
+                values = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as error:
             raise UsageError(
                 f"{file} is not JSON ({error}); expected a plan file: run normdeploy tune again"
             ) from error
         if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-            found = values.get("schema") if isinstance(values, dict) else type(values).__name__
-            raise UsageError(f"{file} has schema {found!r}; expected a plan of schema {SCHEMA}: tune again")
+            schema = values.get("schema") if isinstance(values, dict) else type(values).__name__
+            raise UsageError(f"{file} has schema {schema!r}; expected a plan of schema {SCHEMA}: tune again")
         try:
             return cls(
-                model=values["model"],
-                model_digest=values["model_digest"],
-                budget=values["budget"],
-                data=values["data"],
+                model=_text(values, "model"),
+                model_digest=_text(values, "model_digest"),
+                budget=_text(values, "budget"),
+                data=_text(values, "data"),
                 machine=Machine.from_dict(values["machine"]),
                 trials=tuple(Trial.from_dict(trial) for trial in values["trials"]),
-                file_digest=values["file_digest"],
-                request=values.get("request", {}),
+                file_digest=_text(values, "file_digest"),
+                request=dict(values.get("request", {})),
                 path=file,
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
             raise UsageError(f"{file} is not a whole plan ({error}); expected what tune wrote: tune again") from error
 
     def resolve(self, model: str | os.PathLike[str]) -> tuple[Path, Settings]:
@@ -205,12 +241,26 @@ class Plan:
             raise PlanMismatch(f"{model} has digest {digest[:12]}, the plan was made for {self.model_digest[:12]}")
         if differences := this_machine().differences(self.machine):
             raise PlanMismatch("this machine is not the one it was measured on: " + "; ".join(differences))
+        if self.chosen.file == self.model:
+            return Path(model), self.settings
         file = Path(model).parent / self.chosen.file
         if not file.is_file():
             raise PlanMismatch(f"{file}, which the plan runs, does not exist")
-        if file != Path(model) and model_digest(file) != self.file_digest:
+        if model_digest(file) != self.file_digest:
             raise PlanMismatch(f"{file} changed since the plan was made")
         return file, self.settings
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    if not isinstance(values[key], str):
+        raise TypeError(f"{key} is {values[key]!r}; expected text")
+    return str(values[key])
+
+
+def _number(values: Mapping[str, Any], key: str) -> float:
+    if isinstance(values[key], bool) or not isinstance(values[key], (int, float)):
+        raise TypeError(f"{key} is {values[key]!r}; expected a number")
+    return float(values[key])
 
 
 class PlanMismatch(UsageError):
@@ -218,15 +268,30 @@ class PlanMismatch(UsageError):
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 that a model is known by: of the file's bytes, and of ``<name>.onnx.data`` where it has one.
+    """Return the SHA-256 that a model is known by: of the file's bytes and of those of all data files it names.
 
-    With weights outside, it is the SHA-256 of the two hexadecimal digests joined by a newline.
+    With data outside, it is the SHA-256 of lines: the file's own, then name and SHA-256 of each data file, by name.
+
+    Raises:
+        GraphError: data that may not be read, is missing or too short.
+        StorageError: the file cannot be read.
     """
-    weights = Path(f"{os.fspath(path)}.data")
-    digest = sha256_file(path)
-    if not weights.is_file():
-        return digest
-    return hashlib.sha256(f"{digest}\n{sha256_file(weights)}".encode()).hexdigest()
+    if names_data(path):
+        from normdeploy.onnxfile import read_model  # it imports onnx, which workers of other models do without
+
+        model = read_model(path)
+        if model.data:
+            lines = [hashlib.sha256(model.content).hexdigest()]
+            with storage(path, "read"):
+                lines += [f"{name} {sha256_file(file)}" for name, file in model.data.items()]
+            return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    with storage(path, "read"):
+        return sha256_file(path)
+
+
+def variant_name(model: str, precision: str) -> str:
+    """Return the name of a model's variant of lower precision, beside it: ``<stem>.<precision>.onnx``."""
+    return f"{Path(model).stem}.{precision}.onnx"
 
 
 def plan_path(model: str | os.PathLike[str]) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from normdeploy.errors import GraphError, InputError
+from normdeploy.files import require_model_file
 from normdeploy.runtime.backend import Array, Backend, TensorSpec, open_backend
 from normdeploy.runtime.lazy import Lazy
 from normdeploy.runtime.plan import Plan, PlanMismatch, model_digest
@@ -304,9 +305,7 @@ def load(path: str | os.PathLike[str], *, plan: Plan | str | os.PathLike[str] | 
         PlanWarning: the plan does not hold for this file or this machine; the model runs untuned.
         CertificateWarning: the file changed after its certificate was written.
     """
-    model = Path(path)
-    if not model.is_file():
-        raise GraphError(f"{model} does not exist; expected an ONNX file: check the path")
+    model = require_model_file(path)
     _warn_if_changed(model)
     if plan is None:
         return Predictor(model, default_settings())

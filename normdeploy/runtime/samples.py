@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from normdeploy.errors import InputError, UsageError
+from normdeploy.inputs import require_memory
 from normdeploy.runtime.backend import Array, TensorSpec
 from normdeploy.runtime.predictor import check_feeds
 
@@ -43,6 +44,7 @@ def make_samples(
                     f"input {spec} has no size for dimension {size or axis!r}; "
                     f"expected sizes={{{str(size)!r}: N}} or example inputs: give one"
                 )
+        require_memory(f"input {spec.name!r}", shape)
         if spec.dtype.startswith("float"):
             feeds[spec.name] = random.standard_normal(shape).astype(spec.dtype)
         elif spec.dtype == "object":

@@ -82,11 +82,14 @@ class Settings:
         """Build from ``to_dict``'s form.
 
         Raises:
-            UsageError: a key that is not a setting.
+            UsageError: a key that is not a setting, or a value of another kind.
         """
         known = {item.name for item in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise UsageError(f"unknown setting {unknown[0]!r}; expected some of {', '.join(sorted(known))}")
+        for key, kind in (("provider", str), ("threads", int), ("parallel", bool), ("spinning", str)):
+            if key in values and not isinstance(values[key], kind):
+                raise UsageError(f"setting {key} is {values[key]!r}; expected a value of type {kind.__name__}")
         given = dict(values)
         if "options" in given:
             given["options"] = tuple(sorted((str(key), str(value)) for key, value in given["options"].items()))

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from normdeploy.errors import OutputExistsError, UsageError
+from normdeploy.files import names_data, plain_name, storage
 from normdeploy.runtime.backend import Array, TensorSpec
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import Predictor, load
@@ -150,43 +151,90 @@ def package_triton(
         plan: how to run it; its variant and its threads are packaged.
         inputs: the user's samples; the first one warms the server up. Made up where missing.
         sizes: sizes of dynamic dimensions other than the batch for a made-up sample, by word.
-        overwrite: allow replacing the model's folder in the repository.
+        overwrite: allow replacing ``config.pbtxt``, version 1 and the warm-up sample of a model that is there; its
+            other versions and whatever else lies in its folder stay.
 
     Returns:
         The model's folder in the repository.
 
     Raises:
         OutputExistsError: the repository has a model of that name and ``overwrite`` is false.
-        UsageError: settings Triton cannot be given, or a dynamic dimension without a size.
+        UsageError: a name that is no plain one, settings Triton cannot be given, or a dynamic dimension without a size.
         InputError: the model does not run on the sample.
+        StorageError: the repository cannot be written.
     """
     if max_batch_size < 1:
         raise UsageError(f"max_batch_size={max_batch_size}; expected at least 1")
-    predictor = load(path, plan=plan)
-    label = name or Path(path).stem
+    label = Path(path).stem if name is None else name
+    if not plain_name(label):
+        raise UsageError(
+            f"the model's name in the repository is {label!r}; expected a plain name without folders: choose another "
+            "(--name)"
+        )
     repository = Path(folder)
     target = repository / label
-    if target.exists() and not overwrite:
-        raise OutputExistsError(
-            f"{target} exists; expected a free name: choose another or pass overwrite (--overwrite)"
-        )
+    _require_place(repository, target, overwrite=overwrite)
+    predictor = load(path, plan=plan)
     specs = predictor.inputs
     sample = make_samples(specs, 1, sizes=sizes) if inputs is None else tile_samples(specs, inputs, 1)
     predictor(sample)
     text = config_text(predictor, label, sample, max_batch_size)
-    repository.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{label}.", dir=repository) as temporary:
-        made = Path(temporary) / label
-        (made / "1").mkdir(parents=True)
-        (made / "warmup").mkdir()
-        shutil.copyfile(predictor.path, made / "1" / "model.onnx")
-        weights = predictor.path.with_name(predictor.path.name + ".data")
-        if weights.is_file():
-            shutil.copyfile(weights, made / "1" / weights.name)  # the graph refers to it by this name
-        (made / "config.pbtxt").write_text(text, encoding="utf-8")
-        for position, spec in enumerate(specs):
-            (made / "warmup" / str(position)).write_bytes(sample[spec.name].tobytes())
-        if target.exists():
-            shutil.rmtree(target)
-        made.replace(target)
+    with storage(target):
+        repository.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{label}.", dir=repository) as temporary:
+            made = Path(temporary) / "new"
+            (made / "1").mkdir(parents=True)
+            (made / "warmup").mkdir()
+            _write_model(predictor.path, made / "1" / "model.onnx")
+            (made / "config.pbtxt").write_text(text, encoding="utf-8")
+            for position, spec in enumerate(specs):
+                (made / "warmup" / str(position)).write_bytes(sample[spec.name].tobytes())
+            target.mkdir(exist_ok=True)
+            _exchange(made, target, Path(temporary) / "old")
     return target
+
+
+def _require_place(repository: Path, target: Path, *, overwrite: bool) -> None:
+    """Check that the model's folder may be made or changed.
+
+    Raises:
+        OutputExistsError: it exists and ``overwrite`` is false.
+        UsageError: the repository, or what lies in the model's place, is no folder.
+    """
+    if os.path.lexists(repository) and not repository.is_dir():
+        raise UsageError(f"{repository} is no folder; expected a Triton model repository: choose another")
+    if os.path.lexists(target) and (target.is_symlink() or not target.is_dir()):
+        raise UsageError(f"{target} is no folder of a model; expected a free name: choose another (--name)")
+    if target.exists() and not overwrite:
+        raise OutputExistsError(
+            f"{target} exists; expected a free name: choose another or pass overwrite (--overwrite)"
+        )
+
+
+def _write_model(source: Path, target: Path) -> None:
+    """Write a model so that it stands on its own; one that does is copied byte for byte."""
+    if not names_data(source):
+        shutil.copyfile(source, target)
+        return
+    from normdeploy.graph import load_graph, save_graph
+
+    save_graph(load_graph(source), target)
+
+
+def _exchange(made: Path, target: Path, old: Path) -> None:
+    """Move what was made into the model's folder; what it replaces goes to ``old``, and back if something fails."""
+    old.mkdir()
+    moved: list[str] = []
+    try:
+        for part in sorted(made.iterdir()):
+            moved.append(part.name)
+            if os.path.lexists(target / part.name):
+                (target / part.name).rename(old / part.name)
+            part.rename(target / part.name)
+    except OSError:
+        for name in moved:
+            if os.path.lexists(old / name):
+                if os.path.lexists(target / name):
+                    (target / name).rename(made / name)
+                (old / name).rename(target / name)
+        raise

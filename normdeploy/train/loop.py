@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from normdeploy.nn.hidden import load_full_state, move, set_mode, trainable
+from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.population import Recalibrated
 from normdeploy.nn.sync import plain, synchronized
 from normdeploy.recipe import TrainSection
@@ -113,6 +114,7 @@ def fit(
     with joined_world(device) as world:
         torch.manual_seed(settings.seed)
         network = model if isinstance(model, nn.Module) else model()
+        leave_inference(network)
         move(network, world.device)
         if world.size > 1:
             synchronized(network)

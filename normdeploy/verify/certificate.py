@@ -14,14 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
-
-from normdeploy.errors import GraphError, UsageError
-from normdeploy.files import sha256_file, write_text, written_whole
-from normdeploy.verify.verdict import SCHEMA_VERSION, Verdict
-
-KEY = "normdeploy.certificate"
-"""Metadata key of the certificate's digest in the ONNX file."""
+from normdeploy.errors import UsageError
+from normdeploy.files import require_writable, storage, written_whole
+from normdeploy.onnxfile import CONTENT, KEY, read_model, set_metadata
+from normdeploy.verify.verdict import SCHEMA_VERSION, STATUSES, Verdict
 
 
 def certificate_path(path: str | os.PathLike[str]) -> Path:
@@ -34,32 +30,13 @@ def content_digests(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the SHA-256 of the ONNX content (the certificate's entry left out) and of each external data file.
 
     Raises:
-        GraphError: the file is missing or not ONNX.
+        GraphError: the file is missing or not ONNX, or its data is missing or may not be read.
     """
-    file = Path(path)
-    proto = _read(file)
-    external = sorted({e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"})
-    kept = [entry for entry in proto.metadata_props if entry.key != KEY]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(kept)
-    digests = {"content": hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()}
-    for name in external:
-        data = file.parent / name
-        digests[name] = sha256_file(data) if data.is_file() else "missing"
-    return digests
-
-
-def _read(file: Path) -> onnx.ModelProto:
-    if not file.is_file():
-        raise GraphError(f"{file} does not exist; expected an ONNX file: check the path")
-    try:
-        return onnx.load(str(file), load_external_data=False)
-    except Exception as error:  # protobuf raises its own classes
-        raise GraphError(f"{file} cannot be read as ONNX ({error}); expected a valid .onnx file") from error
+    return read_model(path).digests()
 
 
 def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool = True) -> Path:
-    """Write the certificate beside an ONNX file and its digest into the file's metadata.
+    """Write the certificate beside an ONNX file and its digest into the file's metadata; both appear together.
 
     Args:
         path: the verified file; its graph and weights stay as they are, one metadata entry is set.
@@ -74,22 +51,25 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
         GraphError: the file is missing or not ONNX.
     """
     file = Path(path)
-    digests = content_digests(file)
+    target = certificate_path(file)
+    require_writable(target, overwrite=overwrite)
+    model = read_model(file)
+    digests = model.digests()
     known = verdict.environment.get("content")
     if known is not None and known != digests:
         raise UsageError(f"{file} changed since it was verified; expected the verified content: verify it again")
     text = json.dumps(
         {"certificate": SCHEMA_VERSION, "file": file.name, "digests": digests, **verdict.to_dict()}, indent=1
     )
-    target = certificate_path(file)
-    write_text(target, text + "\n", overwrite=overwrite)
-    proto = _read(file)
-    kept = [entry for entry in proto.metadata_props if entry.key != KEY]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(kept)
-    onnx.helper.set_model_props(proto, {e.key: e.value for e in proto.metadata_props} | {KEY: sha256_file(target)})
-    with written_whole(file, overwrite=True) as temporary:
-        temporary.write_bytes(proto.SerializeToString())
+    written = (text + "\n").encode()
+    kept = [(entry.key, entry.value) for entry in model.proto.metadata_props if entry.key != KEY]
+    set_metadata(model.proto, [*kept, (KEY, hashlib.sha256(written).hexdigest())])
+    # through a link: the data of a linked file lies beside the file, not beside the link
+    real = file.resolve()
+    with written_whole(real, overwrite=True) as temporary:
+        temporary.write_bytes(model.proto.SerializeToString())
+        with written_whole(target, overwrite=overwrite) as beside:
+            beside.write_bytes(written)
     return target
 
 
@@ -140,7 +120,7 @@ def check_certificate(path: str | os.PathLike[str]) -> CertificateReport:
         GraphError: the file is missing or not ONNX.
     """
     file = Path(path)
-    proto = _read(file)
+    model = read_model(file)
     target = certificate_path(file)
     report = CertificateReport(file, target, False)
     if not target.is_file():
@@ -148,34 +128,58 @@ def check_certificate(path: str | os.PathLike[str]) -> CertificateReport:
             f"{target.name} does not exist; expected it beside the file: verify with a reference to make one"
         )
         return report
-    recorded = next((entry.value for entry in proto.metadata_props if entry.key == KEY), None)
+    with storage(target, "read"):
+        written = target.read_bytes()
+    recorded = next((entry.value for entry in model.proto.metadata_props if entry.key == KEY), None)
     if recorded is None:
         report.problems.append(f"the file names no certificate (metadata {KEY!r}); it was changed or never certified")
-    elif recorded != sha256_file(target):
+    elif recorded != hashlib.sha256(written).hexdigest():
         report.problems.append("the certificate is not the one the file names: one of the two was changed")
     try:
-        data = json.loads(target.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        report.problems.append(f"the certificate is not JSON ({error})")
+        data = _parsed(written)
+        report.covered, report.not_covered = _coverage(data)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        report.problems.append(
+            f"the certificate is not one that normdeploy wrote ({type(error).__name__}: {error}); expected a verdict "
+            "with digests: verify with a reference to make one"
+        )
         return report
-    now = content_digests(file)
-    for name, digest in data.get("digests", {}).items():
-        if now.get(name) != digest:
-            what = "the graph or its weights" if name == "content" else f"{name!r}"
+    report.status = data["status"]
+    now = model.digests()
+    for name in sorted({*now, *data["digests"]}):
+        what = "the graph or its weights" if name == CONTENT else f"{name!r}"
+        if name not in data["digests"]:
+            report.problems.append(f"{what} is not covered: the certificate holds no digest of it")
+        elif now.get(name) != data["digests"][name]:
             report.problems.append(f"{what} changed after the verification (SHA-256 differs)")
     report.matches = not report.problems
-    report.status = str(data.get("status", ""))
-    report.covered, report.not_covered = _coverage(data)
     return report
 
 
+def _parsed(written: bytes) -> dict[str, Any]:
+    """Return a certificate's data.
+
+    Raises:
+        ValueError: it is not of a certificate's shape.
+    """
+    data = json.loads(written)
+    if not isinstance(data, dict):
+        raise ValueError(f"it holds a {type(data).__name__}; expected an object")
+    if data.get("status") not in STATUSES:
+        raise ValueError(f"status is {data.get('status')!r}; expected one of {', '.join(STATUSES)}")
+    digests = data.get("digests")
+    if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
+        raise ValueError("it holds no digests")
+    return data
+
+
 def _coverage(data: dict[str, Any]) -> tuple[list[str], list[str]]:
-    facts = data.get("environment", {})
-    covered = [f"{c['name']}: {c['status']}, {c['detail']}" for c in data.get("checks", []) if c["status"] != "note"]
+    facts = data["environment"]
+    covered = [f"{c['name']}: {c['status']}, {c['detail']}" for c in data["checks"] if c["status"] != "note"]
     covered.append("runtime settings: " + "; ".join(facts.get("settings", [])))
     versions = facts.get("versions", {})
     covered.append("made with " + ", ".join(f"{k} {versions[k]}" for k in ("onnxruntime", "torch") if k in versions))
     processor = facts.get("processor", {})
     covered.append(f"processor: {processor.get('name', 'unknown')} ({', '.join(processor.get('features', []))})")
     missing = [*data.get("not_checked", []), "other processors, providers, thread counts and onnxruntime versions"]
-    return covered, missing
+    return covered, [str(text) for text in missing]

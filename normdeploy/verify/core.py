@@ -14,15 +14,15 @@ from torch import nn
 
 from normdeploy.errors import GraphError, NormdeployError, TraceError, UsageError
 from normdeploy.export.trace import Traced, trace
+from normdeploy.onnxfile import Copied, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
-from normdeploy.verify.certificate import content_digests
 from normdeploy.verify.companions import check_companions
 from normdeploy.verify.context import Context, Progress
 from normdeploy.verify.cost import Budget, elements, work_of
 from normdeploy.verify.criteria import UNIT_ROUNDOFF
 from normdeploy.verify.depth import error_by_depth
 from normdeploy.verify.ensemble import RUNS, EnsembleReference
-from normdeploy.verify.environment import environment, file_digests, module_digest
+from normdeploy.verify.environment import environment, module_digest
 from normdeploy.verify.families import Family, make_families, user_families
 from normdeploy.verify.levels import level_named
 from normdeploy.verify.localize import localize
@@ -71,6 +71,7 @@ def verify(
     rewritten: RewriteResult | None = None,
     bundle: str | os.PathLike[str] | None = None,
     budget: str | None = None,
+    copied: bool = False,
     progress: Progress | None = None,
 ) -> Verdict:
     """Say whether the ONNX file computes what the reference computes, and whether the answer could have been otherwise.
@@ -95,6 +96,7 @@ def verify(
         bundle: folder for the bundle of a failure (smallest failing subgraph); none is written without it.
         budget: for a file of reduced precision, what the conversion may cost: "rel=1e-2" or "top1=0.5%". The file is
             then judged against its own rounded weights in float64, and the loss against this budget.
+        copied: the reference is a file of the caller's own, which nobody changes meanwhile; others are copied first.
         progress: called with (stage, share done).
 
     Returns:
@@ -107,16 +109,18 @@ def verify(
     """
     chosen = level_named(level)
     allowed = None if budget is None or budget == "exact" else parse_budget(budget)
-    subject = Subject(path)
     with tempfile.TemporaryDirectory(prefix="normdeploy-verify-") as workspace:
-        sides = _sides(reference, subject, args, kwargs, dynamic_shapes, traced, Path(workspace))
+        # What is judged is a copy: a file that is replaced meanwhile is not what the verdict and its digests are of
+        judged = _copy(path, Path(workspace) / "file")
+        subject = Subject(judged.path, called=path)
+        sides = _sides(reference, subject, args, kwargs, dynamic_shapes, traced, Path(workspace), copied=copied)
         if isinstance(sides, Verdict):
             return sides
         side, example, notes = sides
         original = side
         dtypes = {name: array.dtype for name, array in example.items()}
         if allowed is not None:
-            side = GraphReference(path, Path(workspace))
+            side = GraphReference(judged.path, Path(workspace))
             stored = {str(v.name): v.dtype.numpy() for v in subject.model.graph.inputs if v.dtype is not None}
             example = {name: array.astype(stored.get(name, array.dtype)) for name, array in example.items()}
         opset = subject.model.opset_imports.get("")  # what the file was limited to, if it was
@@ -146,7 +150,12 @@ def verify(
             _verify(context, example, data)
         if allowed is not None and context.cases:
             check_conversion(context, original, dtypes, allowed)
-        return _verdict(context, reference)
+        return _verdict(context, reference, judged)
+
+
+def _copy(path: str | os.PathLike[str], folder: Path) -> Copied:
+    folder.mkdir()
+    return read_model(path).copy_to(folder)
 
 
 def _sides(
@@ -157,11 +166,16 @@ def _sides(
     dynamic_shapes: Any,
     traced: Traced | None,
     workspace: Path,
+    *,
+    copied: bool,
 ) -> tuple[Reference, Arrays, list[str]] | Verdict:
     """Return the reference, its example inputs and notes; or the verdict where the two cannot be compared at all."""
     notes: list[str] = []
     if not isinstance(reference, nn.Module):
-        graph = GraphReference(reference, workspace)
+        source = reference
+        if not copied and not isinstance(reference, ir.Model):
+            source = _copy(reference, workspace / "reference").path
+        graph = GraphReference(source, workspace, called=None if isinstance(reference, ir.Model) else reference)
         assert graph.graph is not None
         wanted, have = graph.input_names, list(subject.input_names)
         if sorted(wanted) != sorted(have):
@@ -407,7 +421,7 @@ _ORDER: tuple[tuple[str, Status], ...] = (
 )
 
 
-def _verdict(context: Context, reference: Any) -> Verdict:
+def _verdict(context: Context, reference: Any, judged: Copied) -> Verdict:
     status: Status = "pass"
     for found, name in _ORDER:
         if any(check.status == found for check in context.checks):
@@ -421,8 +435,8 @@ def _verdict(context: Context, reference: Any) -> Verdict:
         "settings": [str(setting) for setting in context.settings],
         "reference": context.reference.name,
         "weights_sha256": module_digest(reference) if isinstance(reference, nn.Module) else "",
-        "files": file_digests(context.subject.path),
-        "content": content_digests(context.subject.path),
+        "files": judged.files,
+        "content": judged.digests,
         "inputs": {s.name: {"dtype": str(s.dtype), "shape": list(s.shape)} for s in context.specs},
         "families": [case.family.name for case in context.cases],
     }

@@ -15,7 +15,6 @@ import onnxruntime as ort
 import torch
 from torch import nn
 
-from normdeploy.files import sha256_file
 from normdeploy.verify.values import to_numpy
 
 _FEATURES = (
@@ -80,15 +79,3 @@ def module_digest(model: nn.Module) -> str:
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         digest.update(np.ascontiguousarray(to_numpy(tensor)).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def file_digests(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of an ONNX file and of every external data file it names, by file name."""
-    proto = onnx.load(str(path), load_external_data=False)
-    names = {
-        entry.value
-        for initializer in proto.graph.initializer
-        for entry in initializer.external_data
-        if entry.key == "location"
-    }
-    return {path.name: sha256_file(path)} | {name: sha256_file(path.parent / name) for name in sorted(names)}

@@ -48,11 +48,15 @@ _LINE = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 _LOADER = """
 import json, sys
 import onnxruntime as ort
+from normdeploy.onnxfile import session_source
 path, level, disabled = json.loads(sys.argv[1])
 options = ort.SessionOptions()
+source, entries = session_source(path)
+for key, value in entries.items():
+    options.add_session_config_entry(key, value)
 options.log_severity_level = 0
 options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled or None)
+ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled or None)
 """
 LEVEL_NAMES: dict[str, str] = {
     "disabled": "ORT_DISABLE_ALL",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from normdeploy.errors import GraphError, UsageError
+from normdeploy.onnxfile import session_source
 from normdeploy.verify.values import Feeds
 
 LEVELS: dict[str, Any] = {
@@ -78,7 +78,10 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     providers = [setting.provider]
     if setting.provider != "CPUExecutionProvider":
         providers.append("CPUExecutionProvider")
-    source = model if isinstance(model, bytes) else str(Path(model))
+    source: str | bytes
+    source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
     try:
         session = ort.InferenceSession(
             source, options, providers=providers, disabled_optimizers=list(setting.disabled) or None

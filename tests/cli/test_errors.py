@@ -143,7 +143,7 @@ def test_debug_shows_the_traceback_from_anywhere_on_the_line(tmp_path: Path) -> 
         check=False,
         cwd=tmp_path,
     )
-    assert traced.returncode == 1
+    assert traced.returncode == plain.returncode
     assert "RecipeError" in traced.stderr
     assert "Traceback" in traced.stderr
 
@@ -154,3 +154,33 @@ def test_what_nobody_expected_is_one_message_too(run: Run, monkeypatch: pytest.M
 
     monkeypatch.setattr("normdeploy.recipe.load_recipe", broken)
     refused(run("build", tmp_path / "x.toml"), group.UNUSABLE, "ZeroDivisionError", "surprise", "--debug")
+
+
+def test_words_that_were_taken_for_others(run: Run, home: Path, tmp_path: Path) -> None:
+    refused(export(run, home, tmp_path, "--input", "y=float32:batchx3x6x6"), 4, "input y", "x", "Net.forward")
+    refused(export(run, home, tmp_path, "--input", "x=float32:maxbatchx3x6x6"), 2, "'max'", "commas")
+    refused(export(run, home, tmp_path, "--input", "x=fp32:batchx3x6x6"), 2, "'fp32'", "did you mean float32?")
+    refused(run("export", f"{home}/net.py:Net", *INPUT, "-o", tmp_path / "out.txt"), 2, "out.txt", "out.onnx")
+    for version in ("17", "99"):
+        refused(export(run, home, tmp_path, *INPUT, "--opset", version), 2, version, "18")
+    refused(run("verify", f"{home}/net.py:Net"), 2, "net.py:Net", "MODEL.onnx")
+    refused(run("verify", "nets:CNN"), 2, "nets:CNN", "MODEL.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_several_models(run: Run, home: Path, tmp_path: Path) -> None:
+    state = torch.load(home / "net.pt", weights_only=True)
+    prefixed = {f"model.{key}": value for key, value in state.items()}
+    del prefixed["model.head.bias"]
+    torch.save({"model": state, "model_ema": prefixed}, tmp_path / "last.pt")
+    words = ["export", f"{home}/net.py:Net", *INPUT, "--weights", tmp_path / "last.pt", "--no-verify", "--overwrite"]
+    words += ["-o", tmp_path / "net.onnx"]
+    first = run(*words)
+    assert first.exit_code == 0, first.output
+    assert "'model' is loaded" in first.stderr
+    refused(run(*words, "--weights-key", "ema"), 4, "'ema'", "model_ema")
+    refused(run(*words, "--weights-key", "model_ema"), 4, "head.bias")
+    allowed = run(*words, "--weights-key", "model_ema", "--allow-missing", "head")
+    assert allowed.exit_code == 0, allowed.output
+    assert "prefix 'model.'" in allowed.stderr
+    assert "head.bias" in allowed.stderr

@@ -1,5 +1,6 @@
 """What the trace gives: the graph, its names, dynamic batch, and a model left as it was."""
 
+import collections
 import dataclasses
 import random
 import sys
@@ -319,3 +320,70 @@ def test_nothing_is_printed_and_streams_are_untouched(capfd):
 def test_an_operator_set_that_cannot_be_written_is_an_error(version):
     with pytest.raises(InputError, match=f"opset_version is {version}; expected 18"):
         trace(nn.Linear(3, 3), torch.randn(2, 3), opset_version=version)
+
+
+def test_a_parameter_of_forward_may_have_a_submodules_name():
+    class Clash(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.scale = nn.LayerNorm(3), nn.Parameter(torch.ones(3))
+
+        def forward(self, norm, scale):
+            return self.norm(norm) * self.scale + scale
+
+    feeds = {"norm": torch.randn(2, 3), "scale": torch.randn(2, 3)}
+    traced = trace(Clash(), tuple(feeds.values()))
+    assert traced.input_names == ["norm", "scale_1"]  # a weight keeps its name
+    np.testing.assert_allclose(run(traced)[0], Clash()(**feeds).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_bookkeeping_of_torchs_own_modules_is_no_news():
+    traced = trace(nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3))
+    assert not any("_flat_weight" in note for note in traced.notes)
+
+
+def test_outputs_are_named_by_keys_and_fields():
+    Pair = collections.namedtuple("Pair", ["boxes", "scores"])
+
+    class Nested(nn.Module):
+        def forward(self, x):
+            return {"head": Pair(x + 1, [x + 2, {"top": x + 3}]), "aux": x + 4}
+
+    traced = trace(Nested(), torch.randn(2, 3))
+    assert traced.output_names == ["head_boxes", "head_scores_0", "head_scores_1_top", "aux"]
+    for offset, found in enumerate(run(traced), 1):
+        np.testing.assert_allclose(found, traced.feeds["x"] + offset, rtol=1e-6)
+
+
+def test_a_recurrent_state_given_as_an_input():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.LSTM(3, 4, num_layers=2, batch_first=True)
+
+        def forward(self, x, state):
+            return self.cell(x, state)
+
+    model, x = Recurrent(), torch.randn(2, 5, 3)
+    state = (torch.randn(2, 2, 4), torch.randn(2, 2, 4))
+    traced = trace(model, (x, state), dynamic_shapes={})
+    assert traced.input_names == ["x", "state_0", "state_1"]
+    y, (h, c) = model(x, state)
+    for found, expected in zip(run(traced), (y, h, c), strict=True):
+        np.testing.assert_allclose(found, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_built_under_inference_mode(inside):
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        model[1].cache = [torch.ones(4)]
+        x = torch.randn(2, 3)
+    held = {name: id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()}
+    with torch.inference_mode(inside):
+        traced = trace(model, x)
+    with torch.inference_mode():
+        expected = model.eval()(x)
+    np.testing.assert_allclose(run(traced)[0], expected, rtol=1e-5, atol=1e-6)
+    assert {name: id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()} == held
+    assert model[0].weight.is_inference()

@@ -10,6 +10,12 @@ from normdeploy.graph import Evaluator
 from normdeploy.graph.operators import OPERATORS
 from normdeploy.graph.operators.sequences import SEQUENCES
 
+ALIGNED = {
+    "test_resize_downsample_scales_linear_align_corners",
+    "test_resize_downsample_scales_cubic_align_corners",
+}
+"""onnx aligns the corner to where an unrounded size would end; onnxruntime and torch to the last element there is."""
+
 _NUMPY_KINDS = "fiub"
 
 
@@ -21,7 +27,7 @@ def _cases():
         cases = collect_testcases(None)
     for case in cases:
         nodes = case.model.graph.node
-        if len(nodes) != 1 or (nodes[0].domain, nodes[0].op_type) not in OPERATORS:
+        if case.name in ALIGNED or len(nodes) != 1 or (nodes[0].domain, nodes[0].op_type) not in OPERATORS:
             continue
         arrays = [array for ins, outs in case.data_sets for array in (*ins, *outs)]
         # strings, sequences, 8-bit floats and below come as other types: outside the evaluator's scope
@@ -37,6 +43,8 @@ def _run(case):
     tolerance = {"rtol": 2e-3, "atol": 1e-3} if half else {"rtol": 1e-5, "atol": 1e-6}
     if case.name == "test_averagepool_2d_ceil_last_window_starts_on_pad":
         tolerance = {"rtol": 1e-3, "atol": 0}
+    if "gridsample_bicubic" in case.name:  # written down with four digits
+        tolerance = {"rtol": 1e-3, "atol": 1e-3}
     evaluator = Evaluator(ir.from_proto(case.model))
     names = [value.name for value in case.model.graph.input]
     for ins, outs in case.data_sets:
@@ -61,9 +69,9 @@ def test_every_conformance_case_of_our_operators_holds():
             failures.append(failure)
     assert failures == []
     without_case = {name for domain, name in OPERATORS if domain == ""} - covered
-    # the runtime's own form has no case in the standard; those of casts are protobuf, those of sequences are lists
-    # (both tested in test_evaluate.py)
-    assert without_case == {"SimplifiedLayerNormalization", "Cast", "CastLike", *SEQUENCES}
+    # an old pool and the runtime's own form have no case in the standard; those of casts are protobuf, those of
+    # sequences are lists (both tested in test_evaluate.py)
+    assert without_case == {"GlobalLpPool", "SimplifiedLayerNormalization", "Cast", "CastLike", *SEQUENCES}
 
 
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "AveragePool", "BatchNormalization", "Gemm"])

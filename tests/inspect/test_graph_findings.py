@@ -1,6 +1,7 @@
 """Each finding that a graph alone can give, and its absence next to it."""
 
 import json
+from dataclasses import replace
 
 import graph_builder as build
 import numpy as np
@@ -14,6 +15,8 @@ from normdeploy.errors import GraphError, ModelError
 from normdeploy.graph import save_graph
 from normdeploy.inspect import inspect
 from normdeploy.inspect.graph_sites import stored_norms
+from normdeploy.inspect.site import StoredNorm
+from normdeploy.inspect.statistics import check_statistics
 
 
 def kinds(model):
@@ -337,3 +340,22 @@ def test_a_norm_in_a_branch_is_looked_at_and_static_outputs_are_no_batch():
     """Three steps stacked on axis 0 are not three samples, though the demonstration's batch is as long."""
     (row,) = inspect(ir.from_onnx_text(BODY))
     assert (row.severity, row.kind, row.detail["channels"]) == ("error", "variance", [0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("word", ["scale", "shift", "mean"])
+def test_numbers_that_are_none_are_errors(word: str, value: float) -> None:
+    site = StoredNorm("n", "BatchNormalization", np.ones(3), 1e-5, np.ones(3), np.ones(3), np.ones(3))
+    broken = np.array([1.0, value, 1.0])
+    (finding,) = [f for f in check_statistics(replace(site, **{word: broken})) if f.severity == "error"]
+    assert finding.kind == "not-finite"
+    assert word in finding.what
+    assert finding.detail["channels"] == [1]
+
+
+@pytest.mark.parametrize("epsilon", [-1e-5, -np.inf, np.inf, np.nan, -2.0])
+def test_an_epsilon_that_is_none_is_an_error(epsilon: float) -> None:
+    site = StoredNorm("n", "BatchNormalization", np.ones(3), epsilon, np.ones(3), np.ones(3), np.ones(3))
+    found = [f for f in check_statistics(site) if f.kind == "epsilon"]
+    assert [f.severity for f in found] == ["error"]
+    assert json.dumps(found[0].to_dict(), allow_nan=False)

@@ -8,7 +8,7 @@ import onnx.external_data_helper
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from normdeploy.errors import OutputExistsError, UsageError
+from normdeploy.errors import OutputExistsError, StorageError, UsageError
 from normdeploy.runtime import Plan, Predictor, Settings, Trial, load, package_triton, this_machine
 from normdeploy.runtime.plan import model_digest
 from normdeploy.runtime.settings import CUDA, OPENVINO_RUNTIME
@@ -190,7 +190,7 @@ def test_nothing_is_overwritten_unasked(linear, tmp_path):
         package_triton(linear[0], tmp_path)
     assert (target / "mine").exists()
     package_triton(linear[0], tmp_path, overwrite=True)
-    assert not (target / "mine").exists()
+    assert (target / "mine").exists()
 
 
 def test_weights_beside_the_file_travel_along(linear, tmp_path):
@@ -201,3 +201,60 @@ def test_weights_beside_the_file_travel_along(linear, tmp_path):
     target = package_triton(path, tmp_path / "repo")
     x = np.ones((2, 3), np.float32)
     np.testing.assert_array_equal(load(target / "1" / "model.onnx")(x), load(linear[0])(x))
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "../x", "/tmp", "", "a\\b", "a\0b", "a\x1b[31m", "a:b", "a\nb"])
+def test_a_name_that_climbs_or_holds_folders_is_refused(name, linear, tmp_path):
+    repository = tmp_path / "above" / "repo"
+    repository.mkdir(parents=True)
+    (tmp_path / "above" / "mine").touch()
+    with pytest.raises(UsageError, match="plain name"):
+        package_triton(linear[0], repository, name=name, overwrite=True)
+    assert (tmp_path / "above" / "mine").exists()
+    assert list(repository.iterdir()) == []
+
+
+def test_other_versions_stay(linear, write_model, tmp_path):
+    target = package_triton(linear[0], tmp_path / "repo", name="m")
+    (target / "2").mkdir()
+    (target / "2" / "model.onnx").write_bytes(b"second")
+    (target / "labels.txt").write_text("cat")
+    (target / "1" / "stale.bin").touch()
+    other = write_model("n (float[batch, 3] x) => (float[batch, 3] y) { y = Neg(x) }", name="other.onnx")
+    assert package_triton(other, tmp_path / "repo", name="m", overwrite=True) == target
+    assert (target / "1" / "model.onnx").read_bytes() == other.read_bytes()
+    assert not (target / "1" / "stale.bin").exists()  # version 1 is what was named: it is replaced whole
+    assert (target / "2" / "model.onnx").read_bytes() == b"second"
+    assert (target / "labels.txt").read_text() == "cat"
+    assert [path.name for path in (tmp_path / "repo").iterdir()] == ["m"]
+
+
+def test_a_failed_exchange_leaves_what_was_there(linear, tmp_path, monkeypatch):
+    target = package_triton(linear[0], tmp_path / "repo", name="m")
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    rename = type(target).rename
+
+    def refused(self, to):
+        if self.parent.name == "new" and self.name == "warmup":
+            raise OSError(28, "No space left on device")
+        return rename(self, to)
+
+    monkeypatch.setattr(type(target), "rename", refused)
+    with pytest.raises(StorageError, match="No space left"):
+        package_triton(linear[0], tmp_path / "repo", name="m", overwrite=True, max_batch_size=3)
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
+    assert [path.name for path in (tmp_path / "repo").iterdir()] == ["m"]
+
+
+def test_what_is_no_folder_is_not_replaced(linear, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    for name in ("file", "link"):
+        with pytest.raises(UsageError, match="no folder"):
+            package_triton(linear[0], tmp_path, name=name, overwrite=True)
+    with pytest.raises(UsageError, match="no folder"):
+        package_triton(linear[0], tmp_path / "file", name="m", overwrite=True)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert list((tmp_path / "elsewhere").iterdir()) == []

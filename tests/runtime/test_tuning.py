@@ -204,7 +204,7 @@ def test_reference_may_be_the_module(linear):
     with torch.no_grad():
         module.bias += 0.1
     with pytest.raises(UsageError, match="changes the result"):
-        tune(path, reference=module, seconds=0.5)
+        tune(path, reference=module, seconds=0.5, overwrite=True)
 
 
 @pytest.mark.slow
@@ -287,7 +287,7 @@ def test_tuning_again_asks_for_rows_that_the_plan_cannot_name(convnet):
         retune(plan.path)
     assert retune(plan.path, data=x, seconds=0.3).request["seconds"] == 0.3
     np.save(convnet.with_name("gone.npy"), x)
-    plan = tune(convnet, data=convnet.with_name("gone.npy"), budget="rel=20%", seconds=0.5)
+    plan = tune(convnet, data=convnet.with_name("gone.npy"), budget="rel=20%", seconds=0.5, overwrite=True)
     convnet.with_name("gone.npy").unlink()
     with pytest.raises(UsageError, match=r"'gone\.npy', which is no file here"):
         retune(plan.path)
@@ -362,4 +362,4 @@ def test_a_graph_that_fixes_its_batch_is_tuned_on_any_number_of_rows(convnet, bu
     assert found.shape == (10, 5)
     np.testing.assert_allclose(found[:3], truth, atol=0.3 * np.abs(truth).max())
     with pytest.raises(InputError, match="has 2 rows; expected at least 3, which the graph takes in every call"):
-        tune(convnet, data=x[:2], budget=budget, seconds=0.5)
+        tune(convnet, data=x[:2], budget=budget, seconds=0.5, overwrite=True)

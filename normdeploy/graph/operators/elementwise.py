@@ -145,6 +145,8 @@ def _dropout(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor]:
     if training is not None and bool(training):
         raise NotImplementedError("Dropout in training mode is random and has no reference value")
     x = need(inputs, 0)
+    if call.opset < 12:  # in inference nothing was dropped and nothing marked as kept; below 10 in x's own type
+        return x, torch.zeros_like(x, dtype=torch.bool if call.opset >= 10 else x.dtype)
     return x, torch.ones_like(x, dtype=torch.bool)
 
 

@@ -29,9 +29,8 @@ def _batch_normalization(call: Call, inputs: Inputs) -> Tensor | tuple[Tensor, .
         momentum = call.attr("momentum", 0.9)
         extra = (mean * momentum + batch_mean * (1 - momentum), var * momentum + batch_var * (1 - momentum))
         mean, var = batch_mean, batch_var
-    if call.opset < 9 and not call.attr("spatial", 1):
-        raise NotImplementedError("BatchNormalization with spatial=0")
-    scale, shift, mean, var = (channelwise(v, x.dim(), 1) for v in (scale, shift, mean, var))
+    if call.opset >= 9 or call.attr("spatial", 1):  # otherwise one of each per element of a sample
+        scale, shift, mean, var = (channelwise(v, x.dim(), 1) for v in (scale, shift, mean, var))
     y = (x - mean) / torch.sqrt(var + epsilon) * scale + shift
     return (y, *extra[: len(call.node.outputs) - 1]) if extra else y
 
@@ -104,6 +103,23 @@ def _softmax(call: Call, inputs: Inputs, *, log: bool = False) -> Tensor:
     return function(flat, dim=-1).reshape(x.shape)
 
 
+def _hardmax(call: Call, inputs: Inputs) -> Tensor:
+    x = need(inputs, 0)
+    axis = call.attr("axis", -1 if call.opset >= 13 else 1) % max(x.dim(), 1)
+    flat = x.movedim(axis, -1) if call.opset >= 13 else x.reshape(*x.shape[:axis], -1)
+    chosen = torch.zeros_like(flat).scatter(-1, flat.argmax(-1, keepdim=True), 1.0)
+    return chosen.movedim(-1, axis) if call.opset >= 13 else chosen.reshape(x.shape)
+
+
+def _local_response(call: Call, inputs: Inputs) -> Tensor:
+    """x / (bias + alpha / size * sum of squares over ``size`` neighbouring channels)^beta, the odd one behind."""
+    x, size = need(inputs, 0), call.attr("size")
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    squares = torch.nn.functional.pad(x.square().movedim(1, -1), (before, after)).unfold(-1, size, 1).sum(-1)
+    scale: Tensor = call.attr("bias", 1.0) + call.attr("alpha", 1e-4) / size * squares.movedim(-1, 1)
+    return x / torch.pow(scale, call.attr("beta", 0.75))
+
+
 def affine(call: Call, inputs: Inputs) -> Tensor:
     """Return s * x + t (internal operator): s, t broadcast against x, or vectors along ``axis`` where that is given."""
     x, s, t = need(inputs, 0), need(inputs, 1), need(inputs, 2)
@@ -116,8 +132,10 @@ def affine(call: Call, inputs: Inputs) -> Tensor:
 NORMALIZATION: dict[str, Implementation] = {
     "BatchNormalization": _batch_normalization,
     "GroupNormalization": _group_normalization,
+    "Hardmax": _hardmax,
     "InstanceNormalization": _instance_normalization,
     "LayerNormalization": _layer_normalization,
+    "LRN": _local_response,
     "LogSoftmax": lambda call, inputs: _softmax(call, inputs, log=True),
     "LpNormalization": _lp_normalization,
     "MeanVarianceNormalization": _mean_variance_normalization,

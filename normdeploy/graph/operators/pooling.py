@@ -70,9 +70,16 @@ def _spatial_axes(x: Tensor) -> list[int]:
     return list(range(2, x.dim()))
 
 
+def _global_lp_pool(call: Call, inputs: Inputs) -> Tensor:
+    x = need(inputs, 0)
+    norm: Tensor = torch.linalg.vector_norm(x, ord=call.attr("p", 2), dim=_spatial_axes(x), keepdim=True)
+    return norm
+
+
 POOLING: dict[str, Implementation] = {
     "AveragePool": _average_pool,
     "GlobalAveragePool": lambda call, inputs: need(inputs, 0).mean(_spatial_axes(need(inputs, 0)), keepdim=True),
+    "GlobalLpPool": _global_lp_pool,
     "GlobalMaxPool": lambda call, inputs: need(inputs, 0).amax(_spatial_axes(need(inputs, 0)), keepdim=True),
     "MaxPool": _max_pool,
 }

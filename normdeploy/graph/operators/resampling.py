@@ -55,4 +55,16 @@ def _resize(call: Call, inputs: Inputs) -> Tensor:
     return _upsample(call, inputs)
 
 
-RESAMPLING: dict[str, Implementation] = {"Resize": _resize, "Upsample": _upsample}
+def _grid_sample(call: Call, inputs: Inputs) -> Tensor:
+    mode = call.attr("mode", "linear")
+    names = {"linear": "bilinear", "cubic": "bicubic"}  # opset 20 renamed them
+    return torch.nn.functional.grid_sample(
+        need(inputs, 0),
+        need(inputs, 1).to(need(inputs, 0).dtype),
+        mode=names.get(mode, mode),
+        padding_mode=call.attr("padding_mode", "zeros"),
+        align_corners=bool(call.attr("align_corners", 0)),
+    )
+
+
+RESAMPLING: dict[str, Implementation] = {"GridSample": _grid_sample, "Resize": _resize, "Upsample": _upsample}

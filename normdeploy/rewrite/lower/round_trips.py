@@ -4,7 +4,7 @@ What a hand-written norm leaves behind once its arithmetic has moved into a neig
 Flatten, Squeeze, Unsqueeze and Identity is a round trip when
 
 1. it returns every element to its place: shown by moving 0, 1, 2, ... through it;
-2. it does so at two different sizes of every dynamic dimension.
+2. it does so at several sizes of every dynamic dimension, and no constant decides what becomes of a dynamic size.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.rewrite.recognise.probe import FIRST_SIZES, SECOND_SIZES, Probe, Sizes
+from normdeploy.rewrite.recognise.clamps import clamp_of
+from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.region import GraphRegions, Region
+from normdeploy.rewrite.recognise.sizes import TURNS
 
 _MOVEMENTS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _LONGEST = 12
@@ -76,9 +78,11 @@ def _may_replace(y: ir.Value, source: ir.Value) -> bool:
 
 
 def _returns(region: Region, y: ir.Value) -> bool:
-    for pool in (FIRST_SIZES, SECOND_SIZES):
+    if clamp_of(region, region.nodes) is not None:
+        return False
+    for turn in range(TURNS):
         try:
-            probe = Probe(region, Sizes(pool))
+            probe = Probe(region, turn)
             x = np.arange(float(np.prod(probe.shape))).reshape(probe.shape)
             (moved,) = probe.run(x, [y])
         except GraphError:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
+import torch
 
-from normdeploy.graph import module_path
+from normdeploy.errors import GraphError
+from normdeploy.graph import FLOATS, Evaluator, module_path
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.region import GraphRegions
 from normdeploy.rewrite.recognise.search import best_of
+from normdeploy.rewrite.recognise.sizes import names_of
+
+Array = npt.NDArray[Any]
 
 REASON = (
     "it normalizes with the statistics of the batch it is given, so one sample's output depends on its companions; "
@@ -75,8 +82,9 @@ def in_training_mode(node: ir.Node) -> bool:
 def over_the_batch(norm: Norm, x: ir.Value, graph: ir.Graph) -> bool:
     """Tell whether statistics are taken over the batch.
 
-    The batch is the dynamic first dimension of the graph's inputs; where that is static, axis 0, unless all axes are
-    averaged over (a single sample without a batch).
+    The batch is the dynamic first dimension of the graph's inputs. Where that is static, it is axis 0 of their size,
+    unless all axes are averaged over (a single sample without a batch) or a run shows that no block of statistics sees
+    two samples: as many channels as samples are no batch.
     """
     if x.shape is None:
         return False
@@ -84,9 +92,42 @@ def over_the_batch(norm: Norm, x: ir.Value, graph: ir.Graph) -> bool:
     names = {dim.value for dim in first_dims if isinstance(dim, ir.SymbolicDim)}
     for axis in norm.blocks.axes:
         dim = x.shape[axis]
-        if isinstance(dim, ir.SymbolicDim) and dim.value is not None and names & (dim.free_symbols() | {dim.value}):
+        if isinstance(dim, ir.SymbolicDim) and names & {*names_of(dim), dim.value} - {None}:
             return True
     if names:
         return False
     averaged = set(norm.blocks.axes)
-    return 0 in averaged and x.shape[0] in first_dims and len(averaged) < len(x.shape)
+    if 0 not in averaged or x.shape[0] not in first_dims or len(averaged) == len(x.shape):
+        return False
+    return _mixes_samples(norm, x, graph)
+
+
+def _mixes_samples(norm: Norm, x: ir.Value, graph: ir.Graph) -> bool:
+    """Tell whether a block of statistics holds elements of two samples, by a run in which one sample changes.
+
+    Args:
+        norm: of ``x``.
+        x: of static shape.
+        graph: with static inputs; True is the answer where it cannot be run.
+    """
+    batch, rng = (x.shape or (0,))[0], np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    for value in graph.inputs:
+        if value.shape is None or value.dtype is None or not value.shape.is_static():
+            return True
+        drawn = rng.integers(0, 2, value.shape.numpy())
+        floats = value.dtype in FLOATS
+        feeds[str(value.name)] = rng.standard_normal(drawn.shape) if floats else drawn.astype(value.dtype.numpy())
+    other = {name: array.copy() for name, array in feeds.items()}
+    for array in other.values():
+        if array.ndim and len(array) == batch:
+            array[0] = array[0] + 1 if array.dtype.kind == "f" else array[-1]
+    evaluator, name = Evaluator(graph), str(x.name)
+    try:
+        with torch.no_grad():
+            changed = evaluator.run(feeds, fetch=[name])[name] != evaluator.run(other, fetch=[name])[name]
+    except GraphError:
+        return True
+    blocks = changed.numpy().reshape(norm.blocks.split_shape(tuple(changed.shape)))
+    axes = norm.blocks.split_axes()
+    return bool((blocks.any(axis=axes) != blocks.all(axis=axes)).any())

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 import torch
 
+from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, WHERE, module_path
 from normdeploy.rewrite.context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
@@ -19,7 +20,7 @@ from normdeploy.rewrite.recognise.builder import Builder, free_stem
 from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.likes import resolve_casts
-from normdeploy.rewrite.recognise.probe import FIRST_SIZES, Probe, Sizes
+from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, repeated
 from normdeploy.rewrite.recognise.rows import (
     fused_row,
@@ -73,6 +74,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
     def __init__(self, context: RewriteContext) -> None:
         super().__init__()
         self.context = context
+        self._stuck = ""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite the main graph of ``model`` and the bodies of its If, Loop and Scan nodes."""
@@ -124,16 +126,25 @@ class RecogniseNorms(ir.passes.InPlacePass):
         if over_the_batch(norm, found.region.x, model.graph):
             return REASON
         reason = emittable(norm, found.region.x, model.graph.opset_imports.get("", 0))
-        if not reason and needs_rms(norm) and not self._below_rms(model):
-            # before anything is emitted: raising replaces nodes of old forms, and the region's are of none of these
-            raise_opset(model, RMS_OPSET)
-            model.ir_version = max(model.ir_version, RMS_IR_VERSION)
+        if not reason and needs_rms(norm) and not self._spelled(model):
+            self._raise_for_rms(model)
         return reason
 
-    def _below_rms(self, model: ir.Model) -> bool:
-        """Tell whether the result may not have RMSNormalization: ``LowerNorms`` then spells it."""
+    def _raise_for_rms(self, model: ir.Model) -> None:
+        """Raise the graph to where RMSNormalization is; it stays, and says why, where an operator of it cannot be."""
+        try:
+            raise_opset(model, RMS_OPSET)
+        except GraphError as error:
+            self._stuck = str(error)
+        else:
+            model.ir_version = max(model.ir_version, RMS_IR_VERSION)
+
+    def _spelled(self, model: ir.Model) -> str:
+        """Return why the result may not have RMSNormalization, which ``LowerNorms`` then spells; empty if it may."""
         highest = self.context.highest_opset
-        return highest is not None and max(highest, model.opset_imports.get("", 0)) < RMS_OPSET
+        if highest is not None and max(highest, model.opset_imports.get("", 0)) < RMS_OPSET:
+            return f"the result may have {highest} at most"
+        return self._stuck
 
     def _replace(self, model: ir.Model, seed: ir.Node, found: Found, outcome: _Outcome) -> LedgerRow:
         region, y = found.region, found.y
@@ -143,7 +154,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         inside = region.between(y)
         where = module_path(seed)
         norm, note = self._admit_approximation(found)
-        spelled = self.context.highest_opset if needs_rms(norm) and self._below_rms(model) else None
+        spelled = self._spelled(model) if needs_rms(norm) else ""
         # constants that a side node still computes are worth writing down, even around the same operators
         computed = [node for node in region.side if node.outputs[0].dtype in FLOATS]
         planned = operators_for(found)
@@ -182,7 +193,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
 
     def _check(self, where: str, found: Found, inside: list[ir.Node], builder: Builder, result: ir.Value) -> None:
         region = found.region
-        probe = Probe(region, Sizes(FIRST_SIZES))
+        probe = Probe(region)
         x = torch.from_numpy(self.context.rng.standard_normal(probe.shape))
         feeds = {**probe.feeds, region.x: x}
         # the attribute epsilon is float32: its rounding moves the result by half of u epsilon / (v + epsilon)

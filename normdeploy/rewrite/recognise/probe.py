@@ -12,44 +12,7 @@ from torch import Tensor
 
 from normdeploy.graph import evaluate_region
 from normdeploy.rewrite.recognise.region import Region
-
-FIRST_SIZES = (2, 3, 5, 4)
-SECOND_SIZES = (3, 4, 2, 5)
-
-
-class Sizes:
-    """Concrete sizes for dynamic dimensions, the same for the same name.
-
-    Args:
-        pool: sizes handed out in turn.
-    """
-
-    def __init__(self, pool: Sequence[int]) -> None:
-        self._pool = pool
-        self._given: dict[str, int] = {}
-
-    @property
-    def given(self) -> dict[str, int]:
-        """Sizes handed out so far, by name."""
-        return self._given
-
-    def of(self, value: ir.Value) -> tuple[int, ...]:
-        """Return a concrete shape for a value; its rank must be known."""
-        if value.shape is None:
-            raise ValueError(f"value {value.name!r} has no known rank")
-        return tuple(self._dim(dim, f"{value.name}.{axis}") for axis, dim in enumerate(value.shape))
-
-    def _dim(self, dim: int | ir.SymbolicDim, fallback: str) -> int:
-        if isinstance(dim, int):
-            return dim
-        if dim.value is None:
-            return self._give(fallback)
-        bound = {name: self._give(name) for name in sorted(dim.free_symbols())}
-        result = dim.evaluate(bound) if bound else self._give(dim.value)
-        return result if isinstance(result, int) and result > 0 else self._give(dim.value)
-
-    def _give(self, name: str) -> int:
-        return self._given.setdefault(name, self._pool[len(self._given) % len(self._pool)])
+from normdeploy.rewrite.recognise.sizes import Sizes
 
 
 class Probe:
@@ -57,11 +20,15 @@ class Probe:
 
     Args:
         region: what to run.
-        sizes: sizes of dynamic dimensions.
+        turn: which sizes its dynamic dimensions get, below ``sizes.TURNS``.
+
+    Raises:
+        GraphError: no such sizes were found, or what the region takes of constants and shapes does not run at them.
     """
 
-    def __init__(self, region: Region, sizes: Sizes) -> None:
+    def __init__(self, region: Region, turn: int = 0) -> None:
         self.region = region
+        sizes = Sizes(turn, region.x)
         self.shape = sizes.of(region.x)
         self.feeds: dict[ir.Value, Tensor] = {}
         for node in region.shape_nodes:

@@ -18,9 +18,7 @@ _DYNAMIC_COUNT = (
     "its variance is divided by n - 1 and n is dynamic, which no operator says: the fewest passes; exported with "
     "static sizes it is one operator"
 )
-_SPELLED = (
-    "RMSNormalization needs operator set 23, the result may have {} at most: the six operators that onnxruntime fuses"
-)
+_SPELLED = "RMSNormalization needs operator set 23, {}: the six operators that onnxruntime fuses"
 _TWO_PASS = "E[x^2] - E[x]^2 equals the two-pass form in real numbers only; the operator loses fewer digits"
 
 
@@ -76,7 +74,7 @@ def _kind(found: Found) -> str:
     return kind_of(found.norm, list(found.region.x.shape or ()), instance=found.instance)
 
 
-def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str, *, spelled: int | None = None) -> LedgerRow:
+def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str, *, spelled: str = "") -> LedgerRow:
     """Return the row of a norm written as one operator, or as the shortest form there is.
 
     Args:
@@ -84,12 +82,12 @@ def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str, *, spel
         found: what was recognised.
         nodes: the operators that stand for it.
         note: what an approximation costs; empty where the form is exact.
-        spelled: the operator set that does not have RMSNormalization, where that is why it is spelled out.
+        spelled: why the graph may not have RMSNormalization, where it is spelled out.
     """
     kind = _kind(found)
     into = next((node.op_type for node in nodes if node.op_type in NORMS), "its shortest form")
     notes = [note] if note else []
-    if spelled is not None:
+    if spelled:
         into = "its shortest form"
         notes.append(_SPELLED.format(spelled))
     if found.norm.outside and not note:

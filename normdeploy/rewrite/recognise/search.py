@@ -9,11 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph import round_once
 from normdeploy.rewrite.recognise.builder import Builder
+from normdeploy.rewrite.recognise.clamps import clamp_of
 from normdeploy.rewrite.recognise.emit import INSTANCE_TYPES, emit
 from normdeploy.rewrite.recognise.hypothesis import Array, Norm
-from normdeploy.rewrite.recognise.probe import FIRST_SIZES, SECOND_SIZES, Probe, Sizes
+from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, Region
+from normdeploy.rewrite.recognise.sizes import TURNS
 from normdeploy.rewrite.recognise.solve import (
     Core,
     affine_from,
@@ -136,7 +139,7 @@ def search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
 
 
 def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
-    probe = Probe(region, Sizes(FIRST_SIZES))
+    probe = Probe(region)
     p = pattern(probe.shape, rng)
     values = list(region.candidates)
     if p.size < 2:
@@ -166,10 +169,15 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
     whole = None if chain and chain[-1].y is last[0] else _with_its_own_core(probe, last, p, core, rng)
     if whole is not None and (not chain or region.extends(chain[-1].y, whole.y)):
         chain.append(whole)
+    clamp: ir.Node | None = None
     for found in reversed(chain):
-        elsewhere = found if probe.static else _elsewhere(found, probe, rng)
+        clamp = None if probe.static else clamp_of(region, region.between(found.y))
+        elsewhere = found if probe.static else None if clamp is not None else _elsewhere(found, probe, rng)
         if elsewhere is not None:
             return elsewhere
+    if clamp is not None:
+        name = clamp.name or clamp.outputs[0].name
+        return Missed(region, chain[-1].y, f"{clamp.op_type} {name!r} compares a dynamic dimension with a number")
     if chain:
         return Missed(region, chain[-1].y, "what it computes changes with the size of a dynamic dimension")
     nearest = min(distances, default=float("inf"))
@@ -233,27 +241,25 @@ def _snap(values: Array, dtype: ir.DataType | None, size: float) -> Array:
     """Undo the solver's float64 rounding where the exact value must have been one the stored type can hold."""
     near = values.astype(np.float32).astype(np.float64)
     if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and dtype is not None:
-        near = values.astype(dtype.numpy()).astype(np.float64)
+        near = round_once(values, dtype).astype(np.float64)
     tolerance = 1e-13 * np.abs(values) + 1e-15 * size
     return np.where(np.abs(values - near) <= tolerance, near, values)
 
 
 def _elsewhere(found: Found, first: Probe, rng: np.random.Generator) -> Found | None:
-    """Return what agrees at a second set of sizes of the dynamic dimensions too; None if nothing does.
+    """Return what agrees at further sizes of the dynamic dimensions too; None if nothing does.
 
     A variance divided by n - 1 with a dynamic n agrees only in its own units.
     """
-    probe = Probe(found.region, Sizes(SECOND_SIZES))
-    count, second = found.norm.blocks.count(first.shape), found.norm.blocks.count(probe.shape)
-    if second < 2:
-        return None
-    if _agrees(found, probe, rng):
+    others = [Probe(found.region, turn) for turn in range(1, TURNS)]
+    if all(_agrees(found, probe, rng) for probe in others):
         return found
-    if not found.norm.centred or count == second:
+    count = found.norm.blocks.count(first.shape)
+    if not found.norm.centred or all(found.norm.blocks.count(probe.shape) == count for probe in others):
         return None
     unbiased = _collapse(found.norm.in_units_of(count), found.y)
     own = None if unbiased is None else replace(found, norm=unbiased)
-    return own if own is not None and _agrees(own, probe, rng) else None
+    return own if own is not None and all(_agrees(own, probe, rng) for probe in others) else None
 
 
 def _agrees(found: Found, probe: Probe, rng: np.random.Generator) -> bool:

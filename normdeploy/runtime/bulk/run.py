@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.files import require_writable
+from normdeploy.files import require_writable, storage
 from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.csv_table import CsvSource
@@ -166,6 +166,9 @@ def predict(
     if batch_size < 1 or (workers is not None and workers < 1):
         raise UsageError(f"batch_size={batch_size}, workers={workers}; expected at least 1 of each")
     target = require_writable(out, overwrite=overwrite)
+    folder = target.with_name(f"{target.name}.partial")
+    bad_file = target.with_name(f"{target.name}.bad.csv")
+    require_writable(bad_file, overwrite=overwrite or folder.is_dir())  # an unfinished run may have written it
     predictor = load(path, plan=plan)
     check_format(target, predictor.outputs)
     source = open_source(data, predictor.inputs, columns=columns, images=images)
@@ -178,8 +181,7 @@ def predict(
         "batch size": size,
         "rows per part": rows_per_part,
     }
-    folder = target.with_name(f"{target.name}.partial")
-    with Journal(folder, header, restart=overwrite) as journal:
+    with storage(target), Journal(folder, header, restart=overwrite) as journal:
         resumed = journal.resumed
         job = Job(predictor, source, folder, size)
         for report in _reports(job, journal, rows_per_part, engine, workers, progress):
@@ -187,7 +189,6 @@ def predict(
         total = sum(report.rows for report in journal.done.values())
         bad = sum(report.bad for report in journal.done.values())
         results = Results(folder, list(journal.done), total, named=source.named)
-        bad_file = target.with_name(f"{target.name}.bad.csv")
         bad_file.unlink(missing_ok=True)
         first_reason = ""
         if bad:

@@ -10,6 +10,8 @@ from normdeploy.errors import UsageError
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.tuning.search import tune
 
+_KEPT = {"data", "reference", "batch_size", "sizes", "seconds", "time_limit", "seed"}
+
 
 def retune(
     plan: Plan | str | os.PathLike[str],
@@ -37,6 +39,8 @@ def retune(
         raise UsageError(f"the plan for {before.model} was never saved; expected a saved one: save it beside its model")
     folder = before.path.parent
     kept = dict(before.request)
+    if unknown := sorted(set(kept) - _KEPT):
+        raise UsageError(f"{before.path} asks for {unknown[0]!r}; expected a plan that tune wrote: tune again")
     files = {"data": data, "reference": reference}
     for name, given in files.items():
         place = kept.pop(name, None)
@@ -54,4 +58,11 @@ def retune(
             "expected data: give it (--data FILE)"
         )
     given = {"budget": before.budget, **kept, **options}
-    return tune(folder / before.model, data=files["data"], reference=files["reference"], progress=progress, **given)
+    return tune(
+        folder / before.model,
+        data=files["data"],
+        reference=files["reference"],
+        overwrite=True,  # the plan itself asks for it: it is made anew
+        progress=progress,
+        **given,
+    )

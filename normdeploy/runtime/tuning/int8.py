@@ -18,11 +18,12 @@ from typing import Any
 import onnx
 
 from normdeploy.graph.files import strip_inner_shapes
+from normdeploy.onnxfile import whole_proto
 from normdeploy.runtime.backend import Array
 from normdeploy.runtime.machine import Machine
 from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
-from normdeploy.runtime.tuning.lower import inline, quiet
+from normdeploy.runtime.tuning.lower import quiet
 from normdeploy.runtime.tuning.plain_norms import move_affines
 
 _DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
@@ -100,7 +101,7 @@ class Quantizer:
     """
 
     def __init__(self, path: Path, calibration: Sequence[Mapping[str, Array]], machine: Machine) -> None:
-        model = inline(path)
+        model = whole_proto(path)
         for index, node in enumerate(model.graph.node):
             node.name = node.name or f"{node.op_type}_{index}"  # the quantizer chooses nodes by name
         opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))

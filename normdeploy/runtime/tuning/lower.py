@@ -10,20 +10,8 @@ from pathlib import Path
 
 import onnx
 
-from normdeploy.errors import GraphError
 from normdeploy.graph.files import strip_inner_shapes
-
-
-def inline(path: Path) -> onnx.ModelProto:
-    """Return the model with all its weights inside: what every quantizer can read.
-
-    Raises:
-        GraphError: the weights do not fit into one protobuf message (2 GiB).
-    """
-    model = onnx.load(path, load_external_data=True)
-    if model.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF:
-        raise GraphError(f"{path.name} is {model.ByteSize() / 2**30:.1f} GiB; expected less than 2 GiB to be converted")
-    return model
+from normdeploy.onnxfile import whole_proto
 
 
 @contextlib.contextmanager
@@ -51,7 +39,7 @@ def write_float16(path: Path, target: Path) -> None:
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    model = inline(path)
+    model = whole_proto(path)
     stay = []
     for index, node in enumerate(model.graph.node):
         if node.op_type == "LayerNormalization" and any(node.output[1:]):

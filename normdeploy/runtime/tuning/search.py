@@ -13,7 +13,6 @@ not begun at the time limit is listed as not tried.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from normdeploy.errors import UsageError
+from normdeploy.errors import GraphError, UsageError
+from normdeploy.files import require_model_file
 from normdeploy.runtime.backend import Array, Backend, open_backend
 from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, measure_latency
 from normdeploy.runtime.machine import this_machine, usable_cores
-from normdeploy.runtime.plan import Plan, Trial, model_digest, plan_path
+from normdeploy.runtime.plan import Plan, Trial, model_digest, variant_name
 from normdeploy.runtime.providers import default_settings, find_providers, float32_options
 from normdeploy.runtime.samples import check_rows, fixed_batch, make_samples, read_arrays, tile_samples
 from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
@@ -37,6 +37,7 @@ from normdeploy.runtime.tuning.final import compare_finalists
 from normdeploy.runtime.tuning.fixed import InFixedBatches, with_fixed_shapes
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Judge, Outcome
+from normdeploy.runtime.tuning.kept import require_places, save_plan
 from normdeploy.runtime.tuning.lower import write_float16
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
 from normdeploy.verify.optimizers import guilty_optimizers
@@ -67,9 +68,13 @@ def tune(
     seconds: float = 40.0,
     time_limit: float = 900.0,
     seed: int = 0,
+    overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Find the fastest way to run the model on this machine within a budget; save it as ``<name>.plan.json``.
+
+    Where a variant of lower precision wins, it is saved beside the model as ``<name>.<precision>.onnx``. A plan that
+    takes another's place takes that one's variant away.
 
     Args:
         path: the ONNX file.
@@ -84,6 +89,7 @@ def tune(
         time_limit: seconds after which nothing new is begun: candidates not yet tried are listed as skipped, and the
             best of the others is chosen.
         seed: of made-up inputs and orders.
+        overwrite: allow replacing a plan, and a variant, that lie beside the model.
         progress: called with a sentence before each step.
 
     Returns:
@@ -91,6 +97,7 @@ def tune(
 
     Raises:
         UsageError: a wrong budget, a lossy one without data, or nothing within the budget.
+        OutputExistsError: there is a plan or variant and ``overwrite`` is false.
         InputError: data that does not fit the model.
         GraphError: the file cannot be run.
     """
@@ -100,6 +107,8 @@ def tune(
         raise UsageError(
             f"batch_size={batch_size}, seconds={seconds}, time_limit={time_limit}; expected positive values"
         )
+    require_model_file(model)
+    require_places(model, lossy=limit.metric != "exact", overwrite=overwrite)
     deadline = time.monotonic() + time_limit
     tell = progress or _silent
     request = {
@@ -143,6 +152,7 @@ class _Search:
         workspace: Path,
     ) -> None:
         self.model, self.budget, self.seconds, self.seed = model, budget, seconds, seed
+        self.digest = model_digest(model)
         self.deadline, self.tell, self.workspace = deadline, tell, workspace
         self.base = Candidate(UNTUNED, "float32", model, default_settings())
         self.specs = specs = open_backend(model, self.base.settings).inputs
@@ -417,23 +427,27 @@ class _Search:
 
     def save(self, winner: Entry, request: Mapping[str, Any]) -> Plan:
         """Copy the winner's variant beside the model and write the plan."""
+        if (now := model_digest(self.model)) != self.digest:
+            raise GraphError(
+                f"{self.model} changed while it was tuned (digest {now[:12]}, before {self.digest[:12]}); expected the "
+                "same file to the end: tune again"
+            )
         file = self.model
         if winner.candidate.file != self.model:
-            file = self.model.with_name(f"{self.model.stem}.{winner.candidate.precision}.onnx")
-            shutil.copyfile(winner.candidate.file, file)
+            file = self.model.with_name(variant_name(self.model.name, winner.candidate.precision))
         trials = [entry.to_trial(winner, self.model, file) for entry in self.entries]
         trials.sort(key=lambda trial: (trial.status != "chosen", trial.ratio["value"] if trial.ratio else float("inf")))
         plan = Plan(
             model=self.model.name,
-            model_digest=model_digest(self.model),
+            model_digest=self.digest,
             budget=self.budget.text,
             data=f"{self.judge.note}; timed at batch {self.batch}",
             machine=this_machine(),
             trials=(*trials, *self.skipped),
-            file_digest=model_digest(file),
+            file_digest=model_digest(winner.candidate.file),
             request=request,
         )
-        return plan.save(plan_path(self.model), overwrite=True)
+        return save_plan(plan, self.model, winner.candidate.file)
 
 
 def _usable() -> set[str]:

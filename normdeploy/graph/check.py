@@ -1,0 +1,218 @@
+"""Is it a model at all? Asked of every file before anything is built from it, and of every graph before it is written.
+
+onnx.checker judges the nodes (are they in order, do they exist, are their inputs and attributes those of their
+operator) on an outline of the model without its tensors' data: a model may be larger than the checker reads. What the
+checker does not ask is asked here: whether each tensor's data is all there, whether functions call themselves, and
+whether the operator set is one that is known.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+from onnx.external_data_helper import uses_external_data
+
+from normdeploy.errors import GraphError
+from normdeploy.onnxfile import element_bits, element_count, graphs, stored_bytes, tensors
+
+_OUTLINED = 64  # bytes of a tensor that an outline keeps
+_VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+_LISTED = 3  # the last IR version whose initializers the checker wants among the inputs; no runtime does
+_TWO_EACH = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
+
+
+def check_model(proto: onnx.ModelProto, name: str) -> None:
+    """Check that a model is whole and valid; where its external data lies is not asked.
+
+    Args:
+        proto: the model.
+        name: for the messages.
+
+    Raises:
+        GraphError: it is not; the message says where.
+    """
+    if not proto.graph.output:
+        raise GraphError(
+            f"{name} holds no graph outputs; expected an ONNX model with at least one output: it may be another kind "
+            "of file, or cut short"
+        )
+    _check_opsets(proto, name)
+    for tensor in tensors(proto):
+        if not uses_external_data(tensor):
+            _check_data(tensor, name)
+    _check_calls(proto, name)
+    check_proto(proto, name)
+
+
+def check_proto(proto: onnx.ModelProto, name: str = "the graph") -> None:
+    """Check a model's nodes with onnx.checker.
+
+    Raises:
+        GraphError: it is not valid ONNX.
+    """
+    try:
+        onnx.checker.check_model(outline(proto))
+    except (onnx.checker.ValidationError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise GraphError(f"{name} is not valid ONNX: {words}; expected a valid model: write it again") from error
+
+
+def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
+            raise GraphError(
+                f"{name} is of operator set {entry.version}; expected 1 to {newest}, those that onnx "
+                f"{onnx.__version__} knows: export it with an older operator set, or upgrade onnx"
+            )
+
+
+def _check_data(tensor: TensorProto, name: str) -> None:
+    """Check that a tensor's data is as long as its type and shape say."""
+    what, shape = f"{name}: tensor {tensor.name!r}", list(tensor.dims)
+    count = element_count(tensor)
+    kept = [field for field in _VALUES if len(getattr(tensor, field))]
+    if tensor.HasField("raw_data"):
+        found, needed, unit = len(tensor.raw_data), stored_bytes(tensor), "bytes"
+    else:
+        bits = element_bits(tensor.data_type)
+        found = sum(len(getattr(tensor, field)) for field in kept)
+        needed = -(-count * bits // 8) if 0 < bits < 8 else count * (2 if tensor.data_type in _TWO_EACH else 1)
+        unit = "values"
+    if found != needed or len(kept) > 1:
+        raise GraphError(
+            f"{what} declares the shape {shape}, {needed} {unit}, and holds {found}; expected all of its data: the "
+            "file is damaged, fetch or export it again"
+        )
+
+
+def _check_calls(proto: onnx.ModelProto, name: str) -> None:
+    """Check that no function calls itself, through others or not."""
+    calls: dict[tuple[str, str], set[tuple[str, str]]] = {(f.domain, f.name): set() for f in proto.functions}
+    for function in proto.functions:
+        part = onnx.ModelProto(functions=[function])
+        called = {(node.domain, node.op_type) for graph in graphs(part) for node in graph.node}
+        calls[function.domain, function.name] = called & calls.keys()
+    while calls:
+        ready = [key for key, needs in calls.items() if not needs & calls.keys()]
+        if not ready:
+            raise GraphError(
+                f"{name}: function {next(iter(calls))[1]!r} calls itself; expected functions that end: write it again"
+            )
+        for key in ready:
+            del calls[key]
+
+
+def outline(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model without the data of its tensors, and with a type for every input and output, for the checker."""
+    made = onnx.ModelProto()
+    for field, value in proto.ListFields():
+        if field.name not in ("graph", "functions", "training_info"):
+            getattr(made, field.name).MergeFrom(value) if hasattr(value, "MergeFrom") else setattr(
+                made, field.name, value
+            )
+    if made.ir_version == _LISTED:
+        made.ir_version += 1
+    _outline_graph(proto.graph, made.graph)
+    for function in proto.functions:
+        copy = made.functions.add()
+        for field, value in function.ListFields():
+            if field.name == "node":
+                continue
+            getattr(copy, field.name).MergeFrom(value) if hasattr(value, "MergeFrom") else setattr(
+                copy, field.name, value
+            )
+        for node in function.node:
+            _outline_node(node, copy.node.add())
+    return made
+
+
+def _outline_graph(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
+    made.name = graph.name or "graph"
+    made.input.MergeFrom(graph.input)
+    made.output.MergeFrom(graph.output)
+    for info in (*made.input, *made.output):
+        _complete_type(info)
+    for tensor in graph.initializer:
+        _outline_tensor(tensor, made.initializer.add())
+    for sparse in graph.sparse_initializer:
+        _outline_tensor(sparse.values, made.initializer.add())
+    for node in graph.node:
+        _outline_node(node, made.node.add())
+
+
+def _outline_node(node: onnx.NodeProto, made: onnx.NodeProto) -> None:
+    for field in ("op_type", "domain", "name", "overload"):
+        if node.HasField(field):
+            setattr(made, field, getattr(node, field))
+    made.input.MergeFrom(node.input)
+    made.output.MergeFrom(node.output)
+    for attribute in node.attribute:
+        copy = made.attribute.add()
+        if attribute.type not in _WITH_DATA:
+            copy.CopyFrom(attribute)
+            continue
+        copy.name, copy.type = attribute.name, attribute.type
+        if attribute.HasField("ref_attr_name"):
+            copy.ref_attr_name = attribute.ref_attr_name
+        if attribute.HasField("t"):
+            _outline_tensor(attribute.t, copy.t)
+        if attribute.HasField("g"):
+            _outline_graph(attribute.g, copy.g)
+        for tensor in attribute.tensors:
+            _outline_tensor(tensor, copy.tensors.add())
+        for graph in attribute.graphs:
+            _outline_graph(graph, copy.graphs.add())
+
+
+_WITH_DATA = (
+    onnx.AttributeProto.TENSOR,
+    onnx.AttributeProto.TENSORS,
+    onnx.AttributeProto.GRAPH,
+    onnx.AttributeProto.GRAPHS,
+)
+
+
+def _outline_tensor(tensor: TensorProto, made: TensorProto) -> None:
+    if not uses_external_data(tensor) and tensor.ByteSize() <= _OUTLINED:
+        made.CopyFrom(tensor)
+        return
+    made.name, made.data_type = tensor.name, tensor.data_type
+    made.dims.append(0)  # an empty tensor needs no data
+
+
+def _complete_type(info: onnx.ValueInfoProto) -> None:
+    """Give an input or output that declares no type or shape one: runtimes infer them, the checker wants them."""
+    kind = info.type.WhichOneof("value")
+    if kind is None or (kind == "tensor_type" and not info.type.tensor_type.elem_type):
+        info.type.tensor_type.elem_type = TensorProto.FLOAT
+        kind = "tensor_type"
+    if kind == "tensor_type" and not info.type.tensor_type.HasField("shape"):
+        info.type.tensor_type.shape.SetInParent()
+
+
+def dense(sparse: onnx.SparseTensorProto, limit: int, name: str) -> TensorProto:
+    """Return a sparse tensor's values among zeros, as the standard defines its indices.
+
+    Raises:
+        GraphError: values, indices and shape contradict, or the result is larger than ``limit`` bytes.
+    """
+    what, shape = f"{name}: sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
+    if any(size < 0 for size in shape) or prod(shape) * element_bits(sparse.values.data_type) // 8 > limit:
+        raise GraphError(f"{what} has the shape {list(shape)}; expected one of less than {limit / 2**30:.3g} GiB")
+    try:
+        values, indices = numpy_helper.to_array(sparse.values).reshape(-1), numpy_helper.to_array(sparse.indices)
+        result = np.zeros(shape, values.dtype)
+        flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+        if len(flat) != len(values) or (len(flat) and flat.min() < 0):
+            raise ValueError(f"{len(values)} values and {len(flat)} places")
+        result.reshape(-1)[flat] = values
+    except (ValueError, IndexError, TypeError) as error:
+        raise GraphError(
+            f"{what} of shape {list(shape)} contradicts itself ({error}); expected values and places within it: "
+            "write it again"
+        ) from error
+    return numpy_helper.from_array(result, sparse.values.name)

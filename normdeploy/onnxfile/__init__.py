@@ -1,0 +1,35 @@
+"""An ONNX file and the data beside it, read once: where its weights lie, what their digests are, a copy of all of it.
+
+The tensors of a model may keep their data in other files ("external data"): the initializers, those of bodies and
+functions, and constants in attributes. A file's word for where is not to be trusted: data is read from the model's
+folder alone, from regular files that are long enough. One thing reads them all, so that what is judged, digested,
+copied and run is the same.
+
+The model's folder is the one the path names and, where the path is a link, the one the file lies in: caches of
+downloaded models link to files that lie side by side elsewhere.
+"""
+
+from normdeploy.onnxfile.model import CONTENT, KEY, Copied, ModelFile, read_model, set_metadata
+from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
+from normdeploy.onnxfile.tensors import element_bits, element_count, graphs, stored_bytes, tensors
+from normdeploy.onnxfile.whole import session_source, whole_proto
+
+__all__ = [
+    "CONTENT",
+    "KEY",
+    "Copied",
+    "ModelFile",
+    "Place",
+    "element_bits",
+    "element_count",
+    "graphs",
+    "point_to",
+    "pointed",
+    "put_inside",
+    "read_model",
+    "session_source",
+    "set_metadata",
+    "stored_bytes",
+    "tensors",
+    "whole_proto",
+]

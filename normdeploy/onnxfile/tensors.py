@@ -1,0 +1,88 @@
+"""Every tensor that a model stores, and how much data it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import onnx
+
+from normdeploy.errors import GraphError
+
+_PACKED = {"4": ("INT4", "UINT4", "FLOAT4E2M1"), "2": ("INT2", "UINT2"), "6": ("FLOAT6E2M3", "FLOAT6E3M2")}
+_PACKED_BITS = {
+    onnx.TensorProto.DataType.Value(name): int(bits)
+    for bits, names in _PACKED.items()
+    for name in names
+    if name in onnx.TensorProto.DataType.keys()  # noqa: SIM118 - an enumeration of protobuf, no dict
+}
+
+
+def graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """Yield the graph, the functions, and the bodies in all of them, however deep."""
+    waiting: list[Any] = [proto.graph, *proto.functions]
+    for info in proto.training_info:
+        waiting += [info.initialization, info.algorithm]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g)
+                waiting += attribute.graphs
+
+
+def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor that a model stores, wherever it does."""
+    for graph in graphs(proto):
+        if isinstance(graph, onnx.GraphProto):
+            yield from graph.initializer
+            for sparse in graph.sparse_initializer:
+                yield from (sparse.values, sparse.indices)
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                for sparse in (
+                    *attribute.sparse_tensors,
+                    *([attribute.sparse_tensor] * attribute.HasField("sparse_tensor")),
+                ):
+                    yield from (sparse.values, sparse.indices)
+
+
+def element_bits(data_type: int) -> int:
+    """Return the bits of one element in ONNX's raw form; 0 for strings and for what this onnx does not know."""
+    if data_type in _PACKED_BITS:
+        return _PACKED_BITS[data_type]
+    if data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+        return 0
+    try:
+        return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
+    except KeyError:
+        return 0
+
+
+def element_count(tensor: onnx.TensorProto) -> int:
+    """Return the number of elements that a tensor declares.
+
+    Raises:
+        GraphError: a size is negative.
+    """
+    if any(size < 0 for size in tensor.dims):
+        raise GraphError(
+            f"tensor {tensor.name!r} declares the shape {list(tensor.dims)}; expected sizes of at least 0: the file is "
+            "damaged, write it again"
+        )
+    return prod(tensor.dims)
+
+
+def stored_bytes(tensor: onnx.TensorProto) -> int:
+    """Return how many bytes a tensor of numbers takes by its declared type and shape, in ONNX's raw form.
+
+    Raises:
+        GraphError: a size is negative.
+    """
+    return -(-element_count(tensor) * element_bits(tensor.data_type) // 8)

@@ -1,0 +1,145 @@
+"""Operands that are repeated to the other's shape are read as they are: x op Expand(c, shape of x) = x op c.
+
+Elementwise operators broadcast, so that an Expand or a Tile of ones in front of them copies numbers for nothing; and
+what multiplies is no constant any more, which hides it from every rule behind. What ``expand_as``,
+``expand(x.shape)``, ``repeat`` and ``F.normalize`` write.
+
+Dropped where, along every axis, the repeated operand is as large as the other operand or 1, shown by
+
+1. a number or a name of a dimension (one name is one size), or
+2. the element of the target that is the size of that axis of the other operand itself.
+
+What is read instead is 1 or as large along each axis, and the result keeps the other operand's shape.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph import constant64
+from normdeploy.rewrite.recognise.sizes import names_of
+
+Size = int | str | tuple[ir.Value, int]
+"""A dimension: a number, a name, or "that of this axis of this value"."""
+
+_BINARY = frozenset(
+    {
+        "Add",
+        "And",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Or",
+        "Pow",
+        "Sub",
+        "Xor",
+    }
+)
+_LONGEST = 12
+
+
+class DropExpansions(ir.passes.InPlacePass):
+    """Let elementwise operators of two operands read what an Expand or a Tile in front of them repeats."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visit every graph."""
+        modified = False
+        for graph in model.graphs():
+            for node in list(graph):
+                if node.op_type in _BINARY and node.domain in ("", "ai.onnx") and len(node.inputs) == 2:
+                    modified |= _drop(node, 0) | _drop(node, 1)
+        return ir.passes.PassResult(model, modified)
+
+
+def _drop(node: ir.Node, at: int) -> bool:
+    repeated, other = node.inputs[at], node.inputs[1 - at]
+    source = None if repeated is None else repeated.producer()
+    if repeated is None or other is None or source is None or source.domain not in ("", "ai.onnx"):
+        return False
+    if source.op_type not in ("Expand", "Tile") or source.inputs[0] is None or not _covers(other, source):
+        return False
+    node.replace_input_with(at, source.inputs[0])
+    while source is not None and not any(value.uses() or value.is_graph_output() for value in source.outputs):
+        before = source.inputs[1] if len(source.inputs) > 1 else None
+        if source.graph is not None:
+            source.graph.remove(source, safe=True)
+        source = None if before is None else before.producer()
+    return True
+
+
+def _covers(other: ir.Value, source: ir.Node) -> bool:
+    """Tell whether a repeated value is nowhere larger than the other operand."""
+    small, result, target = source.inputs[0], source.outputs[0], source.inputs[1]
+    if small is None or target is None or other.shape is None or small.shape is None:
+        return False
+    elements = _elements(target)
+    rank = len(elements) if elements is not None else len(result.shape) if result.shape is not None else None
+    if rank is None or not len(small.shape) <= rank <= len(other.shape):
+        return False
+    for axis in range(rank):
+        wanted = size_of(other, len(other.shape) - rank + axis)
+        inner = axis - (rank - len(small.shape))
+        one = inner < 0 or small.shape[inner] == 1
+        known = result.shape is not None and len(result.shape) == rank and size_of(result, axis) == wanted
+        times = None if elements is None else elements[axis]
+        kept = times == 1 and (one or size_of(small, inner) == wanted)
+        if source.op_type == "Tile":
+            fits = kept or (one and (known or times == wanted))
+        else:
+            fits = kept or known or times == wanted
+        if not fits:
+            return False
+    return True
+
+
+def size_of(value: ir.Value, axis: int) -> Size:
+    """Return what is known of a dimension; equal where two dimensions are equal at all sizes."""
+    dim = None if value.shape is None else value.shape[axis]
+    if isinstance(dim, int):
+        return dim
+    return (value, axis) if dim is None or dim.value is None or not names_of(dim) else dim.value
+
+
+def _elements(target: ir.Value, depth: int = 0) -> list[Size] | None:
+    """Return the elements of a shape that is put together from sizes and numbers; None where it is not."""
+    constant = constant64(target)
+    if constant is not None:
+        return [int(item) for item in constant.reshape(-1)]
+    node = target.producer()
+    if node is None or depth > _LONGEST or node.domain not in ("", "ai.onnx") or not node.inputs:
+        return None
+    data = node.inputs[0]
+    if data is None:
+        return None
+    if node.op_type == "Shape":
+        if data.shape is None:
+            return None
+        start = node.attributes.get_int("start", 0)
+        end = node.attributes.get_int("end", len(data.shape))
+        return [size_of(data, axis) for axis in range(len(data.shape))[start:end]]
+    if node.op_type == "Concat":
+        parts = [None if value is None else _elements(value, depth + 1) for value in node.inputs]
+        return None if any(part is None for part in parts) else [item for part in parts for item in part or ()]
+    found = _elements(data, depth + 1)
+    if found is None:
+        return None
+    if node.op_type == "Gather":
+        indices = constant64(node.inputs[1])
+        picked = None if indices is None else [int(index) for index in indices.reshape(-1)]
+        inside = picked is not None and all(-len(found) <= index < len(found) for index in picked)
+        return [found[index] for index in picked] if picked is not None and inside else None
+    keeps = node.op_type in ("Identity", "Squeeze", "Unsqueeze") or (node.op_type == "Cast" and _is_integer(node))
+    if node.op_type == "Reshape":  # of one element, or a vector to a vector
+        keeps = len(found) == 1 or (node.outputs[0].shape is not None and len(node.outputs[0].shape) == 1)
+    return found if keeps else None
+
+
+def _is_integer(node: ir.Node) -> bool:
+    return node.attributes.get_int("to", 0) in (int(ir.DataType.INT64), int(ir.DataType.INT32))

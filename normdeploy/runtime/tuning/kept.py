@@ -1,0 +1,54 @@
+"""What tuning leaves beside a model: the plan and, where a variant of lower precision won, the variant."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from normdeploy.errors import UsageError
+from normdeploy.files import require_writable, storage, written_whole
+from normdeploy.runtime.plan import VARIANTS, Plan, model_digest, plan_path, variant_name
+
+
+def require_places(model: Path, *, lossy: bool, overwrite: bool) -> None:
+    """Check before the search that the plan, and any variant that may win, can be written.
+
+    The variant of the plan that is there belongs to it, and goes with it.
+
+    Raises:
+        OutputExistsError: there is one and ``overwrite`` is false.
+        UsageError: something that is no file lies in its place.
+    """
+    require_writable(plan_path(model), overwrite=overwrite)
+    for kind in VARIANTS if lossy else ():
+        require_writable(model.with_name(variant_name(model.name, kind)), overwrite=overwrite)
+
+
+def save_plan(plan: Plan, model: Path, made: Path) -> Plan:
+    """Write the plan and its variant, and take the variant away that the plan before it ran.
+
+    Args:
+        plan: the new one. model: whose it is. made: the file that it runs, where the search left it.
+    """
+    target, file = plan_path(model), model.with_name(plan.chosen.file)
+    before = _owned_variant(target, model)
+    if file != model:
+        with written_whole(file, overwrite=True) as temporary, storage(made, "read"):
+            shutil.copyfile(made, temporary)
+    saved = plan.save(target, overwrite=True)
+    if before is not None and before != file:
+        before.unlink(missing_ok=True)
+    return saved
+
+
+def _owned_variant(plan: Path, model: Path) -> Path | None:
+    """Return the variant that the present plan made: of the name and digest it says."""
+    if not plan.is_file():
+        return None
+    try:
+        old = Plan.load(plan)
+    except UsageError:  # no plan of ours: nothing of it is ours to take away
+        return None
+    file = model.with_name(old.chosen.file)
+    ours = old.model == model.name and old.chosen.file != old.model and file.is_file()
+    return file if ours and model_digest(file) == old.file_digest else None

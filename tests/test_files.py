@@ -1,0 +1,166 @@
+"""Writing: whole or not at all, nothing that is no file, and what the disk says in our words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normdeploy.errors import GraphError, NormdeployError, OutputExistsError, StorageError, UsageError
+from normdeploy.files import (
+    names_data,
+    plain_name,
+    require_model_file,
+    require_writable,
+    write_text,
+    written_together,
+    written_whole,
+)
+
+
+def _folder(place: Path) -> None:
+    place.mkdir()
+
+
+def _pipe(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def _socket(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(place))
+
+
+def _device(place: Path) -> None:
+    place.symlink_to("/dev/null")
+
+
+def _folder_link(place: Path) -> None:
+    place.with_name("real").mkdir()
+    place.symlink_to("real")
+
+
+IRREGULAR = (_folder, _pipe, _socket, _device, _folder_link)
+
+
+@pytest.mark.parametrize("make", IRREGULAR)
+def test_what_is_no_file_is_neither_replaced_nor_read(make, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path has to be short
+    place = Path("place")
+    make(place)
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="expected a file path"):
+            write_text(place, "x", overwrite=overwrite)
+        with pytest.raises(UsageError), written_together(place, overwrite=overwrite):
+            pass
+    with pytest.raises(GraphError, match="expected an ONNX file"):
+        require_model_file(place)
+    assert os.path.lexists(place)
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_dangling_link_counts_as_there(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nothing")
+    with pytest.raises(OutputExistsError):
+        require_writable(tmp_path / "link")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
+def test_the_disks_word_is_an_error_of_ours(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    for write in (written_whole, written_together):
+        with pytest.raises(StorageError, match=os.strerror(number)) as error, write(tmp_path / "a") as place:
+            (place / "a" if place.is_dir() else place).write_text("x")
+        assert "expected" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (calls.append("fsync"), sync(handle)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
+    write_text(tmp_path / "a", "x")
+    assert calls.index("fsync") < calls.index("replace")
+    calls.clear()
+    with written_together(tmp_path / "b") as folder:
+        (folder / "b").write_text("x")
+        (folder / "b.data").write_text("y")
+    assert calls[:2] == ["fsync", "replace"]
+    assert calls.count("replace") == 2
+
+
+def test_the_named_file_appears_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: (order.append(Path(paths[1]).name), replace(*paths)))
+    with written_together(tmp_path / "b.onnx") as folder:
+        for name in ("a.json", "b.onnx", "z.data"):
+            (folder / name).write_text("x")
+    assert order == ["a.json", "z.data", "b.onnx"]
+
+
+def test_one_that_exists_holds_all_back(tmp_path: Path) -> None:
+    (tmp_path / "a.data").write_text("mine")
+
+    def write() -> None:
+        with written_together(tmp_path / "a") as folder:
+            (folder / "a").write_text("x")
+            (folder / "a.data").write_text("y")
+
+    with pytest.raises(OutputExistsError, match=r"a\.data"):
+        write()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.data"]
+    assert (tmp_path / "a.data").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["a", "a.b-c_d", "ä", "a b", "...", "-x"])
+def test_plain_names(name: str) -> None:
+    assert plain_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "/", "a\0", "a\n", "a\x1b", "c:", "\u202ea"])
+def test_names_that_are_not_plain(name: str) -> None:
+    assert not plain_name(name)
+
+
+def test_the_word_is_found_across_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normdeploy.files._CHUNK", 16)
+    for at in range(40):
+        (tmp_path / "a").write_bytes(b"x" * at + b"location" + b"y" * (40 - at))
+        assert names_data(tmp_path / "a"), at
+    (tmp_path / "a").write_bytes(b"locatio" * 10)
+    assert not names_data(tmp_path / "a")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
+def test_a_folder_without_permission_is_told_before_the_work(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    code = (
+        "import os, sys; os.setuid(65534)\n"
+        "from normdeploy.files import require_writable\n"
+        "from normdeploy.errors import StorageError\n"
+        "try: require_writable(sys.argv[1])\n"
+        "except StorageError as error: print(error); sys.exit(7)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a")], capture_output=True, text=True, check=False
+    )
+    if "ModuleNotFoundError" in ended.stderr or "PermissionError" in ended.stderr:
+        pytest.skip("that user cannot read this package")
+    assert ended.returncode == 7, ended.stderr
+    assert "cannot be written" in ended.stdout
+
+
+def test_every_error_is_ours() -> None:
+    assert issubclass(StorageError, NormdeployError)
+    assert StorageError.exit_code == 4
