@@ -41,10 +41,10 @@ def export(
     from normdeploy.files import require_writable, write_text
 
     level = options.verify_level(quick, thorough)
-    options.require_onnx(output)
-    options.require_opset(opset)
     if no_verify and html is not None:
         raise UsageError("--html is given with --no-verify; expected one of them: the page shows what was verified")
+    options.require_onnx(output)
+    options.require_opset(opset)
     require_writable(output, overwrite=overwrite)
     if html is not None:
         require_writable(html, overwrite=overwrite)

@@ -77,7 +77,7 @@ def check_decided(context: Context) -> None:
 def check_finite(context: Context) -> None:
     """Say which outputs and stored weights are not numbers: NaN equals NaN, and nothing would have been compared."""
     bad = [
-        f"output {name!r} is nowhere a finite number in any input family"
+        f"output {name!r} of the reference is NaN or infinite on every input"
         for i, name in enumerate(context.subject.output_names)
         if all(is_float(c.truth[i]) and c.truth[i].size and not np.isfinite(c.truth[i]).any() for c in context.cases)
     ]
