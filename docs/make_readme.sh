@@ -5,8 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp -r models export "$work" # training writes weights: those of the repository stay
-(cd "$work" && COLUMNS=110 normdeploy build export/digits_cnn.toml --train --force) 2>&1 | sed "s|$work/||g" > "$work/transcript.txt"
+COLUMNS=110 normdeploy build export/digits_cnn.toml --train --out "$work/build" 2>&1 | sed "s|$work/||g" > "$work/transcript.txt"
 python3 - "$work/transcript.txt" <<'PYTHON'
 import pathlib
 import sys
@@ -20,4 +19,4 @@ kept = [line for line, following in zip(lines, [*lines[1:], ""]) if line or foll
 readme.write_text(f"{before}{begin}\n```text\n" + "\n".join(kept).strip("\n") + f"\n```\n{end}{after}", encoding="utf-8")
 PYTHON
 "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1060,1500 \
-  --user-data-dir="$work/profile" --screenshot="$PWD/docs/report.png" "file://$work/export/digits_cnn.report.html" 2> /dev/null
+  --user-data-dir="$work/profile" --screenshot="$PWD/docs/report.png" "file://$work/build/digits_cnn.report.html" 2> /dev/null

@@ -145,24 +145,26 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
     Raises:
         RecipeError: they are missing and the recipe has no data to train on.
     """
-    path = recipe.weights_path
+    path, here = recipe.weights_path, Path.cwd()
+    shown = Path(recipe.model.weights)  # as the recipe says, or where --out lies, seen from here
+    shown = shown.relative_to(here) if shown.is_relative_to(here) else shown
     if path.is_file() and not again:
         recorded = provenance.from_header(read_metadata(path))
         wanted = recorded if recipe.data is None else provenance.of_recipe(recipe, from_recipe.recipe_data(recipe))
         if recorded == wanted:
-            console.print_step("train", f"{recipe.model.weights} is up to date", fresh=True)
+            console.print_step("train", f"{shown} is up to date", fresh=True)
             return
         why = "was not trained by this recipe"
         if recorded is not None and wanted is not None:
             why = f"is stale: {provenance.summarize(provenance.changes(recorded, wanted))}"
-        console.print_step("train", f"{recipe.model.weights} {why}: training again")
+        console.print_step("train", f"{shown} {why}: training again")
     elif recipe.data is None:
         raise RecipeError(
             f"{recipe.path}: {recipe.model.weights} does not exist and there is no [data] to train on; "
             "expected either: put the weights there or add [data]"
         )
     else:
-        console.print_step("train", f"making {recipe.model.weights}")
+        console.print_step("train", f"making {shown}")
     console.print_training(from_recipe.train(recipe, device=device, again=again).metadata())
 
 
