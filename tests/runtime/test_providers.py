@@ -264,8 +264,10 @@ def test_lower_precision_is_tried_where_the_processor_computes_in_it(instruction
 
 
 def test_levels_threads_spinning_and_branches():
-    assert len(list(candidates.levels(Settings(), 8))) == 9
-    assert {entry.threads for entry in candidates.levels(Settings(), 8)} == {1, 4, 8}
+    levels = [(one.threads, one.optimization) for one in candidates.levels(Settings(), 8)]
+    lower = [(one.threads, one.optimization) for one in candidates.lower_levels(Settings(), 8)]
+    assert sorted(levels) == [(threads, "all") for threads in (1, 4, 8)]
+    assert sorted(lower) == [(threads, level) for threads in (1, 4, 8) for level in ("basic", "extended")]
     waiting = list(candidates.threading(Settings(threads=8), 8))
     assert [(entry.spinning, entry.parallel) for entry in waiting] == [
         ("off", False),
@@ -273,4 +275,5 @@ def test_levels_threads_spinning_and_branches():
         ("run", True),
     ]
     assert list(candidates.threading(Settings(threads=1), 1)) == []
-    assert list(candidates.levels(Settings(provider=CUDA), 8)) == []
+    for none in (candidates.levels, candidates.lower_levels, candidates.threading):
+        assert list(none(Settings(provider=CUDA), 8)) == []
