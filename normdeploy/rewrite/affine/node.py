@@ -83,6 +83,11 @@ def written_of(node: ir.Node) -> tuple[Step, ...]:
     return tuple(node.meta.get(_WRITTEN, ()))
 
 
+def forget_written(node: ir.Node) -> None:
+    """Note that a map was composed: what its author wrote says it no longer."""
+    node.meta[_WRITTEN] = ()
+
+
 def set_reason(node: ir.Node, reason: str) -> None:
     """Remember why nothing absorbed this Affine, for the ledger."""
     node.meta[_REASON] = reason

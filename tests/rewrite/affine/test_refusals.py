@@ -43,7 +43,7 @@ from refusal_reasons import pattern, reasons
 
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.affine.match import NoMatch
-from normdeploy.rewrite.affine.plan import Refusal
+from normdeploy.rewrite.affine.region import Refusal
 
 CROSSING = {
     "cross_activation._homogeneous: {} {} and some channels are scaled by negative numbers": Case(

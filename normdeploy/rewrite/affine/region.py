@@ -1,9 +1,7 @@
-"""Plans: what absorbing an affine map would change, decided before anything is changed, and checked when it is.
+"""New nodes beside the old ones they replace: built, checked in float64 on random inputs, then put in their place.
 
-A search asks each operator in the way whether it takes the map. Each answers with a :class:`Refusal` (a clause a user
-can act on) or with a plan: its cost, and how to build the new nodes. Only a plan that every operator agreed to is
-committed: the new nodes are built beside the old ones, both are evaluated in float64 on random inputs, and the old ones
-leave the graph.
+What merging branches and norming tables changes is decided first; then the new nodes are built beside the old ones, both
+are evaluated, and the old ones leave the graph.
 """
 
 from __future__ import annotations
@@ -24,51 +22,6 @@ from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 
 CUBIC_TOLERANCE = 1e-6
 """The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why an operator does not take the map.
-
-    Args:
-        reason: a clause without subject ("MaxPool stands before it and channel 3 is scaled by a negative number").
-        node: the operator that refused.
-    """
-
-    reason: str
-    node: ir.Node | None = None
-
-
-@dataclass(frozen=True)
-class BackwardPlan:
-    """How to make a value carry the map.
-
-    Args:
-        build: makes the new nodes in a region; returns the value that carries the map.
-        old: the nodes that the new ones replace, in topological order.
-        into: the operators that absorb.
-        cost: bytes added to the graph's cost by all of it.
-    """
-
-    build: Callable[[Region], ir.Value]
-    old: tuple[ir.Node, ...] = ()
-    into: tuple[ir.Node, ...] = ()
-    cost: float = 0.0
-
-    @property
-    def takers(self) -> tuple[ir.Node, ...]:
-        """Who absorbs, to be named; a constant that does has no name of its own, but the operator that reads it has."""
-        return self.into or self.old[:1]
-
-
-@dataclass(frozen=True)
-class ForwardPlan:
-    """How the users of a value take the map over; ``build(region, raw)`` makes them read ``raw`` in its place."""
-
-    build: Callable[[Region, ir.Value], None]
-    old: tuple[ir.Node, ...] = ()
-    into: tuple[ir.Node, ...] = ()
-    cost: float = 0.0
 
 
 @dataclass
@@ -262,20 +215,6 @@ class Region:
             self.graph.remove(node, safe=True)
         for value in dict.fromkeys(read):
             drop_if_unread(value)
-
-
-def joined(node: ir.Node, plans: Sequence[BackwardPlan]) -> BackwardPlan:
-    """Plan ``node`` over operands that each carry their part of a map, one plan per operand."""
-
-    def build(region: Region) -> ir.Value:
-        return region.replace(node, [plan.build(region) for plan in plans]).outputs[0]
-
-    return BackwardPlan(
-        build,
-        (*(old for plan in plans for old in plan.old), node),
-        tuple(taken for plan in plans for taken in plan.into),
-        sum(plan.cost for plan in plans),
-    )
 
 
 def _is_cubic(node: ir.Node) -> bool:
