@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_region, module_path
+from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.probe import following_feeds, small_feeds
 from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 from normdeploy.rewrite.gauge.edit import Edit, Solution
@@ -20,6 +23,10 @@ from normdeploy.rewrite.gauge.rules.weights import fixed_weight
 
 CUBIC_TOLERANCE = 1e-6
 """The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""
+
+
+Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, Tensor]]
+"""Makes up inputs; leaves out what it has none for."""
 
 
 class Unchecked(Exception):
@@ -53,13 +60,16 @@ class Check:
         nodes = _region(edit.node)
         read = list(dict.fromkeys(v for v in _read(nodes) if constant_tensor(v) is None))
         last: GraphError | None = None
-        for draw in (small_feeds, following_feeds, _whole_feeds):
+        for draw in (_few_feeds(edit.at), _reshape_feeds, _product_feeds, small_feeds, following_feeds, _whole_feeds):
             try:
                 drawn = draw(context, nodes, read)
                 if any(value not in drawn for value in read):
                     continue
                 plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
-                self._expected = evaluate_region(nodes, plain, _written(edit.node))
+                expected = evaluate_region(nodes, plain, _written(edit.node))
+                for value, found in zip(_written(edit.node), expected, strict=True):
+                    _require_cells(edit.at.ties.of.get(value), found)
+                self._expected = expected
                 self._inputs = {read.index(value): tensor for value, tensor in drawn.items() if value in read}
                 return
             except GraphError as error:
@@ -124,9 +134,16 @@ def _plain(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
     if gauge is None or not drawn.is_floating_point() or at.is_identity(gauge):
         return drawn
     scale, shift = (torch.from_numpy(np.array(array)) for array in (at.scale(gauge), at.shift(gauge)))
+    _require_cells(gauge, drawn)
+    return scale * drawn + shift
+
+
+def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:
+    """Require that a tensor has the axes along which its gauge varies in full."""
+    if gauge is None or not drawn.is_floating_point():
+        return
     if any(cell not in (1, size) for cell, size in zip(gauge.cells[::-1], drawn.shape[::-1], strict=False)):
         raise ValueError("the gauge has more cells than what was drawn")
-    return scale * drawn + shift
 
 
 def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor) -> float:
@@ -146,6 +163,96 @@ def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor) -> fl
     top = float(size[~bad].max()) if bool((~bad).any()) else 0.0
     difference = float((expected - new)[~bad].abs().max()) if bool((~bad).any()) else 0.0
     return difference / top if top > 0 else difference
+
+
+def _few_feeds(at: Solution) -> Draw:
+    """Return how to draw few values for an operator that looks at one position at a time.
+
+    Along an axis of known size on which no gauge and no constant varies, three positions are as good as all.
+    """
+
+    def draw(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
+        if len(nodes) > 1 or nodes[0].op_type not in _POINTWISE or nodes[0].domain not in ("", "ai.onnx"):
+            return {}
+        constants = [value.shape.numpy() for value in nodes[0].inputs if constant_tensor(value) is not None and value]
+        read = [value for value in inputs if value.shape is not None and value.dtype in FLOATS]
+        gauges = [at.ties.of.get(value) for value in (*read, *nodes[0].outputs)]
+        if len(read) < len(inputs) or any(gauge is None for gauge in gauges):
+            return {}
+        rank = max(value.shape.rank() for value in read)
+        widest = [1] * rank
+        for shape in (*constants, *(gauge.cells for gauge in gauges if gauge is not None)):
+            for axis, size in enumerate(reversed(shape)):
+                widest[-1 - axis] = max(widest[-1 - axis], size)
+        sizes: dict[str, int] = {}
+        feeds: dict[ir.Value, Tensor] = {}
+        for value in read:
+            dims = []
+            for axis, dim in enumerate(value.shape):
+                free = widest[axis - value.shape.rank()] == 1
+                if isinstance(dim, int):
+                    dims.append(min(dim, 3) if free else dim)
+                else:
+                    dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", 2))
+            feeds[value] = torch.from_numpy(context.rng.standard_normal(dims))
+        return feeds
+
+    return draw
+
+
+_POINTWISE = frozenset({"Add", "Sub", "Sum", "Mean", "Mul", "Div", "Relu", "LeakyRelu", "Abs", "Neg", "Identity", "Max",
+                        "Min", "Clip", "Cast"})  # fmt: skip
+"""Operators that look at one position at a time."""
+
+
+def _reshape_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
+    """Draw the operand of a Reshape, and a target that fits where it is computed: group by group."""
+    node = nodes[0]
+    if len(nodes) > 1 or node.op_type != "Reshape" or inputs[0] is not node.inputs[0]:
+        return {}
+    source, target = dims_of(inputs[0]), dims_of(node.outputs[0])
+    if source is None or target is None:
+        return {}
+    sizes = [dim if isinstance(dim, int) else 2 for dim in source]
+    result = [dim if isinstance(dim, int) else 0 for dim in target]
+    for inner, outer in groups(source, target):
+        have = math.prod(sizes[axis] for axis in inner)
+        wanted = math.prod(result[axis] for axis in outer if result[axis])
+        loose = [axis for axis in inner if not isinstance(source[axis], int)]
+        if loose and have % wanted:
+            sizes[loose[0]] *= wanted
+            have *= wanted
+        unknown = [axis for axis in outer if not result[axis]]
+        for axis in unknown:
+            result[axis] = have // wanted if axis == unknown[-1] else 1
+    feeds = {inputs[0]: torch.from_numpy(context.rng.standard_normal(sizes))}
+    if len(inputs) > 1:
+        feeds[inputs[1]] = torch.tensor(result, dtype=torch.int64)
+    return feeds
+
+
+def _product_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
+    """Draw the operands of a product of two computed values: what is summed over has one size, by any name."""
+    node = nodes[0]
+    if len(nodes) > 1 or node.op_type != "MatMul" or len(inputs) != 2:
+        return {}
+    left, right = (list(dims_of(value) or ()) for value in node.inputs)
+    if len(left) < 2 or len(right) < 2:
+        return {}
+    summed = next((size for size in (left[-1], right[-2]) if isinstance(size, int)), 3)
+    left[-1] = right[-2] = summed
+    for axis in range(-3, -1 - max(len(left), len(right)), -1):
+        both = [side for side in (left, right) if len(side) >= -axis]
+        known = next((side[axis] for side in both if isinstance(side[axis], int) and side[axis] != 1), 2)
+        for side in both:
+            side[axis] = side[axis] if isinstance(side[axis], int) else known
+    feeds: dict[ir.Value, Tensor] = {}
+    for value, dims in zip(node.inputs, (left, right), strict=True):
+        assert value is not None
+        feeds[value] = torch.from_numpy(
+            context.rng.standard_normal([size if isinstance(size, int) else 2 for size in dims])
+        )
+    return feeds
 
 
 def _whole_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:

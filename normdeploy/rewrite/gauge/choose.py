@@ -18,7 +18,7 @@ from normdeploy.rewrite.gauge.gauge import Gauge, Ties
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.products import product_of
 from normdeploy.rewrite.gauge.rules.weights import fixed_weight
-from normdeploy.rewrite.gauge.system import Floats, Rows, System
+from normdeploy.rewrite.gauge.system import Floats, System
 
 _COPY = 100.0
 """Weight of a vote where a changed weight would be a second copy of it."""
@@ -74,8 +74,8 @@ def choose(ties: Ties) -> Solution:
                 _vote(scales, shifts, ties.ports[node, index], scale_weight, 0.0, place)
     free_scales = _elected(ties.scales, scales)
     free_shifts = _elected(ties.shifts, shifts)
-    found = _values(ties.scales, free_scales)
-    return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), _values(ties.shifts, free_shifts))
+    found = ties.scales.values(free_scales)
+    return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), ties.shifts.values(free_shifts))
 
 
 def _weights(node: ir.Node) -> tuple[float, float, ir.Value]:
@@ -108,21 +108,19 @@ def _elected(system: System, votes: _Votes) -> Floats:
     if not votes.unknowns:
         return chosen
     unknowns, weights, places = (np.concatenate(part) for part in (votes.unknowns, votes.weights, votes.places))
-    rows = system.reduce(Rows.of((unknowns, 1.0), constant=neutral))
-    used = rows.coefficients != 0
-    single = used.sum(axis=1) == 1
-    at = np.arange(len(rows)), used.argmax(axis=1)
-    coefficient, free = rows.coefficients[at], rows.unknowns[at]
+    root, coefficients, constants = system.roots()
+    free, coefficient, constant = root[unknowns], coefficients[unknowns], constants[unknowns]
+    single = (free > 0) & ((np.abs(coefficient) == 1) if system.multiplicative else (coefficient != 0))
+    free, coefficient, constant, weights, places = (
+        part[single] for part in (free, coefficient, constant, weights, places)
+    )
     if system.multiplicative:
-        single &= np.abs(coefficient) == 1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if system.multiplicative:
-            candidates = np.where(coefficient == 1, 1.0 / rows.constant, rows.constant)
-            sign = system.sign_of(free)
-            single &= (sign == 0) | (np.sign(candidates) == sign)
-        else:
-            candidates = -rows.constant / coefficient
-    free, candidates, weights, places = (part[single] for part in (free, candidates, weights, places))
+        candidates = np.where(coefficient == 1, 1.0 / constant, constant)
+        sign = system.sign_of(free)
+        fit = (sign == 0) | (np.sign(candidates) == sign)
+        free, candidates, weights, places = (part[fit] for part in (free, candidates, weights, places))
+    else:
+        candidates = -constant / coefficient
     if not len(free):
         return chosen
     order = np.lexsort((candidates, free))
@@ -134,8 +132,3 @@ def _elected(system: System, votes: _Votes) -> Floats:
     best = starts[order]
     chosen[free[best]] = candidates[best]  # of several for one unknown the last one written stays: the best
     return chosen
-
-
-def _values(system: System, free: Floats) -> Floats:
-    neutral = 1.0 if system.multiplicative else 0.0
-    return system.value(Rows.of((np.arange(system.size), 1.0), constant=neutral), free)

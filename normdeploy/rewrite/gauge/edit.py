@@ -181,25 +181,32 @@ class Edit:
         """Note that an affine map is no longer the one that its author wrote."""
         self._steps.append(lambda: forget_written(self.node))
 
-    def insert_before(self, node: ir.Node) -> None:
-        """Insert a new operator in front of the edited one."""
-        self.made.append(node)
-        self._steps.append(lambda: self.graph.insert_before(self.node, node))
+    def insert_before(self, make: Callable[[ir.Value], ir.Node], like: ir.Value) -> ir.Value:
+        """Insert a new operator in front of the edited one; return its result, of the type and shape of ``like``."""
+        result = ir.Value(shape=like.shape, type=like.type)
+
+        def insert() -> None:
+            node = make(result)
+            self.made.append(node)
+            self.graph.insert_before(self.node, node)
+
+        self._steps.append(insert)
+        return result
 
     def add_behind(self, compute: Callable[[], Floats], shape: Sequence[int], dtype: ir.DataType) -> None:
         """Add a constant to the operator's result; who read the result reads the sum."""
         node, result = self.node, self.node.outputs[0]
         bias = self.constant(compute, shape, dtype, name=f"{node.name or 'product'}.bias")
-        add = ir.Node(
-            "", "Add", [result, bias], outputs=[ir.Value(shape=result.shape, type=result.type)],
-            name=None if node.name is None else f"{node.name}.add", metadata_props=dict(node.metadata_props),
-        )  # fmt: skip
-        self.made.append(add)
         self.cost += cost.bias_bytes(result)
 
         def insert() -> None:
-            result.replace_all_uses_with(add.outputs[0], replace_graph_outputs=True)
-            add.replace_input_with(0, result)
+            total = ir.Value(shape=result.shape, type=result.type)
+            result.replace_all_uses_with(total, replace_graph_outputs=True)
+            add = ir.Node(
+                "", "Add", [result, bias], outputs=[total],
+                name=None if node.name is None else f"{node.name}.add", metadata_props=dict(node.metadata_props),
+            )  # fmt: skip
+            self.made.append(add)
             self.graph.insert_after(node, add)
             name = result.name
             result.name = free_name(self.graph, f"{name}.product")

@@ -131,10 +131,15 @@ class MoveAffine(ir.passes.InPlacePass):
                 whole |= {node for node in problem if node in stays or node in plan.halves}
                 stays |= problem
                 continue
-            try:
-                checks = [(edit, Check(self.context, edit)) for edit in plan.edits]
-            except Unchecked as error:
-                opaque.add(error.node)
+            checks: list[tuple[Edit, Check]] = []
+            unchecked: set[ir.Node] = set()
+            for edit in plan.edits:
+                try:
+                    checks.append((edit, Check(self.context, edit)))
+                except Unchecked as error:
+                    unchecked.add(error.node)
+            if unchecked:
+                opaque |= unchecked
                 continue
             return plan, checks
 

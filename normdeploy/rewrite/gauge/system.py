@@ -104,6 +104,7 @@ class Conflict:
 class _Held:
     """A batch that holds: each pivot expressed by other unknowns."""
 
+    pivots: Ints
     rows: Rows
     stated: Equation
     origin: Ints
@@ -254,7 +255,7 @@ class System:
             size = np.abs(constant)
         else:
             constant, size = -rows.constant / coefficient, rows.size / np.abs(coefficient)
-        held = _Held(_trimmed(Rows(unknowns, coefficients, constant, size)), stated, origin)
+        held = _Held(pivots, _trimmed(Rows(unknowns, coefficients, constant, size)), stated, origin)
         self.held.append(held)
         self._batch[pivots], self._row[pivots] = len(self.held) - 1, at
         if self._journal is not None:
@@ -277,16 +278,27 @@ class System:
     def reduce(self, rows: Rows) -> Rows:
         """Express rows by unknowns that are free."""
         rows = _combined(rows)
+        bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
+        open_ = bound.any(axis=1)
+        if not open_.any():
+            return rows
+        done: list[tuple[Ints, Rows]] = []
+        index = np.arange(len(rows))
         while True:
-            bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
-            if not bound.any():
-                return rows
+            closed = ~open_
+            if closed.any():
+                done.append((index[closed], rows.at(closed)))
+                index, rows, bound = index[open_], rows.at(open_), bound[open_]
+            if not len(index):
+                return _gathered(done)
             rows = self._substituted(rows, bound)
+            bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
+            open_ = bound.any(axis=1)
 
     def _substituted(self, rows: Rows, bound: npt.NDArray[np.bool_]) -> Rows:
-        """Put the expression of one bound unknown of each row in its place."""
-        where = np.flatnonzero(bound.any(axis=1))
-        column = bound[where].argmax(axis=1)
+        """Put the expression of one bound unknown of each row in its place; every row has one."""
+        where = np.arange(len(rows))
+        column = bound.argmax(axis=1)
         unknown = rows.unknowns[where, column]
         factor = rows.coefficients[where, column]
         batches = self._batch[unknown]
@@ -311,16 +323,53 @@ class System:
                 size[target] += np.abs(power) * known.size
         return _combined(Rows(unknowns, coefficients, constant, size))
 
-    def value(self, rows: Rows, free: Floats) -> Floats:
-        """Return the value of expressions, given a value for every free unknown."""
-        reduced = self.reduce(rows)
-        if self.multiplicative:
-            factors = _power(free[reduced.unknowns], reduced.coefficients)
-            return np.asarray(reduced.constant * np.where(reduced.coefficients != 0, factors, 1.0).prod(axis=1))
-        terms = np.where(reduced.coefficients != 0, reduced.coefficients * free[reduced.unknowns], 0.0)
-        total = reduced.constant + terms.sum(axis=1)
-        size = reduced.size + np.abs(terms).sum(axis=1)
-        return np.where(np.abs(total) <= 1e-15 * size, 0.0, total)  # what cancels is zero, not its rounding
+    def values(self, free: Floats) -> Floats:
+        """Return the value of every unknown, given one for each that is free.
+
+        What holds was expressed by unknowns that were free at its time: the last batch by free ones alone.
+        """
+        found, size = free.copy(), np.abs(free)
+        for held in reversed(self.held):
+            rows, used = held.rows, held.rows.coefficients != 0
+            inner = found[rows.unknowns]
+            if self.multiplicative:
+                found[held.pivots] = rows.constant * np.where(used, _power(inner, rows.coefficients), 1.0).prod(axis=1)
+                continue
+            terms = np.where(used, rows.coefficients * inner, 0.0)
+            sizes = np.where(used, np.abs(rows.coefficients) * size[rows.unknowns], 0.0).sum(axis=1) + rows.size
+            total = rows.constant + terms.sum(axis=1)
+            # what cancels is zero, not its rounding
+            found[held.pivots], size[held.pivots] = np.where(np.abs(total) <= 1e-15 * sizes, 0.0, total), sizes
+        return found
+
+    def roots(self) -> tuple[Ints, Floats, Floats]:
+        """Return for each unknown the one free unknown it depends on, with coefficient (or exponent) and constant.
+
+        The root is 0 for an unknown that is a number, and -1 for one that depends on several.
+        """
+        root = np.arange(self._count)
+        coefficient = np.ones(self._count)
+        coefficient[0] = 0.0
+        constant = np.full(self._count, 1.0 if self.multiplicative else 0.0)
+        for held in reversed(self.held):
+            rows = held.rows
+            used = rows.coefficients != 0
+            inner = np.where(used, root[rows.unknowns], 0)
+            total = rows.constant
+            for column in range(rows.unknowns.shape[1]):
+                known, power = constant[rows.unknowns[:, column]], rows.coefficients[:, column]
+                if self.multiplicative:
+                    total = total * np.where(used[:, column], _power(known, power), 1.0)
+                else:
+                    total = total + np.where(used[:, column], known * power, 0.0)
+            first = inner.max(axis=1)  # -1 only where nothing but several-rooted terms are left
+            several = ((inner != first[:, None]) & (inner != 0)).any(axis=1) | (inner < 0).any(axis=1)
+            share = np.where((inner == first[:, None]) & used, rows.coefficients * coefficient[rows.unknowns], 0.0)
+            root[held.pivots] = np.where(several, -1, first)
+            coefficient[held.pivots] = share.sum(axis=1)
+            constant[held.pivots] = total
+        root[(root > 0) & (coefficient == 0)] = 0
+        return root, coefficient, constant
 
     def sign_of(self, unknowns: Ints) -> npt.NDArray[np.int8]:
         """Return the sign that is required of unknowns; 0 where either will do."""
@@ -352,37 +401,52 @@ def _power(base: Floats, exponent: Floats) -> Floats:
     return np.where(rest, np.power(np.where(rest, base, 1.0), exponent), inverse)
 
 
+def _gathered(parts: list[tuple[Ints, Rows]]) -> Rows:
+    """Put parts of a batch together again."""
+    if len(parts) == 1:
+        return parts[0][1]
+    width = max(rows.unknowns.shape[1] for _, rows in parts)
+    count = sum(len(index) for index, _ in parts)
+    unknowns, coefficients = np.zeros((count, width), np.int64), np.zeros((count, width))
+    constant, size = np.zeros(count), np.zeros(count)
+    for index, rows in parts:
+        terms = rows.unknowns.shape[1]
+        unknowns[index, :terms], coefficients[index, :terms] = rows.unknowns, rows.coefficients
+        constant[index], size[index] = rows.constant, rows.size
+    return Rows(unknowns, coefficients, constant, size)
+
+
 def _combined(rows: Rows) -> Rows:
     """Add up the terms of equal unknowns; neutral and vanishing terms go."""
-    unknowns, coefficients = np.where(rows.coefficients != 0, rows.unknowns, 0), rows.coefficients
-    coefficients = np.where(unknowns != 0, coefficients, 0.0)
-    if unknowns.shape[1] > 1:
-        order = unknowns.argsort(axis=1, kind="stable")
-        unknowns = np.take_along_axis(unknowns, order, axis=1)
-        coefficients = np.take_along_axis(coefficients, order, axis=1)
-        same = unknowns[:, 1:] == unknowns[:, :-1]
-        if (same & (unknowns[:, 1:] != 0)).any():
-            before = np.abs(coefficients)
-            for column in range(1, unknowns.shape[1]):
-                merge = same[:, column - 1]
-                coefficients[merge, column] += coefficients[merge, column - 1]
-                before[merge, column] += before[merge, column - 1]
-                coefficients[merge, column - 1] = 0.0
-            coefficients[np.abs(coefficients) <= 1e-14 * before] = 0.0
-            unknowns = np.where(coefficients != 0, unknowns, 0)
+    coefficients = np.where(rows.unknowns != 0, rows.coefficients, 0.0)
+    unknowns = np.where(coefficients != 0, rows.unknowns, 0)
+    terms = unknowns.shape[1]
+    for right in range(1, terms):
+        for left in range(right):
+            same = (unknowns[:, left] == unknowns[:, right]) & (unknowns[:, right] != 0)
+            if same.any():
+                total = coefficients[same, left] + coefficients[same, right]
+                size = np.abs(coefficients[same, left]) + np.abs(coefficients[same, right])
+                coefficients[same, left] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
+                coefficients[same, right] = 0.0
+                unknowns[same, right] = 0
+    unknowns = np.where(coefficients != 0, unknowns, 0)
     return _trimmed(Rows(unknowns, coefficients, rows.constant, rows.size))
 
 
 def _trimmed(rows: Rows) -> Rows:
-    """Drop columns that no row uses, rows' terms moved to the left."""
+    """Move rows' terms to the left where that saves a column."""
+    if rows.unknowns.shape[1] == 1:
+        return rows
     used = rows.coefficients != 0
     width = max(int(used.sum(axis=1).max(initial=0)), 1)
     if width == rows.unknowns.shape[1]:
         return rows
-    order = np.argsort(~used, axis=1, kind="stable")[:, :width]
-    return Rows(
-        np.take_along_axis(rows.unknowns, order, axis=1),
-        np.take_along_axis(rows.coefficients, order, axis=1),
-        rows.constant,
-        rows.size,
-    )
+    if not used[:, width:].any():
+        return Rows(rows.unknowns[:, :width], rows.coefficients[:, :width], rows.constant, rows.size)
+    if width == 1:
+        column = used.argmax(axis=1)[:, None]
+    else:
+        column = np.argsort(~used, axis=1, kind="stable")[:, :width]
+    at = np.arange(len(rows))[:, None]
+    return Rows(rows.unknowns[at, column], rows.coefficients[at, column], rows.constant, rows.size)

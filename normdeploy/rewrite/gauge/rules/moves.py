@@ -29,6 +29,10 @@ from normdeploy.rewrite.gauge.rules.weights import require_small
 from normdeploy.rewrite.gauge.system import Ints
 
 
+MANY = 8192
+"""Cells of one operand of a Concat beyond which what is joined is tied: tokens that are joined with a class token."""
+
+
 @dataclass(frozen=True)
 class Acts:
     """Where an operator acts.
@@ -202,7 +206,7 @@ def _run(
             if not isinstance(own, int):
                 return None
             full[axis] = own
-        if math.prod(full) > 4 * MOST_CELLS:
+        if math.prod(full) > (MANY if len(operands) > 1 else 4 * MOST_CELLS):
             return None
         gauge = gauge.spread(full)
         written.append(gauge)

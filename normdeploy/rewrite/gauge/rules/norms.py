@@ -9,6 +9,8 @@ takes off no mean: t = 0. Where somebody reads the statistics themselves, nothin
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -18,6 +20,9 @@ from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.rules.weights import require_small
+
+MANY = 4096
+"""Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""
 
 _LAYER = frozenset({"LayerNormalization", "RMSNormalization"})
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
@@ -81,6 +86,8 @@ def _behind(node: ir.Node, ties: Ties, dims: object) -> Gauge:
     whole = is_constant(gain) and list(shape_of(gain)) == sizes and (bias is None or is_constant(bias))
     if not whole or (bias is not None and list(shape_of(bias)) != sizes):
         return fixed(rank)
+    if math.prod(int(size) for size in sizes) > MANY:
+        spanned = spanned[:1]  # the channels: what varies over all that is averaged is no map of a norm's
     result = ties.fresh([int(dims[axis]) if axis in spanned else 1 for axis in range(rank)], slack=True)
     if node.op_type == "RMSNormalization":
         result = ties.no_shift(result, Tie(node, "has no bias that could take a shift"))
@@ -96,9 +103,9 @@ def write(edit: Edit) -> None:
     if (scale == 1).all() and (shift == 0).all():
         return
     shape = shape_of(gain)
+    spanned = _spanned(node, scale.ndim)
     scale, shift = (
-        np.broadcast_to(array.reshape(shape if array.size > 1 else (1,) * len(shape)), shape)
-        for array in (scale, shift)
+        np.broadcast_to(array.reshape([array.shape[axis] for axis in spanned]), shape) for array in (scale, shift)
     )
     old = np.zeros(shape) if bias is None else array_of(bias)
     new_gain, new_bias = array_of(gain) / scale, (old - shift) / scale

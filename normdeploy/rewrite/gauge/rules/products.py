@@ -28,6 +28,10 @@ from normdeploy.rewrite.gauge.rules.weights import Weight, fixed_weight, require
 from normdeploy.rewrite.gauge.system import Floats
 
 
+MANY = 4096
+"""Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
+
+
 @dataclass(frozen=True)
 class Product:
     """A matrix product by a fixed weight.
@@ -122,9 +126,8 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     cells = (*own, 1, weight[-1]) if product.rank >= 2 else (weight[-1],)
     passing = tuple(x.cells[axis] if axis in rows else 1 for axis in range(product.rank))
     shown = tuple(max(one, other) for one, other in zip(cells, passing, strict=True))
-    if math.prod(shown) > MOST_CELLS:
-        x = ties.along(x, rows, Tie(node, "has more rows than are followed"))
-        passing, shown = (1,) * product.rank, cells
+    if rows and math.prod(shown) > MANY:  # what varies along rows goes on; what varies along columns stays behind
+        cells, shown = (1,) * product.rank, passing
     result = ties.fresh(shown, slack=True)
     if math.prod(passing) > 1:
         through = ties.fresh(passing)

@@ -240,14 +240,16 @@ def _requantize(edit: Edit, index: int, weight: Weight, factor: Floats) -> None:
         offsets = np.asarray(constant64(zero))
         spread = offsets.size == 1 and offsets.shape != new.shape
         inputs.append(_integers(edit, zero, np.broadcast_to(offsets.reshape(()), new.shape)) if spread else zero)
-    made = ir.Node(
-        node.domain, node.op_type, inputs, list(attributes.values()),
-        outputs=[ir.Value(shape=weight.value.shape, type=weight.value.type)], name=node.name,
-        metadata_props=dict(node.metadata_props),
-    )  # fmt: skip
-    edit.insert_before(made)
+
+    def make(result: ir.Value) -> ir.Node:
+        return ir.Node(
+            node.domain, node.op_type, inputs, list(attributes.values()), outputs=[result], name=node.name,
+            metadata_props=dict(node.metadata_props),
+        )  # fmt: skip
+
+    made = edit.insert_before(make, weight.value)
     edit.copies(weight.stored if turned is not None else steps, [node])
-    edit.read(index, made.outputs[0])
+    edit.read(index, made)
 
 
 def require_storable_steps(node: ir.Node, quantizer: ir.Node, dtype: ir.DataType, steps: Floats) -> None:
