@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -19,7 +20,15 @@ from torch.nn import functional
 from normdeploy.graph import constant64
 from normdeploy.rewrite import RewriteResult, rewrite
 
-settings.register_profile("affine", deadline=None, max_examples=int(__import__("os").environ.get("EX", 20)), suppress_health_check=[HealthCheck.too_slow], **({"phases": (__import__("hypothesis").Phase.generate,)} if "EX" in __import__("os").environ else {}))
+QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
+"""While working: few examples, and what fails is not made smaller. CONTRIBUTING.md names it."""
+settings.register_profile(
+    "affine",
+    deadline=None,
+    max_examples=4 if QUICK else 20,
+    phases=(Phase.explicit, Phase.generate) if QUICK else tuple(Phase),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 _TYPES = {np.dtype(np.float64): TensorProto.DOUBLE, np.dtype(np.float32): TensorProto.FLOAT,
           np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(np.int64): TensorProto.INT64,
