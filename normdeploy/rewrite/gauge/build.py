@@ -34,6 +34,11 @@ def build(
     for value in graph.inputs:
         if value.dtype in FLOATS and value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())
+    for value in dict.fromkeys(value for node in graph for value in node.inputs if value is not None):
+        producer = value.producer()
+        outside = value.graph is not graph if producer is None else producer.graph is not graph
+        if outside and value.dtype in FLOATS and value.shape is not None and constant_tensor(value) is None:
+            ties.of[value] = fixed(value.shape.rank())  # a body reads what is around it
     for node in graph:
         if node in ties.parts:
             continue
@@ -48,6 +53,8 @@ def build(
         )
         if rule is None or not rule.tie(node, ties):
             _pin(node, ties)
+        else:
+            _pin_options(node, ties)
         for value in node.outputs:
             if value in ties.of or value.dtype not in FLOATS or value.shape is None:
                 continue
@@ -61,6 +68,13 @@ def build(
                 ties.pinned(ties.of[value], Tie(usage.node, "reads it inside a control-flow body"))
                 break
     return ties
+
+
+def _pin_options(node: ir.Node, ties: Ties) -> None:
+    """Pin what a rule did not ask for: a computed value to pad with, computed scales of a Resize."""
+    for index, value in enumerate(node.inputs):
+        if value is not None and value in ties.of and (node, index) not in ties.asked:
+            ties.pinned(ties.of[value], Tie(node, "reads it as an option"))
 
 
 def _pin(node: ir.Node, ties: Ties) -> None:

@@ -41,7 +41,7 @@ from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.choose import choose
 from normdeploy.rewrite.gauge.edit import Edit, Refused, Solution
 from normdeploy.rewrite.gauge.gauge import Ties
-from normdeploy.rewrite.gauge.limits import bounds
+from normdeploy.rewrite.gauge.limits import bounds, divided_by_zero
 from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.maps import dissolve
@@ -239,6 +239,8 @@ def _written(plan: Plan, context: RewriteContext) -> dict[ir.Node, Reason] | Non
     solution = plan.solution
     gone = set(plan.gone)
     problems = {node: Reason(text) for node, text in bounds(plan.gone, solution).items()}
+    for node in divided_by_zero([*plan.gone, *plan.halves], solution):
+        problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
     if problems:
         return problems
     for node in solution.ties.graph:
