@@ -6,7 +6,8 @@ control flow capture. Shape and Size look at no value.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -20,7 +21,7 @@ def build(
     graph: ir.Graph,
     opaque: Collection[ir.Node] = (),
     unchanged: Collection[ir.Node] = (),
-    uniform: frozenset[ir.Node] = frozenset(),
+    pads: Mapping[ir.Node, str] = MappingProxyType({}),
 ) -> Ties:
     """Return the ties of a graph.
 
@@ -28,9 +29,9 @@ def build(
         graph: its nodes in topological order.
         opaque: operators to treat as if they had no rule, since they cannot be checked.
         unchanged: maps that stay as they are.
-        uniform: see :class:`.gauge.Ties`.
+        pads: see :class:`.gauge.Ties`.
     """
-    ties = Ties(graph, uniform=uniform)
+    ties = Ties(graph, pads=pads)
     for value in graph.inputs:
         if value.dtype in FLOATS and value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())

@@ -7,7 +7,7 @@ identity s = 1, t = 0 solves every such system, so that ties never contradict ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,7 +117,8 @@ class Ties:
         graph: the graph.
         of: the gauge of each value that has one. ports: those of constant operands, by operator and input.
         parts: operators that belong to another one: the Add of a bias behind a MatMul.
-        uniform: Pads of zeros whose gauge shall be one number for all, rather than have no shift.
+        pads: Pads of zeros whose gauge shall be one number for all ("uniform"), rather than have no shift; or Pads that
+            restrict nothing ("loose"), since the channels may happen to send what is padded to one number.
         stiff: why an operator that has a rule cannot be followed where it stands.
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.
@@ -133,7 +134,7 @@ class Ties:
     unscaled: dict[ir.Node, str] = field(default_factory=dict)
     unshifted: dict[ir.Node, str] = field(default_factory=dict)
     asked: set[tuple[ir.Node, int]] = field(default_factory=set)
-    uniform: frozenset[ir.Node] = frozenset()
+    pads: Mapping[ir.Node, str] = field(default_factory=dict)
 
     # -- making gauges
 
