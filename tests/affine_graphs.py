@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from onnx import TensorProto, helper, numpy_helper
@@ -134,12 +134,33 @@ class GlobalMaxPool(OpRun):
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
-OPERATORS = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalMaxPool]
+class Mean(OpRun):
+    """Mean by numpy: onnx's own adds in place, and fails where the first operand is not the largest."""
+
+    def _run(self, *operands):
+        return (sum(operands) / np.asarray(len(operands), operands[0].dtype),)
 
 
-def evaluate(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+class Pad(OpRun):
+    """Pad by numpy: onnx's own knows no negative widths."""
+
+    def _run(self, x, pads, value=None, axes=None, mode=None):
+        widths = np.zeros((x.ndim, 2), np.int64)
+        named = np.arange(x.ndim) if axes is None else axes
+        widths[named] = pads.reshape(2, -1).T
+        cut = tuple(slice(max(-low, 0), size - max(-high, 0)) for size, (low, high) in zip(x.shape, widths, strict=True))
+        options = {"constant_values": 0 if value is None else value} if mode in (None, "constant") else {}
+        return (np.pad(x[cut], np.maximum(widths, 0), mode=mode or "constant", **options),)
+
+
+OPERATORS = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalMaxPool, Mean, Pad]
+
+
+def evaluate(
+    proto: onnx.ModelProto, feeds: dict[str, np.ndarray], operators: Sequence[type[OpRun]] = ()
+) -> list[np.ndarray]:
     """Evaluate a graph by onnx's reference evaluator, convolutions by torch."""
-    return ReferenceEvaluator(proto, new_ops=OPERATORS).run(None, feeds)
+    return ReferenceEvaluator(proto, new_ops=list(operators or OPERATORS)).run(None, feeds)
 
 
 def widened(proto: onnx.ModelProto, exact: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:
@@ -320,15 +341,3 @@ class Folding:
 def fold_proto(builder: GraphBuilder) -> Folding:
     proto = builder.proto()
     return Folding(proto, rewrite(ir.from_proto(proto)))
-
-
-@pytest.fixture(scope="session")
-def graph() -> type[GraphBuilder]:
-    """The builder class."""
-    return GraphBuilder
-
-
-@pytest.fixture(scope="session")
-def fold() -> Any:
-    """Rewrite a built graph."""
-    return fold_proto
