@@ -6,7 +6,8 @@ control flow capture. Shape and Size look at no value.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -20,7 +21,7 @@ def build(
     graph: ir.Graph,
     opaque: Collection[ir.Node] = (),
     unchanged: Collection[ir.Node] = (),
-    uniform: frozenset[ir.Node] = frozenset(),
+    pads: Mapping[ir.Node, str] = MappingProxyType({}),
 ) -> Ties:
     """Return the ties of a graph.
 
@@ -28,12 +29,17 @@ def build(
         graph: its nodes in topological order.
         opaque: operators to treat as if they had no rule, since they cannot be checked.
         unchanged: maps that stay as they are.
-        uniform: see :class:`.gauge.Ties`.
+        pads: see :class:`.gauge.Ties`.
     """
-    ties = Ties(graph, uniform=uniform)
+    ties = Ties(graph, pads=pads)
     for value in graph.inputs:
         if value.dtype in FLOATS and value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())
+    for value in dict.fromkeys(value for node in graph for value in node.inputs if value is not None):
+        producer = value.producer()
+        outside = value.graph is not graph if producer is None else producer.graph is not graph
+        if outside and value.dtype in FLOATS and value.shape is not None and constant_tensor(value) is None:
+            ties.of[value] = fixed(value.shape.rank())  # a body reads what is around it
     for node in graph:
         if node in ties.parts:
             continue
@@ -48,6 +54,8 @@ def build(
         )
         if rule is None or not rule.tie(node, ties):
             _pin(node, ties)
+        else:
+            _pin_options(node, ties)
         for value in node.outputs:
             if value in ties.of or value.dtype not in FLOATS or value.shape is None:
                 continue
@@ -61,6 +69,13 @@ def build(
                 ties.pinned(ties.of[value], Tie(usage.node, "reads it inside a control-flow body"))
                 break
     return ties
+
+
+def _pin_options(node: ir.Node, ties: Ties) -> None:
+    """Pin what a rule did not ask for: a computed value to pad with, computed scales of a Resize."""
+    for index, value in enumerate(node.inputs):
+        if value is not None and value in ties.of and (node, index) not in ties.asked:
+            ties.pinned(ties.of[value], Tie(node, "reads it as an option"))
 
 
 def _pin(node: ir.Node, ties: Ties) -> None:

@@ -15,6 +15,7 @@ Source: REPARAMETERIZATION in docs/design.md; the order is Kruskal's.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -32,6 +33,7 @@ from normdeploy.rewrite.affine.node import (
     set_taken,
     settle,
     share_names,
+    taken_by,
 )
 from normdeploy.rewrite.affine.offset import is_centred, is_far
 from normdeploy.rewrite.affine.region import drop_if_unread
@@ -41,7 +43,7 @@ from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.choose import choose
 from normdeploy.rewrite.gauge.edit import Edit, Refused, Solution
 from normdeploy.rewrite.gauge.gauge import Ties
-from normdeploy.rewrite.gauge.limits import bounds
+from normdeploy.rewrite.gauge.limits import bounds, divided_by_zero
 from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.maps import dissolve
@@ -95,35 +97,36 @@ class MoveAffine(ir.passes.InPlacePass):
         if not plan.gone and not plan.halves:
             return False
         takers = {node: _takers(node, plan) for node in (*plan.gone, *plan.halves)}
+        paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them
         for edit in plan.edits:
             edit.apply()
         for edit, check in checks:
             check.verify(self.context, edit)
-        self._remove(graph, plan, takers)
+        self._remove(graph, plan, takers, paths)
         for edit in plan.edits:
             edit.tidy()
         for node, half in plan.halves.items():
-            names = ", ".join(dict.fromkeys(module_path(taker) for taker in takers[node]))
-            set_taken(node, f"its {half} went into {names}")
+            set_taken(node, half, dict.fromkeys(paths[taker] for taker in takers[node]))
         return True
 
     def _settled(self, graph: ir.Graph) -> tuple[Plan, list[tuple[Edit, Check]]]:
-        """Solve; where the zeros of a Pad were in the way, try whether one number for all goes further."""
-        plan, checks = self._consistent(graph, frozenset())
-        in_the_way = {other for reason in plan.stays.values() for other in reason.nodes}
-        pads = frozenset(node for node in in_the_way if node.op_type == "Pad")
-        if not pads:
-            return plan, checks
-        other = self._consistent(graph, pads)
-        return other if _saved(other[0]) > _saved(plan) else (plan, checks)
+        """Solve; where a Pad was in the way, try whether another of the gauges that pass it goes further."""
+        best = self._consistent(graph, {})
+        in_the_way = {other for reason in best[0].stays.values() for other in reason.nodes}
+        pads = [node for node in in_the_way if node.op_type == "Pad"]
+        for mode in ("uniform", "loose") if pads else ():
+            other = self._consistent(graph, dict.fromkeys(pads, mode))
+            if _saved(other[0]) > _saved(best[0]):
+                best = other
+        return best
 
-    def _consistent(self, graph: ir.Graph, uniform: frozenset[ir.Node]) -> tuple[Plan, list[tuple[Edit, Check]]]:
+    def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str]) -> tuple[Plan, list[tuple[Edit, Check]]]:
         """Solve until every operator can be written and checked and nothing costs more than it saves."""
         stays: dict[ir.Node, Reason] = {}
         whole: set[ir.Node] = set()
         opaque: set[ir.Node] = set()
         while True:
-            plan = _solve(graph, stays, opaque, uniform, whole)
+            plan = _solve(graph, stays, opaque, pads, whole)
             problem = _written(plan, self.context)
             if problem is None:
                 problem = _dear(plan) or _decentred(plan, stays) or _narrowed(plan)
@@ -143,7 +146,9 @@ class MoveAffine(ir.passes.InPlacePass):
                 continue
             return plan, checks
 
-    def _remove(self, graph: ir.Graph, plan: Plan, takers: dict[ir.Node, list[ir.Node]]) -> None:
+    def _remove(
+        self, graph: ir.Graph, plan: Plan, takers: dict[ir.Node, list[ir.Node]], paths: dict[ir.Node, str]
+    ) -> None:
         """Take the maps out that do nothing any more; values that are not what they were get names of their own."""
         ties, solution = plan.solution.ties, plan.solution
         for value, gauge in ties.of.items():
@@ -153,7 +158,7 @@ class MoveAffine(ir.passes.InPlacePass):
             source, result = node.inputs[0], node.outputs[0]
             assert source is not None
             named = result.name if solution.is_identity(ties.of.get(result)) else None
-            self._settle(node, takers[node])
+            self._settle(node, takers[node], paths)
             result.replace_all_uses_with(source, replace_graph_outputs=True)
             constants = list(node.inputs[1:])
             graph.remove(node, safe=True)
@@ -164,12 +169,12 @@ class MoveAffine(ir.passes.InPlacePass):
                 result.name = None
                 source.name = named
 
-    def _settle(self, node: ir.Node, takers: list[ir.Node]) -> None:
+    def _settle(self, node: ir.Node, takers: list[ir.Node], paths: dict[ir.Node, str]) -> None:
         maps = [taker for taker in takers if is_affine(taker)]
         if maps and len(maps) == len(takers):
             adopt_origins(maps[0], origins_of(node))
             return
-        names = list(dict.fromkeys(module_path(taker) for taker in takers))
+        names = list(dict.fromkeys([*taken_by(node), *(paths[taker] for taker in takers)]))
         shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         settle(self.context.ledger, node, "folded", shown, "" if shown else "what it does is undone behind it")
 
@@ -182,11 +187,11 @@ def _solve(
     graph: ir.Graph,
     stays: dict[ir.Node, Reason],
     opaque: set[ir.Node],
-    uniform: frozenset[ir.Node],
+    pads: Mapping[ir.Node, str],
     whole: set[ir.Node],
 ) -> Plan:
     """Ask every map that does not have to stay already."""
-    ties = build(graph, opaque, [node for node in stays if is_centred(node)], uniform)
+    ties = build(graph, opaque, [node for node in stays if is_centred(node)], pads)
     maps = [node for node in graph if is_affine(node) and node.outputs[0] in ties.of and node.inputs[0] in ties.of]
     kept = dict(stays)
     for node in graph:
@@ -244,6 +249,8 @@ def _written(plan: Plan, context: RewriteContext) -> dict[ir.Node, Reason] | Non
     solution = plan.solution
     gone = set(plan.gone)
     problems = {node: Reason(text) for node, text in bounds(plan.gone, solution).items()}
+    for node in divided_by_zero([*plan.gone, *plan.halves], solution):
+        problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
     if problems:
         return problems
     for node in solution.ties.graph:

@@ -7,7 +7,7 @@ identity s = 1, t = 0 solves every such system, so that ties never contradict ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,8 +117,11 @@ class Ties:
         graph: the graph.
         of: the gauge of each value that has one. ports: those of constant operands, by operator and input.
         parts: operators that belong to another one: the Add of a bias behind a MatMul.
-        uniform: Pads of zeros whose gauge shall be one number for all, rather than have no shift.
+        pads: Pads of zeros whose gauge shall be one number for all ("uniform"), rather than have no shift; or Pads that
+            restrict nothing ("loose"), since the channels may happen to send what is padded to one number.
         stiff: why an operator that has a rule cannot be followed where it stands.
+        unscaled, unshifted: why an operator writes without a scale, without a shift.
+        asked: the operands, by operator and input, whose gauge a rule asked for.
     """
 
     graph: ir.Graph
@@ -128,7 +131,10 @@ class Ties:
     ports: dict[tuple[ir.Node, int], Gauge] = field(default_factory=dict)
     parts: dict[ir.Node, ir.Node] = field(default_factory=dict)
     stiff: dict[ir.Node, str] = field(default_factory=dict)
-    uniform: frozenset[ir.Node] = frozenset()
+    unscaled: dict[ir.Node, str] = field(default_factory=dict)
+    unshifted: dict[ir.Node, str] = field(default_factory=dict)
+    asked: set[tuple[ir.Node, int]] = field(default_factory=set)
+    pads: Mapping[ir.Node, str] = field(default_factory=dict)
 
     # -- making gauges
 
@@ -156,6 +162,7 @@ class Ties:
             reads there can be computed anew; None where the input has no gauge (no float, unknown rank, absent).
         """
         value = node.inputs[index] if index < len(node.inputs) else None
+        self.asked.add((node, index))
         tensor = constant_tensor(value)
         if value is None or tensor is None:
             return None if value is None else self.of.get(value)
@@ -234,17 +241,21 @@ class Ties:
     def no_shift(self, gauge: Gauge, tie: Tie) -> Gauge:
         """State t = 0, and return the gauge without its shift."""
         _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
+        if tie.node is not None and tie.clause:
+            self.unshifted[tie.node] = tie.clause
         return gauge.unshifted
 
     def no_scale(self, gauge: Gauge, tie: Tie) -> Gauge:
         """State s = 1, and return the gauge without its scale."""
         _held(self.scales.add(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+        if tie.node is not None and tie.clause:
+            self.unscaled[tie.node] = tie.clause
         return gauge.unscaled
 
     def pinned(self, gauge: Gauge, tie: Tie) -> None:
         """State s = 1, t = 0."""
-        self.no_scale(gauge, tie)
-        self.no_shift(gauge, tie)
+        _held(self.scales.add(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+        _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
 
     def positive(self, gauge: Gauge, tie: Tie) -> None:
         """State s > 0."""

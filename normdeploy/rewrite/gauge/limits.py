@@ -28,9 +28,30 @@ from normdeploy.rewrite.affine.naming import describe, readers
 from normdeploy.rewrite.affine.node import affine_map, is_affine
 from normdeploy.rewrite.affine.offset import is_centred, is_far, offset_in
 from normdeploy.rewrite.gauge.edit import Solution
+from normdeploy.rewrite.gauge.rules.weights import VANISHES
 
 LARGEST = 2.0
 """Largest root mean square of what a stream carries, in units of the median of 1 / abs(s)."""
+
+
+def divided_by_zero(maps: Sequence[ir.Node], solution: Solution) -> list[ir.Node]:
+    """Return the maps with a scale of 0 that would have to be divided by: relu(0 x + t) is no multiple of relu(x).
+
+    A scale of 0 counts as a tiny one while it moves. That is right where what is computed in the place of the map's
+    result stays of the size of its input; where the shift is divided by the scale, its product with zero is lost.
+    """
+    found: list[ir.Node] = []
+    for node in maps:
+        mapping, gauges = affine_map(node), solution.ties.of
+        source, result = node.inputs[0], node.outputs[0]
+        if (mapping.scale != 0).all() or source is None:
+            continue
+        (s_x, t_x), (s_y, t_y) = ((solution.scale(gauges[v]), solution.shift(gauges[v])) for v in (source, result))
+        left = np.abs(mapping.shift - t_y)
+        lost = (np.abs(s_y) < VANISHES) & (left > 1e-9 * (np.abs(mapping.shift) + np.abs(t_y)))
+        if ((mapping.scale == 0) & (lost | (np.abs(t_x) > np.abs(s_x) / VANISHES))).any():
+            found.append(node)
+    return found
 
 
 def bounds(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:

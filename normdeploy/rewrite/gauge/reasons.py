@@ -19,7 +19,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
+from normdeploy.rewrite.affine.node import affine_map
+from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.system import Conflict, Equation, System
 
 _LONGEST = 600
@@ -55,8 +56,10 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     order = {other: index for index, other in enumerate(ties.graph)}
     place = order[node]
     limits = list(dict.fromkeys(_limits(node, proof, ties, scale=conflict.system.multiplicative)))
+    limits += _given_there(node, conflict, ties)
     behind = [text for other, text in limits if other is None or order.get(other, place) > place]
     front = [text for other, text in limits if other is not None and order.get(other, place) <= place]
+    front = front or _narrow(node, ties, scale=conflict.system.multiplicative)
     path = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     cause = f"its {what} cannot leave"
     if sign:
@@ -93,8 +96,6 @@ def _chain(proof: Iterable[Tie], limits: list[tuple[ir.Node | None, str]], order
 
 
 def _negative(node: ir.Node) -> tuple[int, int]:
-    from normdeploy.rewrite.affine.node import affine_map
-
     found = np.flatnonzero(affine_map(node).scale.reshape(-1) < 0)
     return (int(found[0]), len(found)) if found.size else (0, 0)
 
@@ -178,6 +179,33 @@ def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list
     return found
 
 
+def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[tuple[ir.Node | None, str]]:
+    """Return who makes the part of a map's input that contradicts, where others make the rest (Concat)."""
+    value, result = node.inputs[0], ties.of[node.outputs[0]]
+    gauge = None if value is None else ties.of.get(value)
+    if gauge is None or value is None or conflict.equation.why != Tie(node):
+        return []
+    scale = conflict.system.multiplicative
+    unknowns = gauge.scale_of if scale else gauge.shift_of
+    cells = np.broadcast_to(unknowns, np.broadcast_shapes(unknowns.shape, result.cells)).reshape(-1)
+    if unknowns.all() or not unknowns.any() or conflict.row >= len(cells) or cells[conflict.row]:
+        return []
+    seen, queue = {value}, deque([value])
+    while queue:
+        producer = queue.popleft().producer()
+        for inner in () if producer is None else producer.inputs:
+            if inner is None or inner in seen or inner not in ties.of:
+                continue
+            seen.add(inner)
+            found = _given(inner, ties, scale=scale)
+            if found is not None:
+                return [found]
+            part = ties.of[inner].scale_of if scale else ties.of[inner].shift_of
+            if not part.all():
+                queue.append(inner)
+    return []
+
+
 def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> tuple[ir.Node | None, str] | None:
     """Return who makes a value that nothing in front of it can change; None for one that can be changed."""
     for _ in range(64):
@@ -197,17 +225,55 @@ def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> tuple[ir.Node 
         same = inner_gauge is not None and not (inner_gauge.scale_of if scale else inner_gauge.shift_of).any()
         if not same or producer.op_type not in _PASSING:
             clause = ties.stiff.get(producer, "has no weights that could change what it writes")
+            clause = (ties.unscaled if scale else ties.unshifted).get(producer, clause)
             return producer, f"{describe(producer)} {clause}"
         value = inner
     return None
 
 
+def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
+    """Return who in front of a map writes one scale (or shift) for several places where the map varies."""
+    value, mapping = node.inputs[0], affine_map(node)
+    array = mapping.scale if scale else mapping.shift
+    gauge = None if value is None else ties.of.get(value)
+    if gauge is None:
+        return []
+    told_apart = all(gauge.cells[axis] > 1 or size == 1 for axis, size in enumerate(array.shape, -array.ndim))
+    if told_apart and _distinct(gauge) == gauge.scale_of.size:
+        return []
+    for _ in range(64):
+        producer = None if value is None else value.producer()
+        if producer is None or producer.graph is not ties.graph:
+            return []
+        inner = next((item for item in producer.inputs if item is not None and item in ties.of), None)
+        before = None if inner is None else ties.of[inner]
+        same = before is not None and (
+            (before.scale_of.size, _distinct(before)) == (gauge.scale_of.size, _distinct(gauge))
+        )
+        if producer.op_type not in _PASSING - _REPEATING or before is None or not same:
+            system = ties.scales if scale else ties.shifts
+            whys = [held.stated.why for held in system.held]
+            clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
+            what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
+            return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]
+        value, gauge = inner, before
+    return []
+
+
+def _distinct(gauge: Gauge) -> int:
+    return len(np.unique(np.stack([gauge.scale_of.reshape(-1), gauge.shift_of.reshape(-1)]), axis=1).T)
+
+
 _PASSING = frozenset({
     "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Tile", "Expand",
-    "Cast", "Dropout", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Resize", "Relu",
-    "LeakyRelu", "Pad", "Neg", "DepthToSpace", "SpaceToDepth",
+    "Cast", "Dropout", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum",
+    "ReduceMax", "ReduceMin", "Resize", "Relu", "LeakyRelu", "PRelu", "Abs", "Clip", "Pad", "Neg", "DepthToSpace",
+    "SpaceToDepth",
 })  # fmt: skip
 """Operators through which a value that is given is still the same given value."""
+
+_REPEATING = frozenset({"Expand", "Tile"})
+"""Those whose result is the same along an axis that their operand does not have."""
 
 
 def _first(graph: ir.Graph) -> ir.Node | None:

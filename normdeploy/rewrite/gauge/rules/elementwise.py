@@ -129,7 +129,7 @@ def dropout(node: ir.Node, ties: Ties) -> bool:
     flag = optional(node, 2)
     training = None if flag is None else constant64(flag)
     if flag is not None and (training is None or bool(training)):
-        return False
+        return ties.refuse(node, "drops at random (training mode)")
     return same(node, ties)
 
 

@@ -178,7 +178,7 @@ def write(edit: Edit) -> None:
     weight = fixed_weight(optional(node, 1))
     assert weight is not None
     channels = channels_of(node, weight.shape)
-    scale, shift = _front(edit, channels)
+    scale, shift = _front(edit, channels, 2 if channels.written is None else 1)
     factor = scale[channels.read]
     if channels.written is None:
         rescale(edit, 1, weight, factor, rows=channels.taps)
@@ -198,10 +198,12 @@ def write(edit: Edit) -> None:
     new_bias(edit, 2, weight, bias, old, moved - t, s)
 
 
-def _front(edit: Edit, channels: Channels) -> tuple[Floats, Floats]:
+def _front(edit: Edit, channels: Channels, axis: int) -> tuple[Floats, Floats]:
+    """Return s and t of the input channels; along other axes the cells are tied, and the first one stands for all."""
     found = edit.operand(0)
     assert found is not None
-    return tuple(np.broadcast_to(array.reshape(-1), (channels.ins,)) for array in found)  # type: ignore[return-value] # two
+    first = (array[tuple(slice(None) if at == axis else 0 for at in range(array.ndim))] for array in found)
+    return tuple(np.broadcast_to(array, (channels.ins,)) for array in first)  # type: ignore[return-value] # two
 
 
 def _through(weight: Weight, channels: Channels, shift: Floats) -> Floats:

@@ -349,7 +349,10 @@ def pad(node: ir.Node, ties: Ties) -> bool:
     if number is None:
         ties.pinned(flat, Tie(node, "pads with what is known at run time only"))
     elif math.prod(flat.cells) > 1:
-        if float(np.asarray(number).reshape(-1)[0]) == 0.0 and node not in ties.uniform:
+        mode = ties.pads.get(node)
+        if mode == "loose":
+            pass  # what is written tells
+        elif float(np.asarray(number).reshape(-1)[0]) == 0.0 and mode is None:
             flat = ties.no_shift(flat, Tie(node, "pads with zeros, which a shift would change"))
         else:
             ties.along(flat, range(flat.rank), Tie(node, "pads all channels with one number"))

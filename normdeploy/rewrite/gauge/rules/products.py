@@ -177,7 +177,7 @@ def _computed(node: ir.Node, ties: Ties) -> bool:
     result = dims_of(node.outputs[0])
     left, right = gauges
     if left is None or right is None or result is None or left.rank < 2 or right.rank < 2:
-        return False
+        return ties.refuse(node, "has a vector, or a value of unknown rank, as operand")
     why = Tie(node, "multiplies two computed values, which leaves no place for a shift")
     left, right = (ties.no_shift(gauge, why).wider(max(len(result), 2)) for gauge in (left, right))
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
