@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from normdeploy.errors import RewriteError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.naming import describe
@@ -127,7 +128,7 @@ class MoveAffine(ir.passes.InPlacePass):
         opaque: set[ir.Node] = set()
         while True:
             plan = _solve(graph, stays, opaque, pads, whole)
-            problem = _written(plan, self.context)
+            problem = _written(plan)
             if problem is None:
                 problem = _dear(plan) or _decentred(plan, stays) or _narrowed(plan)
             if problem is not None:
@@ -244,7 +245,7 @@ def _rollback(ties: Ties) -> None:
     ties.shifts.rollback()
 
 
-def _written(plan: Plan, context: RewriteContext) -> dict[ir.Node, Reason] | None:
+def _written(plan: Plan) -> dict[ir.Node, Reason] | None:
     """Let every operator say what it becomes; return the maps that have to stay where one cannot."""
     solution = plan.solution
     gone = set(plan.gone)
@@ -263,16 +264,18 @@ def _written(plan: Plan, context: RewriteContext) -> dict[ir.Node, Reason] | Non
         except Refused as refusal:
             nearest = _nearest_maps(refusal.node, plan)
             if not nearest:
-                raise
-            return {found: Reason(refusal.reason) for found in nearest}
-        plan.edits.append(edit)
-    return None
+                raise RewriteError(f"gauge of {node.op_type}", module_path(node), refusal.reason) from refusal
+            problems |= {found: Reason(refusal.reason) for found in nearest}
+        else:
+            plan.edits.append(edit)
+    return problems or None
 
 
 def _dear(plan: Plan) -> dict[ir.Node, Reason] | None:
     """Return the maps that have to stay because what takes them costs more than they do."""
     costs = {edit.node: edit.cost for edit in plan.edits if edit.cost > 0}
     seen: set[ir.Node] = set()
+    found: dict[ir.Node, Reason] = {}
     for start in costs:
         if start in seen:
             continue
@@ -281,8 +284,8 @@ def _dear(plan: Plan) -> dict[ir.Node, Reason] | None:
         saved = sum(cost.pass_bytes(node.outputs[0]) for node in maps)
         if maps and sum(costs.get(node, 0.0) for node in absorbers) >= saved:
             smallest = min(maps, key=lambda node: cost.pass_bytes(node.outputs[0]))
-            return {smallest: Reason(_TOO_DEAR)}
-    return None
+            found[smallest] = Reason(_TOO_DEAR)
+    return found or None
 
 
 def _saved(plan: Plan) -> float:
