@@ -148,7 +148,9 @@ class Pad(OpRun):
         widths = np.zeros((x.ndim, 2), np.int64)
         named = np.arange(x.ndim) if axes is None else axes
         widths[named] = pads.reshape(2, -1).T
-        cut = tuple(slice(max(-low, 0), size - max(-high, 0)) for size, (low, high) in zip(x.shape, widths, strict=True))
+        cut = tuple(
+            slice(max(-low, 0), size - max(-high, 0)) for size, (low, high) in zip(x.shape, widths, strict=True)
+        )
         options = {"constant_values": 0 if value is None else value} if mode in (None, "constant") else {}
         return (np.pad(x[cut], np.maximum(widths, 0), mode=mode or "constant", **options),)
 

@@ -84,7 +84,7 @@ def convolution(op: str, d: Draw) -> Any:
     if op == "Conv" and d.flag():
         attributes["pads"] = [d.number(0, 1) for _ in kernel * 2]
     first, second = (outside, inside // groups) if op == "Conv" else (inside, outside // groups)
-    bias = d.chosen(lambda: [], lambda: [d.normal(outside)], lambda: [d.normal(outside) if d.integers else d.x(outside)])
+    bias = d.chosen(list, lambda: [d.normal(outside)], lambda: [d.normal(outside) if d.integers else d.x(outside)])
     x = d.x(2, inside, *(d.number(3, 4) for _ in kernel))
     return d.g.op(op, x, d.weight(first, second, *kernel), *bias, **attributes)
 
@@ -93,7 +93,7 @@ def recurrent(op: str, d: Draw) -> Any:
     gates, hidden, size = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 2, 3
     x, recurrence = d.x(3, 2, size), d.normal(1, gates * hidden, hidden)
     extra = d.chosen(
-        lambda: [], lambda: [d.normal(1, 2 * gates * hidden)], lambda: [None, None, d.x(1, 2, hidden)]
+        list, lambda: [d.normal(1, 2 * gates * hidden)], lambda: [None, None, d.x(1, 2, hidden)]
     )  # fmt: skip
     return d.g.op(op, x, d.weight(1, gates * hidden, size), recurrence, *extra, hidden_size=hidden, outputs=2)[0]
 
@@ -116,7 +116,7 @@ def gemm(op: str, d: Draw) -> Any:
     a, b = ((k, m) if turn_a else (m, k)), ((n, k) if turn_b else (k, n))
     operands = (d.x(*a), d.weight(*b)) if d.flag() else (d.weight(*a), d.x(*b))
     shapes = ((n,), (m, 1), (m, n), (1,))
-    addend = d.chosen(lambda: [], lambda: [d.normal(*d.of(*shapes))], lambda: [d.x(n)])
+    addend = d.chosen(list, lambda: [d.normal(*d.of(*shapes))], lambda: [d.x(n)])
     numbers = {"alpha": float(d.away()), "beta": float(d.away())}
     return d.g.op(op, *operands, *addend, transA=turn_a, transB=turn_b, **numbers)
 
@@ -231,7 +231,7 @@ def pad(op: str, d: Draw) -> Any:
     widths = np.maximum(widths, 0) if mode != "constant" else widths
     if mode != "constant":
         return d.g.op(op, d.x(*dims), widths, mode=mode)
-    value = d.chosen(lambda: [], lambda: [np.float64(0)], lambda: [np.float64(0.7)], lambda: [d.x()])
+    value = d.chosen(list, lambda: [np.float64(0)], lambda: [np.float64(0.7)], lambda: [d.x()])
     return d.g.op(op, d.x(*dims), widths, *value)
 
 
@@ -303,7 +303,7 @@ def where(op: str, d: Draw) -> Any:
 def clip(op: str, d: Draw) -> Any:
     low, high = np.float64(-0.5), np.float64(0.75)
     bounds = d.chosen(
-        lambda: [], lambda: [low], lambda: [None, high], lambda: [low, high], lambda: [d.x()], lambda: [low, d.x()]
+        list, lambda: [low], lambda: [None, high], lambda: [low, high], lambda: [d.x()], lambda: [low, d.x()]
     )  # fmt: skip
     return d.g.op(op, d.x(*d.dims()), *bounds)
 

@@ -140,7 +140,9 @@ def test_a_shift_in_front_of_a_padded_conv_of_dynamic_size_is_refused(graph, fol
     g = graph()
     x = g.batch_norm(g.input("x", ["N", 3, "H", "W"]), 3, rng, name="norm")
     g.output(g.op("Conv", x, rng.normal(size=(2, 3, 3, 3)), pads=[1, 1, 1, 1], name="conv"))
-    fold(g).kept("behind it Conv 'conv' pads with zeros, which a shift would change", "the graph input 'x' is given").agree(g.feeds(rng, N=1, H=5, W=6))
+    fold(g).kept(
+        "behind it Conv 'conv' pads with zeros, which a shift would change", "the graph input 'x' is given"
+    ).agree(g.feeds(rng, N=1, H=5, W=6))
 
 
 def test_a_shift_in_front_of_a_transposed_conv_is_refused(graph, fold):
@@ -192,7 +194,9 @@ def test_a_map_along_the_width_is_refused(graph, fold):
     g = graph()
     y = g.op("Conv", g.input("x", ["N", 3, 4, 4]), rng.normal(size=(4, 3, 1, 1)))
     g.output(g.op("Mul", y, rng.normal(size=4)))
-    fold(g).kept("in front of it Conv 'conv_0' has one scale for several places where it varies").agree(g.feeds(rng, N=1))
+    fold(g).kept("in front of it Conv 'conv_0' has one scale for several places where it varies").agree(
+        g.feeds(rng, N=1)
+    )
 
 
 def test_against_torch(graph, fold):

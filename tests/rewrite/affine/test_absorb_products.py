@@ -230,7 +230,9 @@ def test_matmul_refusals(graph, fold):
     g = graph()
     x = g.op("Add", g.input("x", ["N", 4, 3]), rng.normal(size=3))
     g.output(g.op("MatMul", x, g.input("y", ["N", 3, 2]), name="product"))
-    fold(g).kept("MatMul 'product' multiplies two computed values, which leaves no place for a shift").agree(g.feeds(rng, N=2))
+    fold(g).kept("MatMul 'product' multiplies two computed values, which leaves no place for a shift").agree(
+        g.feeds(rng, N=2)
+    )
     g = graph()
     x = g.op("Mul", g.input("x", ["N", 4, 3]), rng.normal(size=3))
     g.output(g.op("MatMul", x, g.input("y", ["N", 3, 2]), name="product"))

@@ -86,7 +86,9 @@ def test_a_shift_into_a_quantized_bias_is_refused(graph, fold):
     bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
     y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)), bias, name="conv")
     g.output(g.batch_norm(y, 6, rng))
-    fold(g).kept("Conv 'conv' has a bias that is stored in integers, which cannot take a shift").agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept("Conv 'conv' has a bias that is stored in integers, which cannot take a shift").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 def test_the_least_integer_has_no_opposite(graph, fold):
@@ -122,7 +124,9 @@ def test_steps_along_another_axis_are_refused(graph, fold):
     g = graph(dtype=np.float32, opset=19)
     w = weight(g, rng, (4, 6), axis=0)
     g.output(g.op("Mul", g.op("MatMul", g.input("x", ["N", 3, 4]), w), rng.normal(size=6)))
-    fold(g).kept("in front of it MatMul 'matmul_1' has integer weights whose steps do not vary along with it").agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept("in front of it MatMul 'matmul_1' has integer weights whose steps do not vary along with it").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 def test_a_grouped_transposed_convolution_is_refused(graph, fold):
@@ -130,7 +134,9 @@ def test_a_grouped_transposed_convolution_is_refused(graph, fold):
     g = graph(dtype=np.float32, opset=19)
     y = g.op("ConvTranspose", g.input("x", ["N", 4, 5]), weight(g, rng, (4, 3, 3)), group=2, name="up")
     g.output(g.batch_norm(y, 6, rng))
-    fold(g).kept("in front of it ConvTranspose 'up' has integer weights whose steps do not vary along with it").agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept("in front of it ConvTranspose 'up' has integer weights whose steps do not vary along with it").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 def test_quantized_activations_are_refused(graph, fold):
@@ -201,7 +207,9 @@ def test_a_scale_per_input_needs_a_step_per_input(graph, fold, kind, steps):
     x, shape = features(g, kind)
     x = g.op("Mul", x, rng.normal(size=shape))
     g.output(linear(g, x, kind, rng=rng, steps=steps))
-    fold(g).kept(f"behind it {kind} 'linear' has integer weights whose steps do not vary along with it").agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept(f"behind it {kind} 'linear' has integer weights whose steps do not vary along with it").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 @pytest.mark.parametrize("kind", ["Conv", "Gemm"])

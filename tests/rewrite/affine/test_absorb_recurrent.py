@@ -82,7 +82,10 @@ def test_refusals(graph, fold):
     weights = g.input("w", [1, HIDDEN, SIZE]), rng.normal(size=(1, HIDDEN, HIDDEN))
     g.output(g.op("RNN", x, *weights, name="net", hidden_size=HIDDEN))
     fold(g).kept("RNN 'net' has a weight that is computed at run time").agree(g.feeds(rng))
-    for kind, words in (("Mul", None), ("Add", "RNN 'net' has a bias that is computed at run time, which cannot take a shift")):
+    for kind, words in (
+        ("Mul", None),
+        ("Add", "RNN 'net' has a bias that is computed at run time, which cannot take a shift"),
+    ):
         g = graph()
         x = g.op(kind, g.input("x", [4, 5, SIZE]), rng.normal(size=SIZE))
         weights = [rng.normal(size=(1, HIDDEN, size)) for size in (SIZE, HIDDEN)]

@@ -211,7 +211,9 @@ def test_a_map_along_a_pooled_axis(graph, fold):
     g = graph()
     x = g.op("Mul", g.input("x", ["N", 3, 4, 4]), rng.normal(size=4))
     g.output(conv(g, g.op("GlobalAveragePool", x, name="pool"), 3, 2, rng))
-    fold(g).kept("behind it GlobalAveragePool 'pool' pools over the axis along which it varies").agree(g.feeds(rng, N=2))
+    fold(g).kept("behind it GlobalAveragePool 'pool' pools over the axis along which it varies").agree(
+        g.feeds(rng, N=2)
+    )
 
 
 @given(SEED, st.sampled_from(["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"]), BOOL, BOOL, RANK, DTYPES)
@@ -355,7 +357,9 @@ def test_activation_refusals(graph, fold):
     g = graph()
     x = g.op("Mul", g.input("x", ["N", 3, 4, 4]), np.array([1.0, -1.5, 2.0]).reshape(3, 1, 1))
     g.output(conv(g, g.op("Relu", x, name="relu"), 3, 3, rng, name="conv1"))
-    fold(g).kept("channel 1 (1 in all) is scaled by a negative number", "Relu 'relu' needs a scale above 0").agree(g.feeds(rng, N=2))
+    fold(g).kept("channel 1 (1 in all) is scaled by a negative number", "Relu 'relu' needs a scale above 0").agree(
+        g.feeds(rng, N=2)
+    )
     g = graph()
     x = g.batch_norm(g.input("x", ["N", 3, 4, 4]), 3, rng)
     g.output(conv(g, g.op("Sigmoid", x, name="gate"), 3, 3, rng, name="conv1"))

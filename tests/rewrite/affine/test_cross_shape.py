@@ -208,7 +208,9 @@ def test_concat_of_dynamic_sizes(graph, fold):
     x = g.op("Mul", g.input("x", ["N", 2, "L"]), rng.normal(size=(2, 1)))
     y = g.op("Concat", x, g.input("y", ["N", 2, "M"]), axis=2, name="join")
     g.output(g.op("Conv", y, rng.normal(size=(4, 2, 1))))
-    fold(g).kept("Concat 'join' moves along the axis where it varies, by what is known at run time only").agree(g.feeds(rng, N=2, L=3, M=4))
+    fold(g).kept("Concat 'join' moves along the axis where it varies, by what is known at run time only").agree(
+        g.feeds(rng, N=2, L=3, M=4)
+    )
 
 
 @given(SEED, st.integers(0, 2), st.sampled_from(["Split", "Slice", "Gather"]), DTYPES)

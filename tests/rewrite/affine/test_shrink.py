@@ -61,7 +61,9 @@ def test_a_fold_over_many_tokens_is_right_and_a_wrong_one_is_still_caught(monkey
     assert float((got - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
     right = products.rescale
     monkeypatch.setattr(
-        products, "rescale", lambda edit, at, weight, factor, rows: right(edit, at, weight, factor * 1.000001, rows=rows)
+        products,
+        "rescale",
+        lambda edit, at, weight, factor, rows: right(edit, at, weight, factor * 1.000001, rows=rows),
     )
     with pytest.raises(RewriteError, match="gauge of MatMul"):
         rewrite(attention())

@@ -42,7 +42,7 @@ def snapshot(system: System, names: np.ndarray) -> list[object]:
 
 @given(SEED, st.integers(1, 9), st.booleans())
 def test_additive_equations_hold_as_long_as_linear_algebra_says(seed, count, consistent):
-    """Each equation is taken if and only if it has a solution together with those before it; else it changes nothing."""
+    """An equation is taken if and only if it has a solution together with those before; else it changes nothing."""
     rng = np.random.default_rng(seed)
     system = System(multiplicative=False)
     names = system.new((UNKNOWNS,)).reshape(-1)

@@ -50,6 +50,8 @@ def reduction(node: ir.Node, ties: Ties) -> bool:
     """Tie a Reduce operator."""
     dims, gauge = dims_of(required(node, 0)), ties.operand(node, 0)
     axes = None if dims is None else axes_of(node, 1, len(dims))
+    if dims is not None and axes is None:
+        return ties.refuse(node, "reduces along axes that are known at run time only")
     if dims is None or gauge is None or axes is None:
         return False
     gauge = ties.along(gauge, axes, Tie(node, "reduces the axis along which it varies"))
@@ -76,7 +78,7 @@ def resize(node: ir.Node, ties: Ties) -> bool:
     if gauge is None or target is None:
         return False
     if string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
-        return False  # it may read outside
+        return ties.refuse(node, "crops, and may read outside its input")
     kept = _kept_axes(node, gauge.rank)
     moved = [axis for axis in range(gauge.rank) if axis not in kept]
     ties.of[node.outputs[0]] = ties.along(gauge, moved, Tie(node, "resizes the axis along which it varies"))

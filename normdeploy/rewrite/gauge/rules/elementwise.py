@@ -20,10 +20,12 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.rewrite.affine.constant import array_of, is_constant, optional, required
-from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.gauge.edit import Edit, Refused
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common, fixed
+from normdeploy.rewrite.gauge.edit import Edit
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.rules.weights import require_small
+
+
+_UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
 
 def _operands(node: ir.Node, ties: Ties) -> list[Gauge] | None:
@@ -59,7 +61,7 @@ def add(node: ir.Node, ties: Ties) -> bool:
         return same(node, ties)
     operands = _operands(node, ties)
     if operands is None:
-        return False
+        return ties.refuse(node, _UNRANKED)
     cells = common(*operands)
     result = ties.fresh(cells)
     why = Tie(node)
@@ -77,8 +79,8 @@ def add(node: ir.Node, ties: Ties) -> bool:
 def multiply(node: ir.Node, ties: Ties) -> bool:
     """Tie Mul, Div."""
     operands = _operands(node, ties)
-    if operands is None or len(operands) != 2:
-        return False
+    if operands is None:
+        return ties.refuse(node, _UNRANKED)
     why = Tie(node, "multiplies two values, which leaves no place for a shift")
     if node.op_type == "Div":
         why = Tie(node, "divides, which leaves no place for a shift")
@@ -137,7 +139,7 @@ def cast(node: ir.Node, ties: Ties) -> bool:
     """Tie a Cast between floats."""
     value, result = node.inputs[0], node.outputs[0]
     if value is None or value.dtype not in FLOATS or result.dtype not in FLOATS:
-        return False
+        return ties.refuse(node, "converts to or from something that is no float")
     return same(node, ties)
 
 
@@ -147,7 +149,7 @@ def choose(node: ir.Node, ties: Ties) -> bool:
         return same(node, ties)
     operands = _operands(node, ties)
     if operands is None:
-        return False
+        return ties.refuse(node, _UNRANKED)
     ties.of[node.outputs[0]] = result = _one_of(node, ties, operands)
     ties.positive(result, Tie(node, "compares, and needs a scale above 0: with another the other operand would win"))
     return True
@@ -191,11 +193,7 @@ def clip(node: ir.Node, ties: Ties) -> bool:
     for index in (1, 2):
         bound = optional(node, index)
         if bound is not None and not is_constant(bound):
-            ties.pinned(gauge, Tie(node, "has bounds that are computed at run time"))
-            if bound in ties.of:
-                ties.pinned(ties.of[bound], Tie(node, "reads it as a bound"))
-            ties.of[node.outputs[0]] = fixed(gauge.rank)
-            return True
+            return ties.refuse(node, "has bounds that are computed at run time")
     flat = ties.along(gauge, range(gauge.rank), Tie(node, "cuts all channels at the same values"))
     ties.of[node.outputs[0]] = flat
     return True
@@ -220,8 +218,7 @@ def write_clip(edit: Edit) -> None:
             continue
         value, number = entry
         require_small(node, value.dtype, np.array(number))
-        if value.dtype is None:
-            raise Refused(node, f"the bounds of {describe(node)} have no type")
+        assert value.dtype is not None  # a constant has one
         new = edit.constant(
             lambda number=number: np.array(number), (), value.dtype, name=str(value.name), succeeds=value
         )  # type: ignore[misc] # bound now

@@ -85,6 +85,7 @@ def _behind(node: ir.Node, ties: Ties, dims: object) -> Gauge:
     sizes = [dims[axis] for axis in spanned]
     whole = is_constant(gain) and list(shape_of(gain)) == sizes and (bias is None or is_constant(bias))
     if not whole or (bias is not None and list(shape_of(bias)) != sizes):
+        ties.refuse(node, "has a scale or bias that is computed at run time, or does not span what it normalizes")
         return fixed(rank)
     if math.prod(int(size) for size in sizes) > MANY:
         spanned = spanned[:1]  # the channels: what varies over all that is averaged is no map of a norm's
