@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.rows import Ints, Rows, combined, gathered, power, trimmed
+from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, combined, gathered, power, trimmed
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
