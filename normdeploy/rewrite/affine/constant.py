@@ -1,4 +1,4 @@
-"""Constants of operators: read exactly, derived, and asked whether a new one fits its type; attributes with defaults."""
+"""Constants of operators: read exactly, derived, asked whether a new one fits its type; attributes with defaults."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """New nodes beside the old ones they replace: built, checked in float64 on random inputs, then put in their place.
 
-What merging branches and norming tables changes is decided first; then the new nodes are built beside the old ones, both
-are evaluated, and the old ones leave the graph.
+What merging branches and norming tables changes is decided first; then the new nodes are built beside the old ones,
+both are evaluated, and the old ones leave the graph.
 """
 
 from __future__ import annotations

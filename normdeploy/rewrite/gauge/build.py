@@ -1,7 +1,7 @@
 """The gauges of a graph: every operator states its ties once, in topological order.
 
-Pinned to the identity: graph inputs and outputs, what an operator without a rule reads or writes, and what the bodies of
-control flow capture. Shape and Size look at no value.
+Pinned to the identity: graph inputs and outputs, what an operator without a rule reads or writes, and what the bodies
+of control flow capture. Shape and Size look at no value.
 """
 
 from __future__ import annotations

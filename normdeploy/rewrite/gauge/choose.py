@@ -15,10 +15,12 @@ import onnx_ir as ir
 from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.products import product_of
 from normdeploy.rewrite.gauge.rules.weights import fixed_weight
-from normdeploy.rewrite.gauge.system import Floats, System
+from normdeploy.rewrite.gauge.substitute import roots, values
+from normdeploy.rewrite.gauge.system import System
 
 _COPY = 100.0
 """Weight of a vote where a changed weight would be a second copy of it."""
@@ -74,8 +76,8 @@ def choose(ties: Ties) -> Solution:
                 _vote(scales, shifts, ties.ports[node, index], scale_weight, 0.0, place)
     free_scales = _elected(ties.scales, scales)
     free_shifts = _elected(ties.shifts, shifts)
-    found = ties.scales.values(free_scales)
-    return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), ties.shifts.values(free_shifts))
+    found = values(ties.scales, free_scales)
+    return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), values(ties.shifts, free_shifts))
 
 
 def _weights(node: ir.Node) -> tuple[float, float, ir.Value]:
@@ -108,7 +110,7 @@ def _elected(system: System, votes: _Votes) -> Floats:
     if not votes.unknowns:
         return chosen
     unknowns, weights, places = (np.concatenate(part) for part in (votes.unknowns, votes.weights, votes.places))
-    root, coefficients, constants = system.roots()
+    root, coefficients, constants = roots(system)
     free, coefficient, constant = root[unknowns], coefficients[unknowns], constants[unknowns]
     single = (free > 0) & ((np.abs(coefficient) == 1) if system.multiplicative else (coefficient != 0))
     free, coefficient, constant, weights, places = (

@@ -17,7 +17,7 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.node import forget_written, free_name
 from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
-from normdeploy.rewrite.gauge.system import Floats
+from normdeploy.rewrite.gauge.rows import Floats
 
 
 class Refused(Exception):
@@ -237,8 +237,8 @@ class Edit:
             drop_if_unread(value)
         for value, old in self._successors:
             wanted = old.name
-            if wanted and not old.is_initializer() and wanted not in self.graph.initializers and value.name != wanted:
-                if value.name in self.graph.initializers and not old.uses():
-                    value.name = wanted
-                    if value.const_value is not None:
-                        value.const_value.name = wanted
+            free = wanted and not old.is_initializer() and wanted not in self.graph.initializers and not old.uses()
+            if free and value.name != wanted and value.name in self.graph.initializers:
+                value.name = wanted
+                if value.const_value is not None:
+                    value.const_value.name = wanted

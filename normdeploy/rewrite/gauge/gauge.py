@@ -16,7 +16,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.rewrite.gauge.system import Conflict, Floats, Ints, Rows, System
+from normdeploy.rewrite.gauge.rows import Floats, Ints, Rows
+from normdeploy.rewrite.gauge.system import Conflict, System
 
 MOST_CELLS = 1 << 18
 """Cells of one value; where an operator would need more, its operands' cells are tied."""

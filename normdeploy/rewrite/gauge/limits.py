@@ -6,8 +6,9 @@ r"""What a value may carry: a shift that is folded costs precision where it is l
 
        offset = RMS(gamma m / sigma) / RMS(gamma, beta)          over channels
 
-   A BatchNormalization tells m and sigma; any other map is taken for a standardization (:mod:`normdeploy.rewrite.affine.
-   offset`). Towards the inputs there is nothing to lose: an operator in front of a norm makes the large values anyway.
+   A BatchNormalization tells m and sigma; any other map is taken for a standardization
+   (:mod:`normdeploy.rewrite.affine.offset`). Towards the inputs there is nothing to lose: an operator in front of a
+   norm makes the large values anyway.
 
 2. *Streams.* relu(s x + t) = s relu(x + t / s): the shift t / s goes to whatever writes the residual stream x, which
    carries it for all its readers and is rounded with it. A norm brings x to 1 by its scale s, so u = t / s may not be

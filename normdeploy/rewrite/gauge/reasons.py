@@ -1,8 +1,8 @@
 """Why a map has to stay: the equations whose sum is the contradiction.
 
-The equations that hold are independent of each other, so the ones that contradict a new one, and with which factors, are
-determined: the proof of a map that stays is unique. It is a cycle of ties (what lies in front of the map and what lies
-behind it meet again, with another factor), or a chain from one restriction to another; the sentence names the
+The equations that hold are independent of each other, so the ones that contradict a new one, and with which factors,
+are determined: the proof of a map that stays is unique. It is a cycle of ties (what lies in front of the map and what
+lies behind it meet again, with another factor), or a chain from one restriction to another; the sentence names the
 restrictions, the chain every operator between them.
 
 Source: R. Nieuwenhuis and A. Oliveras, Proof-producing congruence closure, 2005, for the form of the question.
@@ -21,7 +21,8 @@ from normdeploy.graph import constant_tensor
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import affine_map
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
-from normdeploy.rewrite.gauge.system import Conflict, Equation, System
+from normdeploy.rewrite.gauge.rows import Equation
+from normdeploy.rewrite.gauge.system import Conflict, System
 
 _LONGEST = 600
 """Equations that are looked through for a proof."""

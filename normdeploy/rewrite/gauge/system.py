@@ -26,59 +26,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, combined, gathered, power, trimmed
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Expressions, one per row: unknowns, their coefficients (or exponents), the constant.
-
-    Args:
-        unknowns: [rows, terms]; 0 where a row has fewer terms.
-        coefficients: [rows, terms]; 0 where a row has fewer terms.
-        constant: [rows].
-        size: [rows], the sum of the sizes of all that was added up in the constant (additive systems).
-    """
-
-    unknowns: Ints
-    coefficients: Floats
-    constant: Floats
-    size: Floats
-
-    def __len__(self) -> int:
-        return len(self.constant)
-
-    def at(self, index: Ints | npt.NDArray[np.bool_]) -> Rows:
-        """Return some of the rows."""
-        return Rows(self.unknowns[index], self.coefficients[index], self.constant[index], self.size[index])
-
-    @staticmethod
-    def of(*terms: tuple[Ints, Floats | float], constant: Floats | float) -> Rows:
-        """Return one row per element of broadcast arrays of unknowns, coefficients and constants."""
-        arrays = np.broadcast_arrays(*(np.asarray(part) for term in terms for part in term), np.asarray(constant))
-        flat = [array.reshape(-1) for array in arrays]
-        unknowns = np.stack(flat[:-1:2], axis=1).astype(np.int64)
-        coefficients = np.stack(flat[1:-1:2], axis=1).astype(np.float64)
-        total = flat[-1].astype(np.float64)
-        return Rows(unknowns, coefficients, total, np.abs(total))
-
-
-@dataclass(frozen=True, eq=False)
-class Equation:
-    """A batch of equations as it was stated.
-
-    Args:
-        rows: what was stated.
-        why: who stated it.
-        cells: which element of the batch each row is.
-    """
-
-    rows: Rows
-    why: object
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +52,7 @@ class Conflict:
 
 
 @dataclass
-class _Held:
+class Held:
     """A batch that holds: each pivot expressed by other unknowns."""
 
     pivots: Ints
@@ -119,7 +70,7 @@ class System:
     """
 
     multiplicative: bool
-    held: list[_Held] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     _batch: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
     _row: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     _slack: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, np.int8))
@@ -255,7 +206,7 @@ class System:
             size = np.abs(constant)
         else:
             constant, size = -rows.constant / coefficient, rows.size / np.abs(coefficient)
-        held = _Held(pivots, _trimmed(Rows(unknowns, coefficients, constant, size)), stated, origin)
+        held = Held(pivots, trimmed(Rows(unknowns, coefficients, constant, size)), stated, origin)
         self.held.append(held)
         self._batch[pivots], self._row[pivots] = len(self.held) - 1, at
         if self._journal is not None:
@@ -277,7 +228,7 @@ class System:
 
     def reduce(self, rows: Rows) -> Rows:
         """Express rows by unknowns that are free."""
-        rows = _combined(rows)
+        rows = combined(rows)
         bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
         open_ = bound.any(axis=1)
         if not open_.any():
@@ -290,7 +241,7 @@ class System:
                 done.append((index[closed], rows.at(closed)))
                 index, rows, bound = index[open_], rows.at(open_), bound[open_]
             if not len(index):
-                return _gathered(done)
+                return gathered(done)
             rows = self._substituted(rows, bound)
             bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
             open_ = bound.any(axis=1)
@@ -311,65 +262,17 @@ class System:
         constant, size = rows.constant.copy(), rows.size.copy()
         for batch in np.unique(batches):
             mine = batches == batch
-            target, power = where[mine], factor[mine]
+            target, share = where[mine], factor[mine]
             known = self.held[batch].rows.at(self._row[unknown[mine]])
             stop = terms + known.unknowns.shape[1]
             unknowns[target, terms:stop] = known.unknowns
-            coefficients[target, terms:stop] = known.coefficients * power[:, None]
+            coefficients[target, terms:stop] = known.coefficients * share[:, None]
             if self.multiplicative:
-                constant[target] *= _power(known.constant, power)
+                constant[target] *= power(known.constant, share)
             else:
-                constant[target] += power * known.constant
-                size[target] += np.abs(power) * known.size
-        return _combined(Rows(unknowns, coefficients, constant, size))
-
-    def values(self, free: Floats) -> Floats:
-        """Return the value of every unknown, given one for each that is free.
-
-        What holds was expressed by unknowns that were free at its time: the last batch by free ones alone.
-        """
-        found, size = free.copy(), np.abs(free)
-        for held in reversed(self.held):
-            rows, used = held.rows, held.rows.coefficients != 0
-            inner = found[rows.unknowns]
-            if self.multiplicative:
-                found[held.pivots] = rows.constant * np.where(used, _power(inner, rows.coefficients), 1.0).prod(axis=1)
-                continue
-            terms = np.where(used, rows.coefficients * inner, 0.0)
-            sizes = np.where(used, np.abs(rows.coefficients) * size[rows.unknowns], 0.0).sum(axis=1) + rows.size
-            total = rows.constant + terms.sum(axis=1)
-            # what cancels is zero, not its rounding
-            found[held.pivots], size[held.pivots] = np.where(np.abs(total) <= 1e-15 * sizes, 0.0, total), sizes
-        return found
-
-    def roots(self) -> tuple[Ints, Floats, Floats]:
-        """Return for each unknown the one free unknown it depends on, with coefficient (or exponent) and constant.
-
-        The root is 0 for an unknown that is a number, and -1 for one that depends on several.
-        """
-        root = np.arange(self._count)
-        coefficient = np.ones(self._count)
-        coefficient[0] = 0.0
-        constant = np.full(self._count, 1.0 if self.multiplicative else 0.0)
-        for held in reversed(self.held):
-            rows = held.rows
-            used = rows.coefficients != 0
-            inner = np.where(used, root[rows.unknowns], 0)
-            total = rows.constant
-            for column in range(rows.unknowns.shape[1]):
-                known, power = constant[rows.unknowns[:, column]], rows.coefficients[:, column]
-                if self.multiplicative:
-                    total = total * np.where(used[:, column], _power(known, power), 1.0)
-                else:
-                    total = total + np.where(used[:, column], known * power, 0.0)
-            first = inner.max(axis=1)  # -1 only where nothing but several-rooted terms are left
-            several = ((inner != first[:, None]) & (inner != 0)).any(axis=1) | (inner < 0).any(axis=1)
-            share = np.where((inner == first[:, None]) & used, rows.coefficients * coefficient[rows.unknowns], 0.0)
-            root[held.pivots] = np.where(several, -1, first)
-            coefficient[held.pivots] = share.sum(axis=1)
-            constant[held.pivots] = total
-        root[(root > 0) & (coefficient == 0)] = 0
-        return root, coefficient, constant
+                constant[target] += share * known.constant
+                size[target] += np.abs(share) * known.size
+        return combined(Rows(unknowns, coefficients, constant, size))
 
     def sign_of(self, unknowns: Ints) -> npt.NDArray[np.int8]:
         """Return the sign that is required of unknowns; 0 where either will do."""
@@ -391,62 +294,3 @@ class System:
     def size(self) -> int:
         """Number of unknowns, the neutral one included."""
         return self._count
-
-
-def _power(base: Floats, exponent: Floats) -> Floats:
-    """Return base ** exponent, exactly where the exponent is 1 and to half a unit where it is -1."""
-    plain = np.where(exponent == 1, base, 1.0)
-    inverse = np.where(exponent == -1, 1.0 / base, plain)
-    rest = np.abs(exponent) != 1
-    return np.where(rest, np.power(np.where(rest, base, 1.0), exponent), inverse)
-
-
-def _gathered(parts: list[tuple[Ints, Rows]]) -> Rows:
-    """Put parts of a batch together again."""
-    if len(parts) == 1:
-        return parts[0][1]
-    width = max(rows.unknowns.shape[1] for _, rows in parts)
-    count = sum(len(index) for index, _ in parts)
-    unknowns, coefficients = np.zeros((count, width), np.int64), np.zeros((count, width))
-    constant, size = np.zeros(count), np.zeros(count)
-    for index, rows in parts:
-        terms = rows.unknowns.shape[1]
-        unknowns[index, :terms], coefficients[index, :terms] = rows.unknowns, rows.coefficients
-        constant[index], size[index] = rows.constant, rows.size
-    return Rows(unknowns, coefficients, constant, size)
-
-
-def _combined(rows: Rows) -> Rows:
-    """Add up the terms of equal unknowns; neutral and vanishing terms go."""
-    coefficients = np.where(rows.unknowns != 0, rows.coefficients, 0.0)
-    unknowns = np.where(coefficients != 0, rows.unknowns, 0)
-    terms = unknowns.shape[1]
-    for right in range(1, terms):
-        for left in range(right):
-            same = (unknowns[:, left] == unknowns[:, right]) & (unknowns[:, right] != 0)
-            if same.any():
-                total = coefficients[same, left] + coefficients[same, right]
-                size = np.abs(coefficients[same, left]) + np.abs(coefficients[same, right])
-                coefficients[same, left] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
-                coefficients[same, right] = 0.0
-                unknowns[same, right] = 0
-    unknowns = np.where(coefficients != 0, unknowns, 0)
-    return _trimmed(Rows(unknowns, coefficients, rows.constant, rows.size))
-
-
-def _trimmed(rows: Rows) -> Rows:
-    """Move rows' terms to the left where that saves a column."""
-    if rows.unknowns.shape[1] == 1:
-        return rows
-    used = rows.coefficients != 0
-    width = max(int(used.sum(axis=1).max(initial=0)), 1)
-    if width == rows.unknowns.shape[1]:
-        return rows
-    if not used[:, width:].any():
-        return Rows(rows.unknowns[:, :width], rows.coefficients[:, :width], rows.constant, rows.size)
-    if width == 1:
-        column = used.argmax(axis=1)[:, None]
-    else:
-        column = np.argsort(~used, axis=1, kind="stable")[:, :width]
-    at = np.arange(len(rows))[:, None]
-    return Rows(rows.unknowns[at, column], rows.coefficients[at, column], rows.constant, rows.size)

@@ -23,8 +23,9 @@ from normdeploy.rewrite.affine.node import new_affine
 from normdeploy.rewrite.gauge.build import build
 from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.rows import Rows
 from normdeploy.rewrite.gauge.rules import RULES, rule_of
-from normdeploy.rewrite.gauge.system import Rows, System
+from normdeploy.rewrite.gauge.system import System
 
 settings.register_profile(
     "rules", settings.get_profile("affine"), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

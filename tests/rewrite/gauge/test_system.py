@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normdeploy.rewrite.gauge.system import Conflict, Rows, System
+from normdeploy.rewrite.gauge.rows import Rows
+from normdeploy.rewrite.gauge.system import Conflict, System
 
 settings.register_profile("system", deadline=None, max_examples=100)
 settings.load_profile("system")

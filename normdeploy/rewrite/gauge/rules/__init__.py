@@ -14,7 +14,18 @@ import onnx_ir as ir
 from normdeploy.graph import AFFINE_DOMAIN
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Ties
-from normdeploy.rewrite.gauge.rules import averages, elementwise, linear, maps, moves, norms, products, softmax
+from normdeploy.rewrite.gauge.rules import (
+    averages,
+    elementwise,
+    linear,
+    maps,
+    moves,
+    norms,
+    pad,
+    products,
+    reshape,
+    softmax,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,7 @@ _CONVOLUTION = Rule(linear.tie, linear.write, absorbs=True)
 _PRODUCT = Rule(products.tie, products.write, absorbs=True)
 _NORM = Rule(norms.tie, norms.write, absorbs=True)
 _MOVE = Rule(moves.tie)
-_RESHAPE = Rule(moves.reshape)
+_RESHAPE = Rule(reshape.tie)
 _POOL = Rule(averages.pool)
 _REDUCE = Rule(averages.reduction)
 _SUM = Rule(elementwise.add)
@@ -71,8 +82,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Flatten"): _RESHAPE,
     ("", "Squeeze"): _RESHAPE,
     ("", "Unsqueeze"): _RESHAPE,
-    ("", "Expand"): Rule(moves.expand),
-    ("", "Pad"): Rule(moves.pad, moves.write_pad),
+    ("", "Expand"): Rule(reshape.expand),
+    ("", "Pad"): Rule(pad.tie, pad.write),
     # average, interpolate, take a maximum
     ("", "AveragePool"): _POOL,
     ("", "GlobalAveragePool"): _POOL,

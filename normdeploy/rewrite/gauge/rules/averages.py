@@ -18,7 +18,6 @@ from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import integer, ints, optional, required, string
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
-from normdeploy.rewrite.gauge.rules.moves import axes_of
 
 _MAXIMA = frozenset({"MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"})
 _NORMS = frozenset({"ReduceL1", "ReduceL2"})
@@ -108,3 +107,19 @@ def _kept_axes(node: ir.Node, rank: int) -> set[int]:
     if optional(node, 3) is not None:  # computed sizes: a size by a name that both sides have is the same size
         return kept | {axis for axis in axes if dims[axis] is not None and dims[axis] == result[axis]}
     return kept
+
+
+def axes_of(node: ir.Node, position: int, rank: int) -> list[int] | None:
+    """Return the axes listed in an attribute or an input; all by default, None where they are computed."""
+    operand = optional(node, position)
+    if operand is None:
+        listed = ints(node, "axes", ())
+        if listed or integer(node, "noop_with_empty_axes", 0):
+            return sorted(axis % rank for axis in listed)
+        return list(range(rank))
+    axes = constant64(operand)
+    if axes is None:
+        return None
+    if axes.size == 0 and not integer(node, "noop_with_empty_axes", 0):
+        return list(range(rank))
+    return sorted(int(axis) % rank for axis in axes.reshape(-1))

@@ -24,7 +24,6 @@ from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.rules.weights import require_small
 
-
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
 

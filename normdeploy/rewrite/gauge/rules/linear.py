@@ -24,8 +24,8 @@ from normdeploy.graph import constant_tensor
 from normdeploy.rewrite.affine.constant import array_of, integer, ints, is_constant, optional, string
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.rows import Floats, Ints
 from normdeploy.rewrite.gauge.rules.weights import Weight, fixed_weight, require_small, rescale
-from normdeploy.rewrite.gauge.system import Floats, Ints
 
 
 @dataclass(frozen=True)

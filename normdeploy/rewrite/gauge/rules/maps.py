@@ -16,8 +16,9 @@ from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import affine_map
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
+from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
-from normdeploy.rewrite.gauge.system import Conflict, Floats
+from normdeploy.rewrite.gauge.system import Conflict
 
 VANISHING = 2.0**-200
 """What a scale of 0 counts as while it moves."""

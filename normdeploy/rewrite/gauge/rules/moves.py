@@ -1,12 +1,9 @@
 """Operators that only move elements: the operator is run on the identifiers of its operands' cells.
 
-Which cells of the result are which cells of an operand is read off the result; no axis is ever guessed, and indices that
-repeat, negative steps or a roll over channels need no case of their own. Axes on which the operator does not act have
-size 1 meanwhile. Along an axis on which it does, the identifiers are written out where the size is known; where it is
-not, or where what is moved is only known at run time, the cells along that axis are tied, and the rest goes through.
-
-Reshape and its kin act on all axes. They keep the row-major order, so dimensions fall into consecutive groups of
-certainly equal products (:mod:`normdeploy.rewrite.affine.axes`); identifiers are reshaped within each.
+Which cells of the result are which cells of an operand is read off the result; no axis is ever guessed, and indices
+that repeat, negative steps or a roll over channels need no case of their own. Axes on which the operator does not act
+have size 1 meanwhile. Along an axis on which it does, the identifiers are written out where the size is known; where it
+is not, or where what is moved is only known at run time, the cells along that axis are tied, and the rest goes through.
 """
 
 from __future__ import annotations
@@ -20,14 +17,10 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.graph import constant64, evaluate_node
-from normdeploy.rewrite.affine.axes import Dims, dims_of, groups
-from normdeploy.rewrite.affine.constant import integer, ints, optional, required, string
-from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.gauge.edit import Edit, Refused
+from normdeploy.rewrite.affine.axes import Dims, dims_of
+from normdeploy.rewrite.affine.constant import integer, optional, required
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
-from normdeploy.rewrite.gauge.rules.weights import require_small
-from normdeploy.rewrite.gauge.system import Ints
-
+from normdeploy.rewrite.gauge.rows import Ints
 
 MANY = 8192
 """Cells of one operand of a Concat beyond which what is joined is tied: tokens that are joined with a class token."""
@@ -50,7 +43,7 @@ class Acts:
     operands: tuple[int, ...] = (0,)
 
 
-def _nowhere(node: ir.Node, rank: int) -> Acts:
+def _nowhere(_node: ir.Node, _rank: int) -> Acts:
     return Acts()
 
 
@@ -86,7 +79,8 @@ def _tile(node: ir.Node, rank: int) -> Acts:
     return Acts(tuple(axis for axis, count in enumerate(repeats) if count != 1))
 
 
-def _pad(node: ir.Node, rank: int) -> Acts:
+def padded(node: ir.Node, rank: int) -> Acts:
+    """Return where a Pad acts: on the axes that get longer or shorter."""
     widths = constant64(required(node, 1))
     given = optional(node, 3)
     axes = np.arange(rank) if given is None else constant64(given)
@@ -97,7 +91,7 @@ def _pad(node: ir.Node, rank: int) -> Acts:
     return Acts(tuple(moved))
 
 
-def _deep(node: ir.Node, rank: int) -> Acts:
+def _deep(node: ir.Node, _rank: int) -> Acts:
     block = integer(node, "blocksize", 1) if node.op_type == "SpaceToDepth" else 1
     return Acts((1, 2, 3), sizes={2: block, 3: block})
 
@@ -110,13 +104,11 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
     "Gather": _gather,
     "Concat": _concat,
     "Tile": _tile,
-    "Pad": _pad,
+    "Pad": padded,
     "DepthToSpace": _deep,
     "SpaceToDepth": _deep,
 }
 """The operators that are run on identifiers."""
-
-RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -130,7 +122,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     operands = _operands(node, ties, acts)
     if operands is None:
         return False
-    sizes = _sizes(node, acts, dims)
+    sizes = _sizes(acts, dims)
     written = None if not acts.known else _run(node, ties, acts, operands, sizes)
     if written is None:
         return _tied_along(node, ties, acts, operands)
@@ -175,7 +167,7 @@ def _first_of(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:  # type: ig
     return array[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(array.ndim))]
 
 
-def _sizes(node: ir.Node, acts: Acts, dims: Dims) -> dict[int, int] | None:
+def _sizes(acts: Acts, dims: Dims) -> dict[int, int] | None:
     """Return the size at which identifiers are written out along each axis that is acted on; None if one is unknown."""
     sizes = {axis: acts.sizes.get(axis, dims[axis]) for axis in acts.axes}
     known = {axis: size for axis, size in sizes.items() if isinstance(size, int)}
@@ -227,11 +219,11 @@ def _run(
     found: list[Gauge] = []
     for value, result in zip(node.outputs, results, strict=False):
         identifiers = result.numpy().astype(np.int64)
-        found.append(_settled(node, ties, value, joined, identifiers, acts))
+        found.append(settled(node, ties, value, joined, identifiers, acts))
     return found
 
 
-def _settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifiers: Ints, acts: Acts) -> Gauge:
+def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifiers: Ints, acts: Acts) -> Gauge:
     """Return the gauge of a result from the identifiers in it; cells that share an axis of unknown size are tied."""
     if node.op_type == "Pad" and (identifiers < 0).any():
         identifiers = np.where(identifiers < 0, identifiers.max(initial=0), identifiers)
@@ -282,116 +274,3 @@ def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) ->
 def _all_tied(node: ir.Node, ties: Ties, acts: Acts) -> bool:
     operands = _operands(node, ties, acts)
     return operands is not None and _tied_along(node, ties, acts, operands)
-
-
-def reshape(node: ir.Node, ties: Ties) -> bool:
-    """Tie Reshape, Flatten, Squeeze, Unsqueeze."""
-    source, target = dims_of(required(node, 0)), dims_of(node.outputs[0])
-    if source is None or target is None:
-        return False
-    gauge = ties.operand(node, 0, [2] * len(source))
-    if gauge is None:
-        return False
-    identifiers = np.arange(math.prod(gauge.cells), dtype=np.int64).reshape(gauge.cells)
-    full, shape, lost = [], [], []
-    for inner, outer in groups(source, target):
-        varies = any(gauge.cells[axis] > 1 for axis in inner)
-        sizes = [source[axis] for axis in inner], [target[axis] for axis in outer]
-        static = [[size for size in side if isinstance(size, int)] for side in sizes]
-        same = [len(some) == len(side) for some, side in zip(static, sizes, strict=True)]
-        if varies and all(same) and math.prod(static[0]) == math.prod(static[1]):
-            full += static[0]
-            shape += static[1]
-        else:
-            if varies:
-                lost += list(inner)
-            full += [1] * len(inner)
-            shape += [1] * len(outer)
-    if lost:
-        gauge = ties.along(gauge, lost, Tie(node, "merges or repeats the axis along which it varies"))
-        identifiers = np.arange(math.prod(gauge.cells), dtype=np.int64).reshape(gauge.cells)
-    if math.prod(full) > 4 * MOST_CELLS:
-        gauge = ties.along(gauge, range(gauge.rank), Tie(node, "has more elements than are followed"))
-        ties.of[node.outputs[0]] = gauge.each(lambda array: array.reshape((1,) * len(target)))
-        return True
-    moved = np.broadcast_to(identifiers, full).reshape(shape)
-    ties.of[node.outputs[0]] = _settled(node, ties, node.outputs[0], gauge.each(lambda a: a.reshape(-1)), moved, Acts())
-    return True
-
-
-def expand(node: ir.Node, ties: Ties) -> bool:
-    """Tie Expand: what is repeated is one cell."""
-    target = dims_of(node.outputs[0])
-    gauge = ties.operand(node, 0, [2] * (0 if target is None else len(target)))
-    if target is None or gauge is None or gauge.rank > len(target):
-        return False
-    ties.of[node.outputs[0]] = gauge.wider(len(target))
-    return True
-
-
-def pad(node: ir.Node, ties: Ties) -> bool:
-    """Tie Pad: reflected, repeated and wrapped values are moved ones; one number must stay one number.
-
-    v' = (v - t) / s is one number for all cells where t = 0 and v = 0, or where s and t are one.
-    """
-    if string(node, "mode", "constant") != "constant":
-        return tie(node, ties)
-    dims = dims_of(required(node, 0))
-    gauge = ties.operand(node, 0)
-    if dims is None or gauge is None:
-        return False
-    acts = _pad(node, len(dims))
-    if not acts.known:
-        return ties.refuse(node, "pads by widths that are known at run time only")
-    flat = ties.along(gauge, acts.axes, Tie(node, "pads along the axis where it varies"))
-    value = optional(node, 2)
-    number = np.zeros(1) if value is None else constant64(value)
-    if number is None:
-        ties.pinned(flat, Tie(node, "pads with what is known at run time only"))
-    elif math.prod(flat.cells) > 1:
-        mode = ties.pads.get(node)
-        if mode == "loose":
-            pass  # what is written tells
-        elif float(np.asarray(number).reshape(-1)[0]) == 0.0 and mode is None:
-            flat = ties.no_shift(flat, Tie(node, "pads with zeros, which a shift would change"))
-        else:
-            ties.along(flat, range(flat.rank), Tie(node, "pads all channels with one number"))
-    ties.of[node.outputs[0]] = flat
-    return True
-
-
-def axes_of(node: ir.Node, position: int, rank: int) -> list[int] | None:
-    """Return the axes listed in an attribute or an input; all by default, None where they are computed."""
-    operand = optional(node, position)
-    if operand is None:
-        listed = ints(node, "axes", ())
-        if listed or integer(node, "noop_with_empty_axes", 0):
-            return sorted(axis % rank for axis in listed)
-        return list(range(rank))
-    axes = constant64(operand)
-    if axes is None:
-        return None
-    if axes.size == 0 and not integer(node, "noop_with_empty_axes", 0):
-        return list(range(rank))
-    return sorted(int(axis) % rank for axis in axes.reshape(-1))
-
-
-def write_pad(edit: Edit) -> None:
-    """Let what is padded with follow: v' = (v - t) / s."""
-    node, value = edit.node, optional(edit.node, 2)
-    if string(node, "mode", "constant") != "constant":
-        return
-    number = np.zeros(1) if value is None else constant64(value)
-    if number is None:
-        return
-    scale, shift = edit.result()
-    old = float(np.asarray(number).reshape(-1)[0])
-    new = (old - shift) / scale
-    if old == 0 and not shift.any():
-        return
-    if not (new == new.reshape(-1)[0]).all():
-        raise Refused(node, f"{describe(node)} pads all channels with one number, which it sends to several")
-    dtype = node.outputs[0].dtype or ir.DataType.FLOAT
-    require_small(node, dtype, new)
-    name = f"{node.name or node.outputs[0].name}.value" if value is None else str(value.name)
-    edit.read(2, edit.constant(lambda: np.array(new.reshape(-1)[0]), (), dtype, name=name, succeeds=value))

@@ -2,9 +2,9 @@
 
 Behind: g' = g / s_y, b' = (b - t_y) / s_y, along the axes of g and b; an RMSNormalization has no b.
 
-In front: n(s x + t; e) = n(x; e / s^2) for one s > 0, since epsilon is one number; t is cancelled by the mean where it is
-one for all that one statistic averages over (a bias in front of an InstanceNormalization is dead). An RMSNormalization
-takes off no mean: t = 0. Where somebody reads the statistics themselves, nothing changes in front.
+In front: n(s x + t; e) = n(x; e / s^2) for one s > 0, since epsilon is one number; t is cancelled by the mean where it
+is one for all that one statistic averages over (a bias in front of an InstanceNormalization is dead). An
+RMSNormalization takes off no mean: t = 0. Where somebody reads the statistics themselves, nothing changes in front.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ By a constant, with both operands oriented so that y[r, n] = alpha sum_k x[r, k]
     s_x[r, k] = R[r] c[k],   s_y[r, n] = R[r] d[n],   W'[k, n] = W[k, n] c[k] / d[n]
     C'[r, n] = (beta C + alpha sum_k t_x[r, k] W[k, n] - t_y[r, n]) / s_y[r, n],   beta' = 1
 
-A scale that varies along the rows, R, passes through. C is the bias Add behind a MatMul where there is one; else a new Add
-(half a pass). Axes that a stack of matrices has itself are absorbed like k and n.
+A scale that varies along the rows, R, passes through. C is the bias Add behind a MatMul where there is one; else a new
+Add (half a pass). Axes that a stack of matrices has itself are absorbed like k and n.
 
 Of two computed values: s_y[.., l, n] = s_a[.., l, k] s_b[.., k, n] for every k, and no shift.
 """
@@ -24,9 +24,8 @@ from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, floating, integer, is_constant, optional, required
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.weights import Weight, fixed_weight, require_small, rescale
-from normdeploy.rewrite.gauge.system import Floats
-
 
 MANY = 4096
 """Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
@@ -117,7 +116,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
             ties.along(_turn(gauge, product.turned_x), [0], Tie(node, "has rows of unknown number")), product.turned_x
         )
     x = _turn(gauge, product.turned_x).wider(product.rank)
-    stack = [1] * (product.rank - len(weight)) + [size for size in weight[:-2]]
+    stack = [1] * (product.rank - len(weight)) + list(weight[:-2])
     rows = [axis for axis in range(product.rank - 1) if x.cells[axis] > 1 and (axis >= len(stack) or stack[axis] == 1)]
     own = [
         max(size, cell) if axis not in rows else 1

@@ -7,8 +7,8 @@ Float weights take any factor. Integers keep their numbers: the steps take |fact
 so f may vary only as the steps do: along their axis; along one axis, chosen by the operator, for a single step; along
 any axis but the one cut into blocks. Nothing is rounded but the steps, once.
 
-A weight is refused where the new one cannot be stored as well as the old one: where it overflows its type, or where what
-the smallest numbers of the type round off is more than :data:`LOSS` units in the last place of a row's size.
+A weight is refused where the new one cannot be stored as well as the old one: where it overflows its type, or where
+what the smallest numbers of the type round off is more than :data:`LOSS` units in the last place of a row's size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from normdeploy.rewrite.affine.constant import array_of, contracted, integer, is
 from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
-from normdeploy.rewrite.gauge.system import Floats
+from normdeploy.rewrite.gauge.rows import Floats
 
 LOSS = 2.0
 """Units in the last place of a row's root mean square that storing its weights may cost; plain rounding costs 0.3."""
