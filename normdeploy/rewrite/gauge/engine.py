@@ -268,6 +268,7 @@ def _written(plan: Plan) -> dict[ir.Node, Reason] | None:
             problems |= {found: Reason(refusal.reason) for found in nearest}
         else:
             plan.edits.append(edit)
+    solution.settle_copies()
     return problems or None
 
 
