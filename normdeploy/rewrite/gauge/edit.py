@@ -5,7 +5,7 @@ Nothing of the graph changes before :meth:`Edit.apply`, so that a refusal found 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -40,11 +40,25 @@ class Solution:
     Args:
         ties: the unknowns.
         scales: value of every S. shifts: value of every T.
+        shared: new constants that several operators want alike, by what they are made of.
+        takers: who changes a constant, by the new one: the first edit, the old constant, and who reads the new one.
     """
 
     ties: Ties
     scales: Floats
     shifts: Floats
+    shared: dict[Hashable, ir.Value] = field(default_factory=dict)
+    takers: dict[Hashable, tuple[Edit, ir.Value, set[ir.Node]]] = field(default_factory=dict)
+
+    def settle_copies(self) -> None:
+        """Take back the cost of one copy of each constant that nobody keeps as it was."""
+        by_value: dict[ir.Value, list[tuple[Edit, set[ir.Node]]]] = {}
+        for edit, value, readers in self.takers.values():
+            by_value.setdefault(value, []).append((edit, readers))
+        for value, taken in by_value.items():
+            users = {usage.node for usage in value.uses()}
+            if len(users) > 1 and users <= set().union(*(readers for _, readers in taken)):
+                taken[0][0].cost -= cost.copy_bytes(value)
 
     @cached_property
     def parts(self) -> dict[ir.Node, list[ir.Node]]:
@@ -124,6 +138,7 @@ class Edit:
         name: str,
         succeeds: ir.Value | None = None,
         parts: Parts | None = None,
+        key: Hashable = None,
     ) -> ir.Value:
         """Return a new constant.
 
@@ -134,7 +149,10 @@ class Edit:
             name: wanted name; made unique.
             succeeds: the constant whose name it takes over if that one is no longer read.
             parts: computes the same value piece by piece.
+            key: what it is made of; another operator that makes the same of it reads the same constant.
         """
+        if key is not None and key in self.at.shared:
+            return self.at.shared[key]
         tensor = ExactTensor(compute, dtype, tuple(shape), name, parts=parts)
         value = ir.Value(name=name, shape=ir.Shape(tuple(shape)), type=ir.TensorType(dtype), const_value=tensor)
 
@@ -146,6 +164,8 @@ class Edit:
         self._steps.append(register)
         if succeeds is not None:
             self._successors.append((value, succeeds))
+        if key is not None:
+            self.at.shared[key] = value
         return value
 
     def read(self, index: int, value: ir.Value | None, node: ir.Node | None = None) -> None:
@@ -214,10 +234,17 @@ class Edit:
 
         self._steps.append(insert)
 
-    def copies(self, value: ir.Value | None, readers: Sequence[ir.Node]) -> None:
-        """Count the copy of a constant that others than ``readers`` keep as it is."""
+    def copies(self, value: ir.Value | None, readers: Sequence[ir.Node], key: Hashable = None) -> None:
+        """Count the copy of a constant that others than ``readers`` keep as it is; one for all of the same key."""
         self.absorbs = True
-        if value is not None and any(usage.node not in readers for usage in value.uses()):
+        if value is None:
+            return
+        if key is not None and key in self.at.takers:
+            self.at.takers[key][2].update(readers)
+            return
+        if key is not None:
+            self.at.takers[key] = (self, value, set(readers))
+        if any(usage.node not in readers for usage in value.uses()):
             self.cost += cost.copy_bytes(value)
 
     def grows(self, value: ir.Value, size: int) -> None:

@@ -129,6 +129,8 @@ class MoveAffine(ir.passes.InPlacePass):
             assert source is not None
             named = result.name if solution.is_identity(ties.of.get(result)) else None
             self._settle(node, takers[node], paths)
+            if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
+                source = _passed_on(graph, node)
             result.replace_all_uses_with(source, replace_graph_outputs=True)
             constants = list(node.inputs[1:])
             graph.remove(node, safe=True)
@@ -147,6 +149,14 @@ class MoveAffine(ir.passes.InPlacePass):
         names = list(dict.fromkeys([*taken_by(node), *(paths[taker] for taker in takers)]))
         shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         settle(self.context.ledger, node, "folded", shown, "" if shown else "what it does is undone behind it")
+
+
+def _passed_on(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    """Return a copy of what a map reads: an output of the graph cannot be an input, or another output, by two names."""
+    shown = node.outputs[0]
+    made = ir.Node("", "Identity", [node.inputs[0]], outputs=[ir.Value(shape=shown.shape, type=shown.type)])
+    graph.insert_before(node, made)
+    return made.outputs[0]
 
 
 _NAMED = 6

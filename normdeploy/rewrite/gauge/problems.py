@@ -54,6 +54,7 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
             problems |= {found: Reason(refusal.reason) for found in nearest}
         else:
             plan.edits.append(edit)
+    solution.settle_copies()
     return problems or None
 
 

@@ -21,11 +21,14 @@ from normdeploy.graph import constant_tensor
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import affine_map
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
-from normdeploy.rewrite.gauge.rows import Equation
+from normdeploy.rewrite.gauge.rows import Equation, Floats
 from normdeploy.rewrite.gauge.system import Conflict, System
 
 _LONGEST = 600
 """Equations that are looked through for a proof."""
+
+_SIGNED = 256
+"""Cells that are asked which of them needs a sign."""
 
 _SHOWN = 3
 """Restrictions, and operators between them, that the sentence names."""
@@ -103,59 +106,76 @@ def _negative(node: ir.Node) -> tuple[int, int]:
 
 def _proof(conflict: Conflict) -> list[Tie]:
     """Return who stated the equations that contradict each other."""
-    system, rows = conflict.system, _closure(conflict)
-    pivots = {unknown: at for at, (unknown, _, _) in enumerate(rows)}
-    unknowns, coefficients = _terms(conflict.equation, conflict.row)
-    matrix, target = np.zeros((len(rows), len(rows))), np.zeros(len(rows))
-    for at, (_, equation, row) in enumerate(rows):
-        for unknown, coefficient in zip(*_terms(equation, row), strict=True):
-            if unknown in pivots:
-                matrix[pivots[unknown], at] += coefficient
-    for unknown, coefficient in zip(unknowns, coefficients, strict=True):
-        if unknown in pivots:
-            target[pivots[unknown]] -= coefficient
-    share = np.linalg.lstsq(matrix, target, rcond=None)[0] if len(rows) else np.zeros(0)
-    used = [equation for weight, (_, equation, _) in zip(share, rows, strict=True) if abs(weight) > 1e-9]
+    rows, share = _derivation(conflict.system, conflict.equation, conflict.row)
+    stated = [conflict.equation, *_used(rows, share)]
     if conflict.sign:
-        used += _signers(system, conflict, rows, share)
-    stated = [conflict.equation, *used]
+        stated += _signers(conflict, rows, share)
     return list(dict.fromkeys(equation.why for equation in stated if isinstance(equation.why, Tie)))
 
 
-def _closure(conflict: Conflict) -> list[tuple[int, Equation, int]]:
-    """Return the equations that determine what is in the contradictory one: unknown, equation, row."""
-    system = conflict.system
+_Held = tuple[int, Equation, int]
+"""An unknown, the equation that determines it, and the row of that equation."""
+
+
+def _derivation(system: System, equation: Equation, row: int) -> tuple[list[_Held], Floats]:
+    """Return the equations from which a row follows (or is contradicted), with their factors."""
+    rows = _closure(system, equation, row)
+    pivots = {unknown: at for at, (unknown, _, _) in enumerate(rows)}
+    matrix, target = np.zeros((len(rows), len(rows))), np.zeros(len(rows))
+    for at, (_, held, place) in enumerate(rows):
+        for unknown, coefficient in zip(*_terms(held, place), strict=True):
+            if unknown in pivots:
+                matrix[pivots[unknown], at] += coefficient
+    for unknown, coefficient in zip(*_terms(equation, row), strict=True):
+        if unknown in pivots:
+            target[pivots[unknown]] -= coefficient
+    return rows, np.linalg.lstsq(matrix, target, rcond=None)[0] if len(rows) else np.zeros(0)
+
+
+def _used(rows: list[_Held], share: Floats) -> list[Equation]:
+    return [equation for weight, (_, equation, _) in zip(share, rows, strict=True) if abs(weight) > 1e-9]
+
+
+def _closure(system: System, equation: Equation, row: int) -> list[_Held]:
+    """Return the equations that determine what is in a row."""
     seen: set[int] = set()
-    found: list[tuple[int, Equation, int]] = []
-    queue = deque(int(unknown) for unknown in _terms(conflict.equation, conflict.row)[0])
+    found: list[_Held] = []
+    queue = deque(int(unknown) for unknown in _terms(equation, row)[0])
     while queue and len(found) < _LONGEST:
         unknown = queue.popleft()
         if unknown in seen or unknown == 0:
             continue
         seen.add(unknown)
         holder = system.holder(unknown)
-        if holder is None or holder == (conflict.equation, conflict.row):
-            continue  # free, or held by the very equation that contradicts
+        if holder is None or holder == (equation, row):
+            continue  # free, or held by the very equation that is asked about
         found.append((unknown, *holder))
         queue.extend(int(other) for other in _terms(*holder)[0])
     return found
 
 
-def _signers(
-    system: System,
-    conflict: Conflict,
-    rows: list[tuple[int, Equation, int]],
-    share: np.ndarray,  # type: ignore[type-arg]
-) -> list[Equation]:
-    """Return who required the signs of the unknowns that are left of a row."""
+def _signers(conflict: Conflict, rows: list[_Held], share: Floats) -> list[Equation]:
+    """Return who required the signs of the unknowns that are left of a row, and what ties them to these unknowns."""
+    system = conflict.system
     left: dict[int, float] = {}
     weighted = [(1.0, conflict.equation, conflict.row)]
     weighted += [(weight, equation, row) for weight, (_, equation, row) in zip(share, rows, strict=True)]
     for weight, equation, row in weighted:
         for unknown, coefficient in zip(*_terms(equation, row), strict=True):
             left[int(unknown)] = left.get(int(unknown), 0.0) + weight * coefficient
-    signers = [system.signer(unknown) for unknown, weight in left.items() if abs(weight) > 1e-9 and unknown != 0]
-    return [signer for signer in signers if signer is not None]
+    found: list[Equation] = []
+    for unknown in [unknown for unknown, weight in left.items() if abs(weight) > 1e-9 and unknown != 0]:
+        signer = system.signer(unknown)
+        if signer is None:
+            continue
+        found.append(signer)
+        for row in range(min(len(signer.rows), _SIGNED)):
+            held, factors = _derivation(system, signer, row)
+            met = [int(other) for _, equation, place in held for other in _terms(equation, place)[0]]
+            if unknown in met or unknown in _terms(signer, row)[0]:
+                found += _used(held, factors)
+                break
+    return found
 
 
 def _terms(equation: Equation, row: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg] # ids and numbers

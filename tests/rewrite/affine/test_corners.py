@@ -264,13 +264,13 @@ def test_a_gemm_whose_quantized_weight_refuses(graph, fold):
     fold(g).kept("the integer -128 of DequantizeLinear 'weight' has no opposite in int8").agree(g.feeds(rng, N=2), 2e-5)
 
 
-def test_a_region_that_random_sizes_do_not_fit_stays_and_says_so(graph, fold):
-    """N L must be a multiple of 77 for this view: no made-up size is."""
+def test_a_view_that_made_up_sizes_do_not_fit(graph, fold):
+    """3 N L must be a multiple of 77 for this view: the check of one operator alone finds sizes that are."""
     rng = np.random.default_rng(0)
     g = graph()
     y = g.op("Reshape", conv(g, g.input("x", ["N", 3, "L"]), rng), np.array([-1, 7, 11]))
     g.output(g.op("Mul", y, np.float64(1.5)))
-    fold(g).kept("Reshape 'reshape_1' could not be checked on random inputs").agree(g.feeds(rng, N=7, L=11))
+    fold(g).folded().agree(g.feeds(rng, N=7, L=11))
 
 
 def test_without_the_check_the_same_comes_out(graph, fold):

@@ -29,7 +29,9 @@ def test_repvgg(fold):
     assert folded.operators["Conv"] == 3
     assert folded.operators["Add"] == 0
     assert not folded.passes
-    assert folded.actions()["1.identity"] == "folded"  # its scale into its neighbours, the bare identity into the kernel
+    assert (
+        folded.actions()["1.identity"] == "folded"
+    )  # its scale into its neighbours, the bare identity into the kernel
 
 
 class MobileOne(nn.Module):

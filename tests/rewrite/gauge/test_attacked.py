@@ -397,7 +397,7 @@ def preactivation(graph, rng, signs, blocks=3, channels=4):
 
 @pytest.mark.parametrize("signs", [(1, 1, 1), (1, -1, 1), (-1, -1, 1), (-1, -1, -1), (1, 1, -1)])
 def test_preactivation_keeps_what_turns_a_channel_around(graph, fold, signs):
-    """relu(s x + t) = s relu(x + t / s) for s > 0; a stream may carry -x, not both x and -x."""
+    """relu(s x + t) = s relu(x + t / s) for s > 0; a stream may carry -x, but not x and -x at once."""
     rng = np.random.default_rng(0)
     g = preactivation(graph, rng, signs)
     result = fold(g).agree(g.feeds(rng, N=2))

@@ -99,12 +99,9 @@ def random_solution(ties: Ties, rng: np.random.Generator) -> Solution:
     every = np.arange(scales.size)
     sign = scales.sign_of(every).astype(np.float64)
     sign = np.where(sign == 0, rng.choice([-1.0, 1.0], scales.size), sign)
-    free = rng.uniform(0.5, 2, scales.size) * sign
-    return Solution(
-        ties,
-        scales.value(Rows.of((every, 1.0), constant=1.0), free),
-        shifts.value(Rows.of((np.arange(shifts.size), 1.0), constant=0.0), rng.normal(size=shifts.size)),
-    )
+    free, moved = rng.uniform(0.5, 2, scales.size) * sign, rng.normal(size=shifts.size)
+    free[0], moved[0] = 1.0, 0.0  # what no unknown has
+    return Solution(ties, scales.values(free), shifts.values(moved))
 
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -232,8 +232,9 @@ def new_bias(
     name = f"{weight.stem}.bias" if bias is None else str(bias.name)
     tensor = constant_tensor(bias)
     dtype = weight.dtype if tensor is None else tensor.dtype
-    new = edit.constant(lambda: total, total.shape, dtype, name=name, succeeds=bias)
-    edit.copies(bias, [edit.node])
+    key = (weight.value, bias, total.tobytes())
+    new = edit.constant(lambda: total, total.shape, dtype, name=name, succeeds=bias, key=key)
+    edit.copies(bias, [edit.node], key)
     edit.read(index, new)
 
 

@@ -135,7 +135,7 @@ def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Seq
     tensor = constant_tensor(weight.value)
     assert tensor is not None
     require_storable(edit.node, weight, factor, rows)
-    parts = parts64(tensor)
+    parts, key = parts64(tensor), (weight.value, factor.shape, factor.tobytes())
     new = edit.constant(
         lambda: tensor64(tensor) * factor,
         weight.shape,
@@ -143,8 +143,9 @@ def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Seq
         name=str(weight.value.name),
         succeeds=weight.value,
         parts=None if parts is None else parts.scaled(factor),
+        key=key,
     )
-    edit.copies(weight.value, [edit.node])
+    edit.copies(weight.value, [edit.node], key)
     edit.read(index, new)
 
 
