@@ -1,6 +1,7 @@
 """Small graphs whose maps the fold engine leaves in place, one for each reason that a linear operator gives.
 
-A case is named by where the package gives the reason: "module.function: text", {} standing for what is filled in.
+A case is named by what a user reads: "Operator | clause", {} standing for what is filled in; "any" where the clause
+names the operator itself, "output" where it is said of a graph output; a number where several graphs give one clause.
 """
 
 from __future__ import annotations
@@ -23,13 +24,11 @@ class Case:
         build: makes the graph in a builder and returns its outputs, (name, type) where it is no float; or ONNX text.
         dtype: of the builder.
         opset: likewise.
-        shown: whether the reason is that of the ledger row; some are of a second try, whose first reason is shown.
     """
 
     build: Callable[[Any], Any] | str
     dtype: Any = DOUBLE
     opset: int = 18
-    shown: bool = True
 
 
 def some(*shape: int) -> np.ndarray:
@@ -156,126 +155,119 @@ agraph (bool flag, float[N, 2] x) => (float[N, 2] y) <float[2] a = {{2, 3}}>
 """
 
 ABSORBING = {
-    "absorb_affine.backward: their composition overflows": Case(lambda g: big(g, big(g, images(g))), HALF),
-    "absorb_affine.forward: their composition overflows": Case(lambda g: big(g, big(g, images(g))), HALF),
-    "absorb_conv.behind_refused: the bias of {} is computed at run time": Case(
+    "any | composed with {} it overflows": Case(lambda g: big(g, big(g, images(g))), HALF),
+    "any | composed with {} it overflows | 2": Case(lambda g: big(g, big(g, images(g))), HALF),
+    "Conv | has a bias that is computed at run time, which cannot be scaled": Case(
         lambda g: mul(g, conv(g, images(g), some(3, 3, 1), x(g, 3, name="b")), 3, 1)
     ),
-    "absorb_conv.behind_refused: the bias of {} is quantized and its weight is not": Case(
-        lambda g: mul(g, conv(g, images(g), some(3, 3, 1), quantized_bias(g)), 3, 1), SINGLE, 19
-    ),
-    "absorb_conv.forward: {} pads with zeros and the shift is not zero": Case(
+    "Conv | pads with zeros, which a shift would change": Case(
         lambda g: conv(g, add(g, images(g, "L"), 3, 1), some(3, 3, 3), pads=[0, 1])
     ),
-    "absorb_conv.in_front_refused: {} reads it as its weight": Case(
+    "Conv | has a weight that is computed at run time": Case(
         lambda g: conv(g, images(g), mul(g, x(g, 3, 3, 1, name="w"), 3, 1, 1))
     ),
-    "absorb_conv.varies_elsewhere: it varies along other axes than the channels of {}": Case(
-        lambda g: mul(g, conv(g, images(g)), 4)
-    ),
-    "absorb_convtranspose.forward: the border of {} sees fewer taps and the shift is not zero": Case(
+    "Conv | has one scale for several places where it varies": Case(lambda g: mul(g, conv(g, images(g)), 4)),
+    "ConvTranspose | reaches its positions by different taps, which a shift would show": Case(
         lambda g: g.op("ConvTranspose", add(g, images(g, "L"), 3, 1), some(3, 2, 2), strides=[2])
     ),
-    "absorb_gemm.backward: it varies along both axes of {}": Case(
+    "Gemm | has one scale for several places where it varies": Case(
         lambda g: grid(g, g.op("Gemm", x(g, 4, 3), some(3, 5)), 4, 5)
     ),
-    "absorb_gemm.backward: the addend C of {} is computed at run time": Case(
+    "Gemm | has an addend that is computed at run time": Case(
         lambda g: mul(g, g.op("Gemm", x(g, 4, 3), some(3, 5), x(g, 5, name="c")), 5)
     ),
-    "absorb_gemm.forward: it varies along another axis than the one {} sums over": Case(
+    "Gemm | sums over one axis and passes the others on": Case(
         lambda g: g.op("Gemm", mul(g, x(g, 4, 3), 4, 1), some(3, 5))
     ),
-    "absorb_gemm.forward: {} adds it to a product": Case(
+    "Gemm | has an addend that is computed at run time | 2": Case(
         lambda g: g.op("Gemm", x(g, 4, 2), some(2, 3), mul(g, x(g, 4, 3, name="c"), 3))
     ),
-    "absorb_matmul.backward: an operand of {} is a vector or of unknown rank": Case(
+    "MatMul | has a vector, or a value of unknown rank, as operand": Case(
         lambda g: mul(g, g.op("MatMul", x(g, "N", 4, 3), some(3)), 4)
     ),
-    "absorb_matmul.backward: it varies along more axes than one operand of {} has": Case(
+    "MatMul | has one scale for several places where it varies": Case(
         lambda g: grid(g, g.op("MatMul", x(g, "N", 4, 3), some(3, 5)), 4, 5)
     ),
-    "absorb_matmul.forward: an operand of {} is a vector, of unknown rank, or used twice": Case(
+    "MatMul | has a vector, or a value of unknown rank, as operand | 2": Case(
         lambda g: g.op("MatMul", mul(g, x(g, "N", 4, 3), 4, 1), some(3))
     ),
-    "absorb_matmul.forward: its scale varies along the axis that {} sums over and along another": Case(
+    "MatMul | sums over one axis and passes the others on": Case(
         lambda g: g.op("MatMul", grid(g, x(g, "N", 5, 4), 5, 4), some(4, 3))
     ),
-    "absorb_matmul.forward: {} multiplies it with a value computed at run time; its shift is not zero": Case(
+    "MatMul | multiplies two computed values, which leaves no place for a shift": Case(
         lambda g: g.op("MatMul", add(g, x(g, "N", 4, 3), 4, 1), x(g, "N", 3, 2, name="z"))
     ),
-    "absorb_matmul.forward: {} sums over the axis along which it varies, with a value computed at run time": Case(
+    "MatMul | sums over the axis along which it varies, with a value computed at run time": Case(
         lambda g: g.op("MatMul", mul(g, x(g, "N", 4, 3), 3), x(g, "N", 3, 2, name="z"))
     ),
-    "absorb_norm.backward: it is a statistic of {}": Case(
+    "LayerNormalization | has no weights that could change what it writes": Case(
         lambda g: mul(g, layer_norm(g, x(g, "N", 3, 4), outputs=2)[1]), SINGLE
     ),
-    "absorb_norm.backward: it varies along other axes than the scale of {}": Case(
+    "InstanceNormalization | has one scale for several places where it varies": Case(
         lambda g: mul(g, turned(g, g.op("InstanceNormalization", images(g), some(3), some(3))), 4, 1), SINGLE
     ),
-    "absorb_norm.backward: the scale of {} is broadcast": Case(
+    "LayerNormalization | has a scale or bias that is computed at run time, or does not span what it normalizes": Case(
         lambda g: mul(g, turned(g, layer_norm(g, images(g), axis=-2)), 4, 1), SINGLE
     ),
-    "absorb_norm.backward: the scale of {} is shorter than what it varies along": Case(
-        lambda g: mul(g, turned(g, layer_norm(g, images(g), size=1)), 4, 1), SINGLE
-    ),
-    "absorb_norm.backward: the scale of {} would overflow": Case(
+    "LayerNormalization | has a scale or bias that is computed at run time, or does not span what it "
+    "normalizes | 2": Case(lambda g: mul(g, turned(g, layer_norm(g, images(g), size=1)), 4, 1), SINGLE),
+    "any | the weights of {} would overflow {}": Case(
         lambda g: big(g, turned(g, layer_norm(g, images(g), np.full(4, 300.0)))), HALF
     ),
-    "absorb_norm.backward: the scale or bias of {} is computed at run time": Case(
-        lambda g: mul(g, turned(g, layer_norm(g, images(g), x(g, 4, name="gain"))), 4, 1), SINGLE
-    ),
-    "absorb_norm.backward: {} has no bias that could take the shift": Case(
+    "LayerNormalization | has a scale or bias that is computed at run time, or does not span what it "
+    "normalizes | 3": Case(lambda g: mul(g, turned(g, layer_norm(g, images(g), x(g, 4, name="gain"))), 4, 1), SINGLE),
+    "RMSNormalization | has no bias that could take a shift": Case(
         lambda g: add(g, turned(g, g.op("RMSNormalization", images(g), some(4), axis=-1)), 4, 1), SINGLE, 23
     ),
-    "absorb_norm.forward: it varies along what {} averages over": Case(
+    "LayerNormalization | has one epsilon for all, so that one scale can pass": Case(
         lambda g: layer_norm(g, turned(g, mul(g, x(g, "N", 4, 3), 4, 1))), SINGLE
     ),
-    "absorb_norm.forward: a scale of {} takes the epsilon of {} out of the range of float32": Case(
+    "any | a scale of {} takes the epsilon of {} out of the range of float32": Case(
         lambda g: layer_norm(g, turned(g, g.op("Mul", x(g, "N", 4, 3), np.array(1e-30)))), SINGLE
     ),
-    "absorb_norm.forward: the statistics of {} are read": Case(
+    "LayerNormalization | gives away its statistics": Case(
         lambda g: tuple(layer_norm(g, turned(g, mul(g, x(g, "N", 4, 3))), outputs=2)), SINGLE
     ),
-    "absorb_norm.forward: {} has one epsilon, and the scale is not one positive number": Case(
+    "LayerNormalization | divides by a size, and needs a scale above 0": Case(
         lambda g: layer_norm(g, turned(g, minus(g, x(g, "N", 4, 3)))), SINGLE
     ),
-    "absorb_norm.forward: {} reads it as its scale or bias": Case(
+    "LayerNormalization | reads it as its scale or bias": Case(
         lambda g: layer_norm(g, images(g), mul(g, x(g, 4, name="gain"), 4)), SINGLE
     ),
-    "absorb_norm.forward: {} subtracts no mean that could cancel the shift": Case(
+    "RMSNormalization | subtracts no mean that could cancel a shift": Case(
         lambda g: g.op("RMSNormalization", turned(g, add(g, x(g, "N", 4, 3))), some(4), axis=-1), SINGLE, 23
     ),
-    "absorb_recurrent.forward: it varies along other axes than the features of {}": Case(
+    "RNN | takes nothing that varies along another axis than its channels": Case(
         lambda g: recurrent(g, mul(g, x(g, 4, 5, 3), 5, 1))
     ),
-    "absorb_recurrent.forward: {} reads it as something else than its input sequence": Case(
+    "RNN | reads it as something else than its input sequence": Case(
         lambda g: recurrent(g, x(g, 4, 5, 3), state=mul(g, x(g, 1, 5, 2, name="h"), 2))
     ),
-    "constant.absorb: the constant '{}' would overflow {}": Case(
+    "any | the weights of {} would overflow {} | 2": Case(
         lambda g: big(g, g.op("Add", g.op("MatMul", x(g, "N", 5, 3), some(3, 4)), 300 * some(5, 4))), HALF
     ),
-    "weight.bias_refused: the {} of {} is {}, and the shift is not zero": Case(
+    "Conv | has a bias that is computed at run time, which cannot take a shift": Case(
         lambda g: conv(g, add(g, images(g), 3, 1), some(3, 3, 1), x(g, 3, name="b"))
     ),
-    "weight.computed: the weight of {} is computed at run time": Case(
+    "Conv | has a weight that is computed at run time | 2": Case(
         lambda g: mul(g, conv(g, images(g), x(g, 3, 3, 1, name="w")), 3, 1)
     ),
-    "weight.overflows: the weights of {} would overflow {}": Case(
+    "any | the weights of {} would overflow {} | 3": Case(
         lambda g: big(g, conv(g, images(g), 300 * some(3, 3, 1))), HALF
     ),
-    "weight.take: the quantized weight of {} has no step per input, and the scale differs between inputs": Case(
+    "MatMul | has integer weights whose steps do not vary along with it": Case(
         lambda g: g.op("MatMul", mul(g, x(g, "N", 4, 3), 3), quantized(g, 3, 5, axis=1)), SINGLE, 19
     ),
 }
 
 QUANTIZED = {
-    "absorb_quantized._placed: it varies along another axis than the steps of {}": Case(
+    "MatMul | has integer weights whose steps do not vary along with it | 2": Case(
         lambda g: mul(g, g.op("MatMul", x(g, "N", 4, 3), quantized(g, 3, 5, axis=0)), 5), SINGLE, 19
     ),
-    "absorb_quantized._placed: it varies along several axes of {}": Case(
+    "MatMul | has integer weights whose steps do not vary along with it | 3": Case(
         lambda g: grid(g, g.op("MatMul", x(g, 2, 4, 3), quantized(g, 2, 3, 5)), 2, 1, 5), SINGLE, 19
     ),
-    "absorb_quantized._placed: it varies along the axis that {} quantizes in blocks": Case(
+    "MatMul | has integer weights whose steps do not vary along with it | 4": Case(
         lambda g: mul(
             g,
             g.op(
@@ -288,32 +280,31 @@ QUANTIZED = {
         SINGLE,
         21,
     ),
-    "absorb_quantized._turned: the integer {} of {} has no opposite in {}, and is scaled by a negative number": Case(
+    "any | the integer {} of {} has no opposite in {}, and is scaled by a negative number": Case(
         lambda g: minus(g, conv(g, images(g), quantized(g, 3, 3, 1, low=-128)), 3, 1), SINGLE, 19
     ),
-    "absorb_quantized.backward: the steps of {} would overflow {}": Case(
+    "any | the steps of {} would overflow {}": Case(
         lambda g: big(g, conv(g, images(g), quantized(g, 3, 3, 1, step=300.0))), HALF, 19
     ),
-    "absorb_quantized.backward: {} dequantizes what is computed at run time": Case(
+    "DequantizeLinear | has no weights that could change what it writes": Case(
         lambda g: mul(g, g.op("DequantizeLinear", x(g, "N", 3, dtype=np.int8), np.array(0.1)), 3), SINGLE, 19
     ),
-    "absorb_quantized.backward: {} holds integers, which a shift would round again": Case(
+    "DequantizeLinear | has no weights that could change what it writes | 2": Case(
         lambda g: add(g, g.op("Gather", quantized(g, 5, 4), x(g, "N", dtype=np.int64)), 4), SINGLE, 19
     ),
-    "absorb_quantized.backward: {} would be left without a step by a scale of 0": Case(
+    "any | {} would be left without a step by a scale of 0": Case(
         lambda g: g.op("Mul", conv(g, images(g), quantized(g, 3, 3, 1)), np.arange(3.0).reshape(3, 1)), SINGLE, 19
     ),
-    "absorb_quantized.behind_convolution: it varies along other axes than the channels of {}": Case(
+    "Conv | has one scale for several places where it varies | 2": Case(
         lambda g: mul(g, conv(g, images(g), quantized(g, 3, 3, 1)), 4), SINGLE, 19
     ),
-    "absorb_quantized.behind_convolution: the bias of {} is quantized, and the shift is not zero": Case(
+    "Conv | has a bias that is {}, which cannot take a shift": Case(
         lambda g: add(g, conv(g, images(g), quantized(g, 3, 3, 1), quantized_bias(g)), 3, 1), SINGLE, 19
     ),
-    "absorb_quantized.behind_convolution: the bias of {} would overflow {}": Case(
+    "any | the weights of {} would overflow {} | 4": Case(
         lambda g: big(g, conv(g, images(g), quantized(g, 3, 3, 1), 300 * some(3))), HALF, 19
     ),
-    "absorb_quantized.behind_convolution: the channels of the grouped {} are not one axis of its quantized "
-    "weight": Case(
+    "ConvTranspose | has integer weights whose steps do not vary along with it": Case(
         lambda g: mul(g, g.op("ConvTranspose", x(g, "N", 4, 5), quantized(g, 4, 3, 3), group=2), 6, 1), SINGLE, 19
     ),
 }

@@ -1,6 +1,7 @@
-"""Every reason for which the fold engine leaves a map: where the package gives it, found in its source.
+"""Every reason for which a map stays, found in the package's source: what users read after an operator's name.
 
-A reason is written once, as the argument of :class:`Refusal` or :class:`NoMatch`, or in a function that words one.
+A clause is written once: in a ``Tie``, ``ties.refuse``, ``Refused``, ``Reason`` or ``NoMatch``, or in a constant or a
+variable that is given to one.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import normdeploy.rewrite.affine as package
+import normdeploy.rewrite.affine.match as recognising
+import normdeploy.rewrite.gauge as engine
 
-_POSITION = {"Refusal": 0, "NoMatch": 1}
+_POSITION = {"Tie": 1, "refuse": 1, "Refused": 1, "Reason": 0, "NoMatch": 1}
 
 
 def _template(expression: ast.expr) -> str | None:
@@ -25,43 +27,58 @@ def _template(expression: ast.expr) -> str | None:
     return None
 
 
-def _reasons(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield (function, template) of every reason in a module."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    by_name = {function.name: function for function in functions}
-    constants = {
-        target.id: statement.value
-        for statement in tree.body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    }
-    for function in functions:
-        for node in ast.walk(function):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _POSITION):
-                continue
-            reason = node.args[_POSITION[node.func.id]]
-            if isinstance(reason, ast.Name):
-                reason = constants[reason.id]
-            if isinstance(reason, ast.Call) and isinstance(reason.func, ast.Name):  # a function that words it
-                worded = by_name[reason.func.id]
-                returned = [item.value for item in ast.walk(worded) if isinstance(item, ast.Return)]
-            else:
-                returned = [reason]
-            for expression in returned:
-                template = None if expression is None else _template(expression)
-                assert template is not None, f"{function.name}: a reason that is no plain string: {ast.dump(node)}"
-                yield function.name, template
+def _called(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
-def reasons() -> set[str]:
-    """Return every reason of the package as "module.function: template"."""
-    found = set()
-    for path in Path(str(package.__file__)).parent.glob("*.py"):
-        found |= {f"{path.stem}.{function}: {text}" for function, text in _reasons(ast.parse(path.read_text()))}
+def _assigned(tree: ast.AST, name: str) -> list[ast.expr]:
+    """Return what a name is bound to: in assignments, and as a key of dictionaries' items in loops."""
+    targets = [item for item in ast.walk(tree) if isinstance(item, ast.Assign | ast.AnnAssign)]
+    found: list[ast.expr] = []
+    for item in targets:
+        names = item.targets if isinstance(item, ast.Assign) else [item.target]
+        if item.value is not None and any(isinstance(target, ast.Name) and target.id == name for target in names):
+            found.append(item.value)
     return found
 
 
+def _clauses(tree: ast.Module) -> Iterator[str]:
+    """Yield the template of every clause in a module."""
+    functions = {item.name: item for item in ast.walk(tree) if isinstance(item, ast.FunctionDef)}
+    for scope in (tree, *functions.values()):
+        for node in ast.walk(scope):
+            if not (isinstance(node, ast.Call) and _called(node) in _POSITION):
+                continue
+            position = _POSITION[_called(node)]
+            if len(node.args) <= position:
+                continue
+            reason = node.args[position]
+            choices = [reason.body, reason.orelse] if isinstance(reason, ast.IfExp) else [reason]
+            if isinstance(reason, ast.Name):
+                choices = _assigned(scope, reason.id)
+            if isinstance(reason, ast.Call) and _called(reason) in functions:  # a function that words it
+                returned = [item.value for item in ast.walk(functions[_called(reason)]) if isinstance(item, ast.Return)]
+                choices = [item for item in returned if item is not None]
+            elif isinstance(reason, ast.Call) and _called(reason) == "get":  # a table of others, and what it is without
+                choices = reason.args[1:]
+            for choice in choices:
+                template = _template(choice)
+                if template:
+                    yield template
+
+
+def clauses() -> set[str]:
+    """Return every clause of the fold engine and of what recognises its maps."""
+    limits = ast.walk(ast.parse((Path(str(engine.__file__)).parent / "limits.py").read_text()))
+    worded = [item.value for item in limits if isinstance(item, ast.Assign) and isinstance(item.value, ast.JoinedStr)]
+    files = [*Path(str(engine.__file__)).parent.rglob("*.py"), Path(str(recognising.__file__))]
+    found: set[str] = set()
+    for path in files:
+        found |= set(_clauses(ast.parse(path.read_text())))
+    found |= {str(_template(item)) for item in worded}
+    return {clause for clause in found if re.search("[a-z]", clause.replace("{}", ""))}
+
+
 def pattern(template: str) -> re.Pattern[str]:
-    """Return what a reason of this template looks like."""
+    """Return what a clause of this template looks like."""
     return re.compile(".+?".join(re.escape(part) for part in template.split("{}")), re.DOTALL)

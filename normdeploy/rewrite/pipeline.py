@@ -12,10 +12,11 @@ import onnx_ir.passes.common as common
 import torch
 
 from normdeploy.graph import WHERE, module_path, strip_traces
-from normdeploy.rewrite.affine import MoveAffine, NormTables, RecogniseAffine
+from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.dropout import RemoveDropout
+from normdeploy.rewrite.gauge.engine import MoveAffine
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import Clean, DropZeroBiases, GuardPads, LowerAffine, LowerNorms, RemoveRoundTrips
 from normdeploy.rewrite.opset import RaiseOpset

@@ -28,7 +28,8 @@ def load(text: str) -> ir.Model:
 PRE_ACTIVATION = """
 agraph (float[N, 2, 4, 4] x) => (float[N, 3, 4, 4] y)
 <float[3, 2, 1, 1] w1 = {1, 2, 3, 4, 5, 6}, float[3, 3, 1, 1] w2 = {1, 0, 2, 0, 1, 0, 3, 0, 1},
- float[3] g = {1, 2, 3}, float[3] b = {0.5, -1, 2}, float[3] m = {0.1, 0.2, 0.3}, float[3] v = {1, 2, 3}>
+ float[3] g = {1, 2, 3}, float[3] h = {1, -2, 3}, float[3] b = {0.5, -1, 2}, float[3] m = {0.1, 0.2, 0.3},
+ float[3] v = {1, 2, 3}>
 {
     a = Conv(x, w1)
     n1 = BatchNormalization(a, g, b, m, v)
@@ -36,7 +37,7 @@ agraph (float[N, 2, 4, 4] x) => (float[N, 3, 4, 4] y)
     c = Conv(r1, w2)
     q = Sigmoid(r1)
     s = Add(c, q)
-    n2 = BatchNormalization(s, g, b, m, v)
+    n2 = BatchNormalization(s, h, b, m, v)
     r2 = Relu(n2)
     y = Conv(r2, w2)
 }
@@ -46,8 +47,8 @@ agraph (float[N, 2, 4, 4] x) => (float[N, 3, 4, 4] y)
 def test_rows_are_in_graph_order_and_complete():
     result = rewrite(load(PRE_ACTIVATION))
     assert [(row.site, row.action) for row in result.ledger] == [(("n1",), "folded"), (("n2",), "kept")]
-    assert "Relu" in result.ledger[1].reason
-    assert "next Conv" in result.ledger[1].reason
+    assert result.ledger[0].into == "a"
+    assert "Relu 'r2' needs a scale above 0" in result.ledger[1].reason
     assert result.ledger.counts() == {"folded": 1, "fused": 0, "merged": 0, "kept": 1}
 
 
@@ -63,7 +64,7 @@ def test_a_norm_that_stays_is_written_as_it_was():
     model = load(PRE_ACTIVATION)
     result = rewrite(model)
     (norm,) = [node for node in result.model.graph if node.op_type == "BatchNormalization"]
-    assert [value.name for value in norm.inputs[1:]] == ["g", "b", "m", "v"]
+    assert [value.name for value in norm.inputs[1:]] == ["h", "b", "m", "v"]
     assert norm.outputs[0].name == "n2"
 
 
@@ -164,14 +165,18 @@ block (x, w, g, b, m, v) => (y) { a = Conv(x, w)  y = BatchNormalization(a, g, b
 
 
 def test_a_wrong_fold_never_ships(monkeypatch):
-    """If a rule gets its algebra wrong, the check where it happens names rule and site."""
-    from normdeploy.rewrite.affine import absorb_conv
+    """If a rule gets its algebra wrong, the check of the operator names rule and site."""
+    from normdeploy.rewrite.gauge.rules import linear
 
-    right = absorb_conv.along
-    monkeypatch.setattr(absorb_conv, "along", lambda array, axis, size: right(array, axis, size)[::-1].copy())
-    with pytest.raises(RewriteError, match="affine backward into Conv") as caught:
+    right = linear.rescale
+    monkeypatch.setattr(
+        linear,
+        "rescale",
+        lambda edit, at, weight, factor, rows: right(edit, at, weight, factor[::-1].copy(), rows=rows),
+    )
+    with pytest.raises(RewriteError, match="gauge of Conv") as caught:
         rewrite(load(PRE_ACTIVATION))
-    assert caught.value.rule == "affine backward into Conv"
+    assert caught.value.rule == "gauge of Conv"
     assert caught.value.site
 
 

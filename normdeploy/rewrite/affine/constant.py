@@ -1,21 +1,16 @@
-"""Constants: they absorb any map, and every absorbing operator writes its new weights through here.
-
-Also the two questions asked of each new weight: does a copy have to be made because another operator keeps the old
-one, and does the result still fit the stored dtype.
-"""
+"""Constants of operators: read exactly, derived, asked whether a new one fits its type; attributes with defaults."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, Parts, constant_tensor, parts64, tensor64
+from normdeploy.graph import FLOATS, constant_tensor, parts64, tensor64
 from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.map import AffineMap, Array
-from normdeploy.rewrite.affine.plan import BackwardPlan, Refusal, Region
+from normdeploy.rewrite.affine.map import Array
+from normdeploy.rewrite.affine.region import Region
 
 _LARGEST = {
     ir.DataType.FLOAT16: 65504.0,
@@ -25,52 +20,18 @@ _LARGEST = {
 }
 
 
-def absorb(value: ir.Value, mapping: AffineMap, reader: ir.Node) -> BackwardPlan | Refusal:
-    """Absorb a map into a constant c: c' = s * c + t, which broadcasts against s and t (they have its result's rank).
-
-    Refused where c' overflows its dtype. What it grows by counts as cost.
-    """
-    tensor = constant_tensor(value)
-    assert tensor is not None
-    assert tensor.dtype in FLOATS  # maps are of floats, and no row crosses a conversion of anything else
-    shape = tuple(tensor.shape.numpy())
-    assert len(shape) <= mapping.rank
-    padded = (1,) * (mapping.rank - len(shape)) + shape
-    result = np.broadcast_shapes(mapping.scale.shape, mapping.shift.shape, padded)
-
-    leading = 0  # axes of size 1 in front that the constant did not have: a bias stays a vector
-    while leading < mapping.rank - len(shape) and result[leading] == 1:
-        leading += 1
-
-    def compute() -> Array:
-        return np.array(np.broadcast_to(mapping(tensor64(tensor).reshape(padded)), result)).reshape(result[leading:])
-
-    if not fits(tensor.dtype, compute):
-        return Refusal(f"the constant '{value.name}' would overflow {tensor.dtype.name.lower()}")
-
-    def build(region: Region) -> ir.Value:
-        dtype = value.dtype or tensor.dtype
-        parts = _mapped(tensor, mapping, leading) if result == padded else None
-        return region.constant(compute, result[leading:], dtype, name=str(value.name), succeeds=value, parts=parts)
-
-    grown = (math.prod(result) - math.prod(shape)) * cost.itemsize(value)
-    return BackwardPlan(build, cost=copy_cost(value, reader) + grown)
-
-
-def _mapped(tensor: ir.TensorProtocol, mapping: AffineMap, leading: int) -> Parts | None:
-    """Return s * c + t in pieces, where c keeps its shape; None where c or the result has none."""
-    parts = parts64(tensor)
-    if parts is None or leading != mapping.rank - len(tensor.shape):
-        return None
-    scale, shift = (array.reshape(array.shape[leading:]) for array in (mapping.scale, mapping.shift))
-    scaled = parts if mapping.no_scale else parts.scaled(scale)
-    return scaled if mapping.no_shift else scaled.shifted(shift)
-
-
 def is_constant(value: ir.Value | None) -> bool:
     """Tell whether a value is a float constant that no caller can override."""
     tensor = constant_tensor(value)
     return tensor is not None and tensor.dtype in FLOATS
+
+
+def is_quantized(value: ir.Value | None) -> bool:
+    """Tell whether a value is a constant that is stored in integers."""
+    producer = None if value is None else value.producer()
+    if producer is None or producer.op_type != "DequantizeLinear" or producer.domain not in ("", "ai.onnx"):
+        return False
+    return constant_tensor(producer.inputs[0]) is not None and is_constant(producer.inputs[1])
 
 
 def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine.node import origins_of
-from normdeploy.rewrite.affine.plan import reads_shape_only
+from normdeploy.rewrite.affine.region import reads_shape_only
 
 MAX_NODES = 128
 """Operators visited on behalf of one map, so that the work for it is bounded and the whole pass linear."""

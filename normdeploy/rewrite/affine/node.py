@@ -83,6 +83,11 @@ def written_of(node: ir.Node) -> tuple[Step, ...]:
     return tuple(node.meta.get(_WRITTEN, ()))
 
 
+def forget_written(node: ir.Node) -> None:
+    """Note that a map was composed: what its author wrote says it no longer."""
+    node.meta[_WRITTEN] = ()
+
+
 def set_reason(node: ir.Node, reason: str) -> None:
     """Remember why nothing absorbed this Affine, for the ledger."""
     node.meta[_REASON] = reason
@@ -90,13 +95,20 @@ def set_reason(node: ir.Node, reason: str) -> None:
 
 def reason_of(node: ir.Node) -> str:
     """Return why nothing absorbed this Affine so far; empty if nobody tried."""
-    reason, taken = str(node.meta.get(_REASON, "")), str(node.meta.get(_TAKEN, ""))
+    reason = str(node.meta.get(_REASON, ""))
+    half, names = node.meta.get(_TAKEN, ("", ()))
+    taken = f"its {half} went into {', '.join(names)}" if half else ""
     return "; ".join(part for part in (taken, reason) if part)
 
 
-def set_taken(node: ir.Node, taken: str) -> None:
-    """Remember which half of the map was absorbed, and by what; part of the reason from now on."""
-    node.meta[_TAKEN] = taken
+def set_taken(node: ir.Node, half: str, names: Iterable[str]) -> None:
+    """Remember which half of the map was absorbed ("scale"), and by what; part of the reason from now on."""
+    node.meta[_TAKEN] = (half, tuple(names))
+
+
+def taken_by(node: ir.Node) -> tuple[str, ...]:
+    """Return what absorbed a half of the map before."""
+    return tuple(node.meta.get(_TAKEN, ("", ()))[1])
 
 
 def settle(ledger: Ledger, node: ir.Node, action: Action, into: str = "", reason: str = "") -> None:

@@ -21,9 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.affine.node import affine_map, is_affine, origins_of, written_of
-from normdeploy.rewrite.affine.plan import ForwardPlan, Refusal
+from normdeploy.rewrite.affine.node import affine_map, origins_of, written_of
 
 OFFSET = "offset"
 LARGEST = 3.0
@@ -58,22 +56,3 @@ def is_centred(node: ir.Node) -> bool:
     written = written_of(node)
     centres_first = len(written) > 1 and written[0].op_type in ("Add", "Sub")
     return centres_first and is_far(node) and not affine_map(node).no_scale
-
-
-def too_far(node: ir.Node, plan: ForwardPlan) -> Refusal | None:
-    """Return the refusal of a forward plan for a map of values far from zero; None where the plan may be committed.
-
-    Args:
-        node: the Affine.
-        plan: who would take it. Taken by other maps alone, it stays what it is.
-    """
-    taker = next((taker for taker in plan.into if not is_affine(taker)), None)
-    if taker is None and is_centred(node):
-        taker = next(iter(plan.into), None)
-    if taker is None or not is_far(node):
-        return None
-    return Refusal(
-        f"it removes an offset {offset_in(node):.2g} times the size of its results: without it the sums of "
-        f"{describe(taker)} would lose that factor of precision; centre the data in front of the network",
-        taker,
-    )

@@ -14,8 +14,7 @@ import onnx_ir as ir
 from normdeploy.graph import WHERE, module_path
 from normdeploy.graph.scopes import NAME_SCOPES
 from normdeploy.rewrite.affine import activation
-from normdeploy.rewrite.affine.absorb_quantized import is_quantized
-from normdeploy.rewrite.affine.constant import is_constant, storable
+from normdeploy.rewrite.affine.constant import is_constant, is_quantized, storable
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.match import AFFINE_KIND, Match, NoMatch, match
 from normdeploy.rewrite.affine.node import (
@@ -29,7 +28,7 @@ from normdeploy.rewrite.affine.node import (
     share_names,
     written_of,
 )
-from normdeploy.rewrite.affine.plan import drop_if_unread
+from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC, RewriteContext
 
 

@@ -23,7 +23,7 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import array_of, copy_cost, integer, is_constant, optional, shape_of
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.node import share_names
-from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.context import RewriteContext
 
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})

@@ -41,7 +41,7 @@ from normdeploy.rewrite.affine.constant import (
 )
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.offset import is_far
-from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.context import RewriteContext
 
 RULE = "shift in front of a border"

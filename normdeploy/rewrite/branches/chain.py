@@ -11,7 +11,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import constant_tensor, module_path
 from normdeploy.rewrite.affine import is_affine, settle
 from normdeploy.rewrite.affine.constant import dtype_of, optional, required, string
-from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches import term as terms
 from normdeploy.rewrite.branches.term import Term
 from normdeploy.rewrite.context import RewriteContext

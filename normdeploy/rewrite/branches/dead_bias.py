@@ -13,7 +13,7 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine.constant import integer, is_constant, optional, required
-from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches.chain import alone
 from normdeploy.rewrite.context import RewriteContext
 

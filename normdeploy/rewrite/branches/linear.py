@@ -23,8 +23,8 @@ import torch
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import dtype_of, integer, optional
 from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.plan import Region
 from normdeploy.rewrite.affine.recognise import is_bias
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches import chain, product
 from normdeploy.rewrite.branches import tree as trees
 from normdeploy.rewrite.branches.product import Product, weight_of

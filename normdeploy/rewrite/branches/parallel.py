@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches import chain
 from normdeploy.rewrite.branches import term as terms
 from normdeploy.rewrite.branches import tree as trees

@@ -17,7 +17,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches import chain
 from normdeploy.rewrite.branches import term as terms
 from normdeploy.rewrite.context import RewriteContext

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.plan import Region
+from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches.chain import alone
 
 _SUMS = frozenset({"Add", "Sub", "Sum"})

@@ -27,7 +27,7 @@ from normdeploy.rewrite.affine.node import (
     written_of,
 )
 from normdeploy.rewrite.affine.offset import is_centred
-from normdeploy.rewrite.affine.plan import drop_if_unread
+from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 
 _BATCH_NORM_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})

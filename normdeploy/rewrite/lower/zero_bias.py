@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant_tensor
-from normdeploy.rewrite.affine.plan import drop_if_unread
+from normdeploy.rewrite.affine.region import drop_if_unread
 
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 

@@ -140,7 +140,9 @@ def test_a_shift_in_front_of_a_padded_conv_of_dynamic_size_is_refused(graph, fol
     g = graph()
     x = g.batch_norm(g.input("x", ["N", 3, "H", "W"]), 3, rng, name="norm")
     g.output(g.op("Conv", x, rng.normal(size=(2, 3, 3, 3)), pads=[1, 1, 1, 1], name="conv"))
-    fold(g).kept("Conv 'conv' pads with zeros and the shift is not zero").agree(g.feeds(rng, N=1, H=5, W=6))
+    fold(g).kept(
+        "behind it Conv 'conv' pads with zeros, which a shift would change", "the graph input 'x' is given"
+    ).agree(g.feeds(rng, N=1, H=5, W=6))
 
 
 def test_a_shift_in_front_of_a_transposed_conv_is_refused(graph, fold):
@@ -148,7 +150,7 @@ def test_a_shift_in_front_of_a_transposed_conv_is_refused(graph, fold):
     g = graph()
     x = g.batch_norm(g.input("x", ["N", 3, "H", "W"]), 3, rng)
     g.output(g.op("ConvTranspose", x, rng.normal(size=(3, 2, 2, 2)), name="up"))
-    fold(g).kept("the border of ConvTranspose 'up' sees fewer taps").agree(g.feeds(rng, N=1, H=5, W=6))
+    fold(g).kept("ConvTranspose 'up' reaches its positions by different taps").agree(g.feeds(rng, N=1, H=5, W=6))
 
 
 def test_a_weight_computed_at_run_time_is_refused(graph, fold):
@@ -156,7 +158,7 @@ def test_a_weight_computed_at_run_time_is_refused(graph, fold):
     g = graph()
     weight = g.input("w", [2, 3, 1, 1])
     g.output(g.batch_norm(g.op("Conv", g.input("x", ["N", 3, 4, 4]), weight, name="conv"), 2, rng))
-    fold(g).kept("the weight of Conv 'conv' is computed at run time").agree(g.feeds(rng, N=1))
+    fold(g).kept("in front of it Conv 'conv' has a weight that is computed at run time").agree(g.feeds(rng, N=1))
 
 
 def test_a_weight_that_a_caller_may_override_is_no_constant(graph, fold):
@@ -166,7 +168,7 @@ def test_a_weight_that_a_caller_may_override_is_no_constant(graph, fold):
     g.input("w", [2, 3, 1, 1])
     g.output(g.batch_norm(g.op("Conv", g.input("x", ["N", 3, 4, 4]), "w", name="conv"), 2, rng))
     feeds = g.feeds(rng, N=1)
-    fold(g).kept("the weight of Conv 'conv' is computed at run time").agree(feeds)
+    fold(g).kept("in front of it Conv 'conv' has a weight that is computed at run time").agree(feeds)
 
 
 def test_statistics_that_a_caller_may_override_are_no_constants(graph, fold):
@@ -184,7 +186,7 @@ def test_a_bias_computed_at_run_time_is_refused(graph, fold):
     g = graph()
     bias = g.input("b", [2])
     g.output(g.batch_norm(g.op("Conv", g.input("x", ["N", 3, 4, 4]), rng.normal(size=(2, 3, 1, 1)), bias), 2, rng))
-    fold(g).kept("the bias of Conv").agree(g.feeds(rng, N=1))
+    fold(g).kept("in front of it Conv 'conv_0' has a bias that is computed at run time").agree(g.feeds(rng, N=1))
 
 
 def test_a_map_along_the_width_is_refused(graph, fold):
@@ -192,7 +194,9 @@ def test_a_map_along_the_width_is_refused(graph, fold):
     g = graph()
     y = g.op("Conv", g.input("x", ["N", 3, 4, 4]), rng.normal(size=(4, 3, 1, 1)))
     g.output(g.op("Mul", y, rng.normal(size=4)))
-    fold(g).kept("it varies along other axes than the channels of Conv").agree(g.feeds(rng, N=1))
+    fold(g).kept("in front of it Conv 'conv_0' has one scale for several places where it varies").agree(
+        g.feeds(rng, N=1)
+    )
 
 
 def test_against_torch(graph, fold):

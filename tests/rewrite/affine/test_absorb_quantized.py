@@ -86,7 +86,9 @@ def test_a_shift_into_a_quantized_bias_is_refused(graph, fold):
     bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
     y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)), bias, name="conv")
     g.output(g.batch_norm(y, 6, rng))
-    fold(g).kept("the bias of Conv 'conv' is quantized, and the shift is not zero").agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept("Conv 'conv' has a bias that is stored in integers, which cannot take a shift").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 def test_the_least_integer_has_no_opposite(graph, fold):
@@ -122,7 +124,9 @@ def test_steps_along_another_axis_are_refused(graph, fold):
     g = graph(dtype=np.float32, opset=19)
     w = weight(g, rng, (4, 6), axis=0)
     g.output(g.op("Mul", g.op("MatMul", g.input("x", ["N", 3, 4]), w), rng.normal(size=6)))
-    fold(g).kept("it varies along another axis than the steps of DequantizeLinear").agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept("in front of it MatMul 'matmul_1' has integer weights whose steps do not vary along with it").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 def test_a_grouped_transposed_convolution_is_refused(graph, fold):
@@ -130,7 +134,9 @@ def test_a_grouped_transposed_convolution_is_refused(graph, fold):
     g = graph(dtype=np.float32, opset=19)
     y = g.op("ConvTranspose", g.input("x", ["N", 4, 5]), weight(g, rng, (4, 3, 3)), group=2, name="up")
     g.output(g.batch_norm(y, 6, rng))
-    fold(g).kept("the channels of the grouped ConvTranspose 'up'").agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept("in front of it ConvTranspose 'up' has integer weights whose steps do not vary along with it").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 def test_quantized_activations_are_refused(graph, fold):
@@ -140,7 +146,7 @@ def test_quantized_activations_are_refused(graph, fold):
     y = g.op("QuantizeLinear", y, np.array(0.05), g.constant(np.array(0, np.int8), "z"))
     y = g.op("DequantizeLinear", y, np.array(0.05), "z", name="activations")
     g.output(g.batch_norm(y, 6, rng))
-    fold(g).kept("DequantizeLinear 'activations' dequantizes what is computed at run time")
+    fold(g).kept("in front of it DequantizeLinear 'activations' has no weights")
 
 
 KINDS = ["Conv", "ConvTranspose", "Gemm", "MatMul"]
@@ -201,8 +207,9 @@ def test_a_scale_per_input_needs_a_step_per_input(graph, fold, kind, steps):
     x, shape = features(g, kind)
     x = g.op("Mul", x, rng.normal(size=shape))
     g.output(linear(g, x, kind, rng=rng, steps=steps))
-    words = f"the quantized weight of {kind} 'linear' has no step per input, and the scale differs between inputs"
-    fold(g).kept(words).agree(g.feeds(rng, N=2), ROUNDING)
+    fold(g).kept(f"behind it {kind} 'linear' has integer weights whose steps do not vary along with it").agree(
+        g.feeds(rng, N=2), ROUNDING
+    )
 
 
 @pytest.mark.parametrize("kind", ["Conv", "Gemm"])
@@ -217,7 +224,8 @@ def test_a_shift_in_front_of_a_quantized_bias_is_refused_and_a_scale_is_not(grap
         g.output(g.op(kind, x, w, bias, name="linear"))
         result = fold(g).agree(g.feeds(rng, N=2), ROUNDING)
         if shift:
-            result.kept(f"of {kind} 'linear' is quantized, and the shift is not zero")
+            called = "an addend that is" if kind == "Gemm" else "a bias that is stored in integers"
+            result.kept("its shift cannot leave", f"{kind} 'linear' has {called}")
         else:
             result.folded()
 
@@ -251,7 +259,7 @@ def test_steps_in_blocks(graph, fold, axis):
     if axis == 0:
         assert result.folded().ops == {"DequantizeLinear": 1, "MatMul": 1}
     else:
-        result.kept("quantizes in blocks")
+        result.kept("has integer weights whose steps do not vary along with it")
 
 
 @given(SEED, st.booleans(), st.sampled_from(["scale", "shift", "both"]))

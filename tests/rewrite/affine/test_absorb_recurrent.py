@@ -72,7 +72,7 @@ def test_refusals(graph, fold):
     g = graph()
     x = g.op("Mul", g.input("x", [4, 5, SIZE]), rng.normal(size=(4, 1, 1)))
     g.output(recurrent(g, x, rng, "LSTM"))
-    fold(g).kept("it varies along other axes than the features of LSTM 'net'").agree(g.feeds(rng))
+    fold(g).kept("LSTM 'net' takes nothing that varies along another axis than its channels").agree(g.feeds(rng))
     g = graph()
     h = g.op("Mul", g.input("h", [1, 5, HIDDEN]), rng.normal(size=HIDDEN))
     g.output(recurrent(g, g.input("x", [4, 5, SIZE]), rng, "GRU", state=h))
@@ -81,8 +81,11 @@ def test_refusals(graph, fold):
     x = g.op("Mul", g.input("x", [4, 5, SIZE]), rng.normal(size=SIZE))
     weights = g.input("w", [1, HIDDEN, SIZE]), rng.normal(size=(1, HIDDEN, HIDDEN))
     g.output(g.op("RNN", x, *weights, name="net", hidden_size=HIDDEN))
-    fold(g).kept("the weight of RNN 'net' is computed at run time").agree(g.feeds(rng))
-    for kind, words in (("Mul", None), ("Add", "the bias of RNN 'net' is computed at run time, and the shift")):
+    fold(g).kept("RNN 'net' has a weight that is computed at run time").agree(g.feeds(rng))
+    for kind, words in (
+        ("Mul", None),
+        ("Add", "RNN 'net' has a bias that is computed at run time, which cannot take a shift"),
+    ):
         g = graph()
         x = g.op(kind, g.input("x", [4, 5, SIZE]), rng.normal(size=SIZE))
         weights = [rng.normal(size=(1, HIDDEN, size)) for size in (SIZE, HIDDEN)]
@@ -110,5 +113,5 @@ def test_a_weight_stored_in_integers(graph, fold, kind, one_number):
         assert result.folded().ops == {"DequantizeLinear": 1, kind: 1}
     else:
         # the scale stays; the shift, divided by it, goes into the bias
-        assert f"the quantized weight of {kind} 'net' has no step per input" in result.reasons
+        assert f"{kind} 'net' has integer weights without a step per input" in result.reasons
         assert result.actions == ["kept"]

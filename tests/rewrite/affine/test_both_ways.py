@@ -140,7 +140,7 @@ def test_the_branch_ends_in_a_product_without_bias(graph, fold, seed):
     f = attention(g, norm(g, x, rng, 6, last=True), rng, 6, 2, last=True, joint=True, mask=False)
     g.output(g.op("Add", x, linear(g, f, rng, 6, 6, last=True, bias=False, name="last")))
     result = fold(g).folded().agree(g.feeds(rng, N=2))
-    assert takers(result) == {"first.bias", "last", "qkv"}
+    assert takers(result) == {"first", "proj", "qkv"}  # the last product is merged into the projection
     assert result.ops["Mul"] == 0
 
 
@@ -214,7 +214,7 @@ def residual(graph, rng, *, ends=True, scale=None, shift=None, inner="Tanh", rea
 @pytest.mark.parametrize(
     "options",
     [
-        {"inner": "Relu", "scale": [1.0, 2.0, 0.5]},  # a norm in front of an activation
+        {"inner": "Relu"},  # a negative scale in front of an activation
         {"scale": [1.0, 0.0, 2.0]},  # nothing to divide by
         {"scale": [1.0, 1e-6, 2.0]},  # the stream would carry 2e6
         {"shift": [1.0, 2.0, 3.0]},  # 6 beside a stream of about 1
@@ -234,6 +234,16 @@ def test_what_stays(graph, fold, options):
     result = fold(g).agree(g.feeds(rng, N=2, H=4, W=5))
     assert result.actions == ["kept"]
     assert result.ops["BatchNormalization"] == 1
+
+
+def test_a_norm_in_front_of_an_activation(graph, fold):
+    """relu(s x + t) = s relu(x + t / s) for s > 0: the stream carries t / s, the scale goes into what reads it."""
+    rng = np.random.default_rng(0)
+    g = residual(graph, rng, inner="Relu", scale=[1.0, 2.0, 0.5])
+    g.inputs.clear()
+    g.input("x", ["N", 3, "H", "W"])
+    result = fold(g).folded().agree(g.feeds(rng, N=2, H=4, W=5))
+    assert result.ops == {"Conv": 3, "Relu": 1, "Tanh": 1, "Add": 1}
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -44,7 +44,7 @@ def test_behind_a_tile(graph, fold, seed, repeats, dtype):
     if repeats[1] == 1:
         assert result.folded().ops == {"Conv": 1, "Tile": 1}
     else:
-        result.kept("merges or repeats the axis along which it varies")
+        result.kept("in front of it Tile 'tile_1' ")
 
 
 @given(SEED, st.integers(1, 4), DTYPES)
@@ -75,9 +75,9 @@ def test_a_weight_computed_at_run_time_on_either_side(graph, fold, kind, behind)
     g.output(mapped(g.op(kind, x, w, name="linear")) if behind else g.op(kind, mapped(x), w, name="linear"))
     result = fold(g).agree(g.feeds(rng, N=2))
     if kind == "MatMul":
-        result.kept("Exp" if behind else "MatMul 'linear' sums over the axis along which it varies, with a value")
+        result.kept("MatMul 'linear' sums over the axis along which it varies, with a value")
     else:
-        result.kept(f"the weight of {kind} 'linear' is computed at run time")
+        result.kept(f"{kind} 'linear' has a weight that is computed at run time")
 
 
 @pytest.mark.parametrize("kind", ["Add", "Sub"])
@@ -113,7 +113,7 @@ def test_one_scale_in_front_of_a_group_norm(graph, fold, groups):
         rows = [row for row in result.ledger if row.kind == "affine map"]
         assert all(row.action == "folded" for row in rows) == (shape == () or groups == 4)
         if shape and groups < 4:
-            assert "it varies along what" in result.reasons
+            assert "averages over the axis along which it varies" in result.reasons
 
 
 @given(SEED, st.sampled_from([np.int8, np.uint8]), st.integers(0, 1))
@@ -158,7 +158,7 @@ def test_pads_whose_axes_are_computed(graph, fold, behind):
         y = g.known(g.op("Pad", g.op("Mul", x, rng.normal(size=(3, 1))), *operands, name="pad"), "N", 3, "L")
         y = conv(g, y, rng)
     g.output(g.op("Reshape", y, np.array([-1])))
-    fold(g).kept("how Pad 'pad' pads is not known")
+    fold(g).kept("Pad 'pad' pads by widths that are known at run time only")
 
 
 @pytest.mark.parametrize("shape", [(3, 1), ()])
@@ -169,7 +169,7 @@ def test_in_front_of_a_pad_every_channel_needs_one_number(graph, fold, shape):
     g.output(conv(g, g.op("Pad", x, np.array([0, 0, 1, 0, 0, 2]), np.float64(1.5), name="pad"), rng))
     result = fold(g).agree(g.feeds(rng, N=2))
     if shape:
-        result.kept("Pad 'pad' pads all channels with one number, which it sends to several")
+        result.kept("Pad 'pad' pads all channels with one number")
     else:
         result.folded()
 
@@ -191,7 +191,8 @@ def test_what_stands_beyond_refuses(graph, fold, kind, behind):
         g.output(g.op("Mul", between(g.op("Sigmoid", x, name="gate")), np.float64(2)))
     else:
         g.output(g.op("Sigmoid", between(g.op("Mul", x, np.float64(2))), name="gate"))
-    fold(g).kept("Sigmoid 'gate' stands").agree(g.feeds(rng, N=2))
+    words = "has no weights that could change what it writes" if behind else "sees every scale and every shift"
+    fold(g).kept(f"Sigmoid 'gate' {words}").agree(g.feeds(rng, N=2))
 
 
 @given(SEED, st.sampled_from(["ReduceMean", "ReduceSum", "ReduceMax"]), st.booleans(), DTYPES)
@@ -226,8 +227,8 @@ def test_selections_along_a_dynamic_axis(graph, fold, kind, behind, along):
     if along and behind and kind != "Gather":
         return  # the size behind a selection of a dynamic axis is dynamic: no constant is known to fit it
     result = fold(g).agree(g.feeds(rng, N=2, L=4))
-    if kind == "Split" or (along and behind):
-        result.kept("selects")
+    if along and behind:
+        result.kept("Conv 'conv_0' has one scale for several places where it varies")
     else:
         result.folded()
 
@@ -263,13 +264,13 @@ def test_a_gemm_whose_quantized_weight_refuses(graph, fold):
     fold(g).kept("the integer -128 of DequantizeLinear 'weight' has no opposite in int8").agree(g.feeds(rng, N=2), 2e-5)
 
 
-def test_a_region_that_random_sizes_do_not_fit_stays_and_says_so(graph, fold):
-    """N L must be a multiple of 77 for this view: no made-up size is."""
+def test_a_view_that_made_up_sizes_do_not_fit(graph, fold):
+    """3 N L must be a multiple of 77 for this view: the check of one operator alone finds sizes that are."""
     rng = np.random.default_rng(0)
     g = graph()
     y = g.op("Reshape", conv(g, g.input("x", ["N", 3, "L"]), rng), np.array([-1, 7, 11]))
     g.output(g.op("Mul", y, np.float64(1.5)))
-    fold(g).kept("the rewrite could not be checked on random inputs").agree(g.feeds(rng, N=7, L=11))
+    fold(g).folded().agree(g.feeds(rng, N=7, L=11))
 
 
 def test_without_the_check_the_same_comes_out(graph, fold):

@@ -82,7 +82,7 @@ def test_six_by_six(graph, fold, follow):
     if follow:
         assert result.folded().ops == {"MatMul": 1, "Add": 1, "Transpose": 1}
     else:
-        result.kept("the graph input 'x'")
+        result.kept("in front of it MatMul 'matmul_0' has one scale for several places where it varies")
 
 
 @given(st.data(), RANK, st.booleans(), st.booleans(), DTYPES)
@@ -199,7 +199,7 @@ def test_concat_with_a_branch_that_refuses(graph, fold):
     x = g.input("x", ["N", 2, 4])
     y = g.op("Concat", g.op("Conv", x, rng.normal(size=(2, 2, 1))), g.op("Sigmoid", x, name="gate"), axis=1)
     g.output(g.batch_norm(y, 4, rng))
-    fold(g).kept("Sigmoid 'gate' stands in front of it").agree(g.feeds(rng, N=2))
+    fold(g).kept("in front of it Sigmoid 'gate' has no weights").agree(g.feeds(rng, N=2))
 
 
 def test_concat_of_dynamic_sizes(graph, fold):
@@ -208,7 +208,9 @@ def test_concat_of_dynamic_sizes(graph, fold):
     x = g.op("Mul", g.input("x", ["N", 2, "L"]), rng.normal(size=(2, 1)))
     y = g.op("Concat", x, g.input("y", ["N", 2, "M"]), axis=2, name="join")
     g.output(g.op("Conv", y, rng.normal(size=(4, 2, 1))))
-    fold(g).kept("the sizes that Concat 'join' joins are not known").agree(g.feeds(rng, N=2, L=3, M=4))
+    fold(g).kept("Concat 'join' moves along the axis where it varies, by what is known at run time only").agree(
+        g.feeds(rng, N=2, L=3, M=4)
+    )
 
 
 @given(SEED, st.integers(0, 2), st.sampled_from(["Split", "Slice", "Gather"]), DTYPES)
@@ -242,7 +244,7 @@ def test_two_selections_of_the_same_part(graph, fold):
     second = g.op("Slice", y, np.array([2]), np.array([6]), np.array([1]), name="second")
     g.output(g.op("Mul", first, rng.normal(size=3)))
     g.output(g.op("Relu", second))
-    fold(g).kept("Slice 'second' selects the same part as Slice 'first'").agree(g.feeds(rng, N=2))
+    fold(g).kept("the graph output 'relu_4_out' must stay what it is").agree(g.feeds(rng, N=2))
 
 
 def test_a_selection_beside_another_reader(graph, fold):
@@ -251,7 +253,7 @@ def test_a_selection_beside_another_reader(graph, fold):
     y = g.op("MatMul", g.input("x", ["N", 4]), rng.normal(size=(4, 6)))
     g.output(g.op("Mul", g.op("Slice", y, np.array([0]), np.array([3]), np.array([1])), rng.normal(size=3)))
     g.output(g.op("Relu", y, name="relu"))
-    fold(g).kept("Relu 'relu' reads the same value").agree(g.feeds(rng, N=2))
+    fold(g).kept("the graph output 'relu_out' must stay what it is").agree(g.feeds(rng, N=2))
 
 
 @given(SEED, st.sampled_from([(0, 4, 1), (1, 6, 2), (-1, -7, -1), (5, -(2**62), -2)]), DTYPES)
@@ -284,7 +286,7 @@ def test_a_split_with_one_side_that_refuses(graph, fold):
     left, right = g.op("Split", x, np.array([2, 4]), axis=1, outputs=2)
     g.output(g.op("Conv", left, rng.normal(size=(3, 2, 1))))
     g.output(g.op("Sigmoid", right, name="gate"))
-    fold(g).kept("Sigmoid 'gate' stands behind it").agree(g.feeds(rng, N=2))
+    fold(g).kept("behind it Sigmoid 'gate' sees every scale and every shift").agree(g.feeds(rng, N=2))
 
 
 def test_a_gather_with_computed_indices(graph, fold):
@@ -296,7 +298,7 @@ def test_a_gather_with_computed_indices(graph, fold):
         g.output(g.op("Conv", y, rng.normal(size=(2, 3, 1))))
         result = fold(g).agree(g.feeds(rng, N=2))
         if axis == 1:
-            result.kept("what Gather 'pick' selects along the axis where it varies is not known")
+            result.kept("Gather 'pick' moves along the axis where it varies, by what is known at run time only")
         else:
             result.folded()
 
@@ -350,7 +352,7 @@ def test_positions_of_one_channel_must_agree(graph, fold, mode, even):
     if even:
         result.folded()
     else:
-        result.kept("channels that DepthToSpace 'shuffle' turns into positions of one channel differ")
+        result.kept("DepthToSpace 'shuffle' turns channels into positions of one channel, which have to agree")
 
 
 @given(SEED, st.booleans(), DTYPES)

@@ -1,12 +1,11 @@
-"""Every reason for which a map stays, each on a small graph that gives it; a reason without a graph here fails.
+"""Every reason for which a map stays, each on a small graph that gives it; a clause without a graph here fails.
 
 Cases are named as in :mod:`refusal_graphs`, which holds those of linear operators.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import re
 
 import numpy as np
 import onnx
@@ -32,63 +31,62 @@ from refusal_graphs import (
     images,
     minus,
     mul,
+    quantized,
+    quantized_bias,
     ranked,
+    recurrent,
     some,
     turned,
     unranked,
     window,
     x,
 )
-from refusal_reasons import pattern, reasons
+from refusal_reasons import clauses, pattern
 
 from normdeploy.rewrite import rewrite
-from normdeploy.rewrite.affine.match import NoMatch
-from normdeploy.rewrite.affine.plan import Refusal
 
 CROSSING = {
-    "cross_activation._homogeneous: {} {} and some channels are scaled by negative numbers": Case(
+    "Relu | needs a scale above 0: with another its other side would be cut": Case(
         lambda g: end(g, g.op("Relu", minus(g, images(g), 3, 1)))
     ),
-    "cross_activation._homogeneous: {} {} and the shift is not zero": Case(
+    "LeakyRelu | cuts at 0, which a shift would move": Case(
         lambda g: end(g, g.op("LeakyRelu", add(g, images(g), 3, 1)))
     ),
-    "cross_activation._one_number: the bounds of {} are computed at run time": Case(
+    "Clip | has bounds that are computed at run time": Case(
         lambda g: mul(g, g.op("Clip", conv(g, images(g)), x(g, name="low")))
     ),
-    "cross_activation._one_number: {} cuts at fixed values, and its scale is not one positive number": Case(
+    "Clip | cuts all channels at the same values": Case(
         lambda g: mul(g, g.op("Clip", conv(g, images(g)), np.array(0.0)), 3, 1)
     ),
-    "cross_activation.clip_forward: {} reads it as a bound": Case(
+    "Clip | has bounds that are computed at run time | 2": Case(
         lambda g: end(g, g.op("Clip", images(g), mul(g, x(g, 1, name="low"))))
     ),
-    "cross_activation.forward: {} reads it as its slope": Case(
-        lambda g: end(g, g.op("PRelu", images(g), mul(g, x(g, 3, 1, name="slope"))))
-    ),
-    "cross_add._another: {} adds another branch to it, which its scale does not apply to": Case(
+    "PRelu | reads it as its slope": Case(lambda g: end(g, g.op("PRelu", images(g), mul(g, x(g, 3, 1, name="slope"))))),
+    "any | its scale cannot leave: in front of it {} is given; {} is given (tied by {})": Case(
         lambda g: end(g, g.op("Add", mul(g, images(g), 3, 1), images(g, name="z")))
     ),
-    "cross_add._plan: an operand of {} is broadcast along the axis where it varies": Case(
+    "output | must stay what it is": Case(
         lambda g: mul(g, g.op("Add", conv(g, images(g)), x(g, "N", 1, 4, name="z")), 3, 1)
     ),
-    "cross_add._unknown: the rank of the result of {} is not known": Case(
+    "Add | has an operand of unknown rank, or more elements than are followed": Case(
         lambda g: ranked(g, g.op("Add", add(g, x(g, "N", 3, 4), 3, 1), unranked(g)))
     ),
-    "cross_add.join: {} adds branches that are scaled differently": Case(
+    "any | its scale cannot leave: in front of it {} is given (tied by {})": Case(
         lambda g: (lambda v: g.op("Conv", g.op("Add", v, turned(g, v)), some(2, 4, 1)))(mul(g, x(g, "N", 4, 4), 4))
     ),
-    "cross_blocks._deepen: it varies along an axis that {} rearranges": Case(
+    "DepthToSpace | turns channels into positions of one channel, which have to agree": Case(
         lambda g: mul(g, g.op("DepthToSpace", conv(g, images(g, 2, 2), some(12, 3, 1, 1)), blocksize=2), 4)
     ),
-    "cross_blocks._flatten: it varies along an axis that {} rearranges": Case(
+    "DepthToSpace | rearranges the axis along which it varies": Case(
         lambda g: end(g, g.op("DepthToSpace", mul(g, x(g, "N", 12, 2, 2), 2), blocksize=2), 2)
     ),
-    "cross_blocks._flatten: channels that {} turns into positions of one channel differ": Case(
+    "DepthToSpace | turns channels into positions of one channel, which have to agree | 2": Case(
         lambda g: end(g, g.op("DepthToSpace", mul(g, x(g, "N", 12, 2, 2), 12, 1, 1), blocksize=2), 2)
     ),
-    "cross_concat._unknown: the sizes that {} joins are not known": Case(
+    "Concat | moves along the axis where it varies, by what is known at run time only": Case(
         lambda g: end(g, g.op("Concat", mul(g, images(g, "L"), 3, 1), images(g, "M", name="z"), axis=2))
     ),
-    "cross_identity._refused: the other side of {} holds fewer digits": Case(
+    "any | the other side of a Cast, where {} would take it, holds fewer digits": Case(
         lambda g: (
             (
                 g.op("Mul", g.op("Cast", conv(g, images(g)), to=onnx.TensorProto.FLOAT), *constants(g, factor=2.0)),
@@ -97,68 +95,65 @@ CROSSING = {
         ),
         HALF,
     ),
-    "cross_identity._refused: {} converts to or from something that is no float": Case(
+    "Cast | converts to or from something that is no float": Case(
         lambda g: mul(g, g.op("Cast", x(g, "N", 3, dtype=np.int64), to=onnx.TensorProto.DOUBLE), 3)
     ),
-    "cross_identity._refused: {} drops at random (training mode)": Case(
+    "Dropout | drops at random (training mode)": Case(
         lambda g: mul(g, g.op("Dropout", conv(g, images(g)), *constants(g, ratio=0.5), np.array(True)), 3, 1)
     ),
-    "cross_mul._divides: {} divides by it": Case(
-        lambda g: end(g, g.op("Div", images(g), mul(g, images(g, name="z"), 3, 1)))
-    ),
-    "cross_mul._shifted: {} multiplies it with a computed value and its shift is not zero": Case(
+    "Mul | multiplies two values, which leaves no place for a shift": Case(
         lambda g: end(g, g.op("Mul", images(g), add(g, images(g, name="z"), 3, 1)))
     ),
-    "cross_mul._unknown: the rank of the result of {} is not known": Case(
+    "Mul | has an operand of unknown rank, or more elements than are followed": Case(
         lambda g: ranked(g, g.op("Mul", mul(g, x(g, "N", 3, 4), 3, 1), unranked(g)))
     ),
-    "cross_mul.backward: the factors of {} are broadcast along the axis where it varies": Case(
+    "output | must stay what it is | 2": Case(
         lambda g: mul(
             g, g.op("Reshape", g.op("Mul", x(g, "N", 3, 1), x(g, "N", 1, 4, name="z")), np.array([-1, 12])), 12
         )
     ),
-    "cross_mul.backward: {} multiplies two computed values and the shift is not zero": Case(
+    "Mul | multiplies two values, which leaves no place for a shift | 2": Case(
         lambda g: add(g, g.op("Mul", conv(g, images(g)), images(g, name="z")), 3, 1)
     ),
-    "cross_pad._computed: what {} pads with is computed at run time": Case(
+    "Pad | pads with what is known at run time only": Case(
         lambda g: mul(g, g.op("Pad", conv(g, images(g)), np.array([0, 0, 1, 0, 0, 1]), x(g, name="v")))
     ),
-    "cross_pad._one: what {} pads with would overflow": Case(
+    "any | the weights of {} would overflow {} | 5": Case(
         lambda g: big(g, g.op("Pad", conv(g, images(g)), np.array([0, 0, 1, 0, 0, 1]), np.array(300.0))), HALF
     ),
-    "cross_pad._one: {} pads all channels with one number, which it sends to several": Case(
+    "Pad | pads with zeros, which a shift would change": Case(
         lambda g: add(g, g.op("Pad", conv(g, images(g)), np.array([0, 0, 1, 0, 0, 1])), 3, 1)
     ),
-    "cross_pad._refused: how {} pads is not known": Case(
+    "Pad | pads by widths that are known at run time only": Case(
         lambda g: mul(g, g.known(g.op("Pad", conv(g, images(g)), x(g, 6, name="p", dtype=np.int64)), "N", 3, "L"), 3, 1)
     ),
-    "cross_pad._refused: it varies along an axis that {} pads": Case(
+    "Pad | pads along the axis where it varies": Case(
         lambda g: mul(g, g.op("Pad", conv(g, images(g)), np.array([0, 1, 0, 0, 0, 0])), 4, 1)
     ),
-    "cross_pad.forward: {} reads it as an option": Case(
+    "Pad | reads it as an option": Case(
         lambda g: end(g, g.op("Pad", images(g), np.array([0, 0, 1, 0, 0, 1]), mul(g, x(g, 1, name="v"))))
     ),
-    "cross_pool._maximum: {} takes a maximum and channel {} ({} in all) is scaled by a negative number": Case(
+    "MaxPool | takes a maximum, and needs a scale above 0": Case(
         lambda g: minus(g, g.op("MaxPool", conv(g, images(g)), kernel_shape=[2]), 3, 1)
     ),
-    "cross_pool._pooled: it varies along an axis that {} pools over": Case(
+    "GlobalAveragePool | pools over the axis along which it varies": Case(
         lambda g: end(g, g.op("GlobalAveragePool", mul(g, images(g), 4)))
     ),
-    "cross_pool._pooled: {} counts the zeros of its padding and the shift is not zero": Case(
+    "AveragePool | counts the zeros of its padding, which a shift would change": Case(
         lambda g: end(
             g, g.op("AveragePool", add(g, images(g), 3, 1), kernel_shape=[3], pads=[0, 1], count_include_pad=1)
         )
     ),
-    "cross_pool._reduction: how many values {} sums is not known and the shift is not zero": Case(
+    "ReduceSum | sums a number of values that is not known": Case(
         lambda g: end(g, g.op("ReduceSum", add(g, images(g, "L"), 3, 1), np.array([2])))
     ),
-    "cross_pool._resized: it varies along an axis that {} resizes": Case(
+    "Conv | has one scale for several places where it varies | 3": Case(
         lambda g: mul(g, g.op("Resize", conv(g, images(g)), None, *constants(g, scales=[1, 1, 2])), 8)
     ),
-    "cross_pool._resized: the rank of {} is not known": Case(
+    "Resize | has no weights that could change what it writes": Case(
         lambda g: mul(g, g.known(g.op("Resize", unranked(g), None, *constants(g, scales=[1, 1, 2])), "N", 3, 8), 3, 1)
     ),
-    "cross_pool._resized: {} crops and may read outside its input": Case(
+    "Resize | crops, and may read outside its input": Case(
         lambda g: mul(
             g,
             g.op(
@@ -172,31 +167,24 @@ CROSSING = {
             1,
         )
     ),
-    "cross_pool.pool_forward: the indices that {} found are read": Case(
-        lambda g: (lambda y, at: (end(g, y), (at, np.int64)))(
-            *g.op("MaxPool", mul(g, x(g, 1, 3, 4), 3, 1), kernel_shape=[2], outputs=2)
-        )
-    ),
-    "cross_pool.reduce_backward: the axes that {} reduces are not known": Case(
+    "ReduceMean | reduces along axes that are known at run time only": Case(
         lambda g: mul(
             g, g.known(g.op("ReduceMean", conv(g, images(g)), x(g, 1, name="at", dtype=np.int64)), "N", 3, "L")
         )
     ),
-    "cross_pool.reduce_forward: it varies along an axis that {} reduces": Case(
+    "ReduceMean | reduces the axis along which it varies": Case(
         lambda g: end(g, g.op("ReduceMean", mul(g, images(g), 4), np.array([2])))
     ),
-    "cross_pool.reduce_forward: the axes that {} reduces are not known": Case(
+    "ReduceMean | reduces along axes that are known at run time only | 2": Case(
         lambda g: (
             (g.op("ReduceMean", mul(g, images(g), 3, 1), x(g, 1, name="at", dtype=np.int64)), DOUBLE, ["N", 3, "L"]),
         )
     ),
-    "cross_pool.reduce_forward: {} reduces everything to one number": Case(
-        lambda g: g.op("ReduceMean", mul(g, images(g)), keepdims=0)
-    ),
-    "cross_pool.resize_forward: {} reads it as a size": Case(
+    "output | must stay what it is | 3": Case(lambda g: g.op("ReduceMean", mul(g, images(g)), keepdims=0)),
+    "Resize | reads it as an option": Case(
         lambda g: g.op("Resize", images(g), None, mul(g, x(g, 3, name="scales"))), SINGLE
     ),
-    "cross_select._overlap: what {} selects beside {} is not known": Case(
+    "Slice | has one scale for several places where it varies": Case(
         lambda g: (
             lambda y: (
                 mul(g, window(g, y, 0, 1), 4),
@@ -204,121 +192,217 @@ CROSSING = {
             )
         )(conv(g, images(g)))
     ),
-    "cross_select._overlap: {} reads the same value as {} in front of it": Case(
+    "output | must stay what it is | 4": Case(
         lambda g: (lambda y: (mul(g, window(g, y, 0, 1)), g.op("Relu", y)))(conv(g, images(g)))
     ),
-    "cross_select._overlap: {} selects the same part as {}": Case(
+    "output | must stay what it is | 5": Case(
         lambda g: (lambda y: (mul(g, window(g, y, 0, 2)), g.op("Relu", window(g, y, 1, 3))))(conv(g, images(g)))
     ),
-    "cross_select._overlap: {} selects the same part twice": Case(
+    "Gather | has one scale for several places where it varies": Case(
         lambda g: (
             lambda y: (mul(g, g.op("Gather", y, np.array([0, 0]), axis=1), 2, 1), g.op("Relu", window(g, y, 1, 3)))
         )(conv(g, images(g)))
     ),
-    "cross_select.backward: what {} selects along the axis where it varies is not known": Case(
+    "Gather | moves along the axis where it varies, by what is known at run time only": Case(
         lambda g: mul(g, g.op("Gather", conv(g, images(g)), x(g, 2, name="at", dtype=np.int64), axis=1), 2, 1)
     ),
-    "cross_select.backward: what {} selects is not known": Case(
-        lambda g: mul(g, g.op("Slice", conv(g, images(g)), np.array([0, 1]), np.array([3, 4]), np.array([1, 2])), 3, 1)
-    ),
-    "cross_select.forward: what {} selects along the axis where it varies is not known": Case(
+    "Gather | moves along the axis where it varies, by what is known at run time only | 2": Case(
         lambda g: end(g, g.op("Gather", mul(g, images(g), 3, 1), x(g, 3, name="at", dtype=np.int64), axis=1))
     ),
-    "cross_shape._lost: {} merges or repeats the axis along which it varies": Case(
+    "Expand | has one scale for several places where it varies": Case(
         lambda g: mul(g, g.op("Expand", conv(g, images(g, 1)), np.array([1, 3, 5])), 5)
     ),
 }
 
 RECOGNISING = {
-    "match._arithmetic: the constant '{}' makes it infinite or NaN": Case(
+    "any | the constant '{}' makes it infinite or NaN": Case(
         lambda g: g.op("Div", images(g), np.arange(3.0).reshape(3, 1))
     ),
-    "match._batch_norm: it computes the statistics of each batch (training mode), so it is no fixed map: switch the "
-    "model to evaluation mode before exporting it": Case(
-        lambda g: batch_norm(g, images(g), outputs=3, training_mode=1)[0], shown=False
-    ),
-    "match._batch_norm: its parameters hold NaN or infinity: train it again or restore them": Case(
+    "any | its parameters hold NaN or infinity: train it again or restore them": Case(
         lambda g: batch_norm(g, images(g), np.array([1, np.nan, 1]))
     ),
-    "match._batch_norm: its running variance plus epsilon is not positive in channel {} ({} in all): train it again or "
-    "restore its statistics": Case(lambda g: batch_norm(g, images(g), None, None, None, np.array([1.0, -1, 1]))),
-    "match._batch_norm: its {} is computed at run time": Case(
-        lambda g: batch_norm(g, images(g), g.op("Exp", x(g, 3, name="s")))
-    ),
-    "match._batch_norm: its {} is computed at run time, not kept from training: if it is the batch's own, a sample's "
+    "any | its running variance plus epsilon is not positive in channel {} ({} in all): train it again "
+    "or restore its statistics": Case(lambda g: batch_norm(g, images(g), None, None, None, np.array([1.0, -1, 1]))),
+    "any | its {} is computed at run time": Case(lambda g: batch_norm(g, images(g), g.op("Exp", x(g, 3, name="s")))),
+    "any | its {} is computed at run time, not kept from training: if it is the batch's own, a sample's "
     "result depends on its batch; keep running statistics (track_running_stats)": Case(
         lambda g: batch_norm(g, images(g), None, None, g.op("Exp", x(g, 3, name="s")))
     ),
-    "match._batch_norm: its {} is not a constant: a caller of the graph can change it": Case(
+    "any | its {} is not a constant: a caller of the graph can change it": Case(
         lambda g: batch_norm(g, images(g), None, x(g, 3, name="s"))
     ),
-    "match._batch_norm: the rank of its input is not known: give the model input shapes": Case(
+    "any | the rank of its input is not known: give the model input shapes": Case(
         lambda g: ranked(g, batch_norm(g, unranked(g)))
     ),
 }
 
 SEARCHING = {
-    "offset.too_far: it removes an offset {} times the size of its results: without it the sums of {} would lose that "
-    "factor of precision; centre the data in front of the network": Case(
+    "any | it removes an offset {} times the size of its results: without it the sums of {} would lose "
+    "that factor of precision; centre the data in front of the network": Case(
         lambda g: end(g, g.op("Sub", images(g), np.full((3, 1), 100.0)))
     ),
-    "absorb_affine.backward: {} in front of it removes an offset {} times the size of its results: in one step with it "
-    "that would lose precision": Case(
+    "any | it removes an offset {} times the size of its results: without it the sums of {} would lose "
+    "that factor of precision; centre the data in front of the network | 2": Case(
         lambda g: g.op(
             "Sigmoid",
             g.batch_norm(mul(g, g.op("Sub", images(g), np.full((3, 1), 100.0)), 3, 1), 3, np.random.default_rng(0)),
         )
     ),
-    "backward._demand: the readers of '{}' in front of it want different maps": Case(
+    "Concat | has one scale for several places where it varies": Case(
         lambda g: (
             lambda y: mul(g, g.op("Concat", g.op("LeakyRelu", y), g.op("Identity", g.op("Relu", y)), axis=1), 6, 1)
-        )(conv(g, images(g))),
-        shown=False,
+        )(conv(g, images(g)))
     ),
-    "backward._demand: {} reads '{}' twice": Case(
-        lambda g: (lambda y: mul(g, g.op("Add", g.op("Add", y, y), g.op("Relu", y)), 3, 1))(conv(g, images(g))),
-        shown=False,
+    "Sigmoid | sees every scale and every shift": Case(
+        lambda g: (lambda y: (mul(g, g.op("Add", g.op("Relu", y), y), 3, 1), g.op("Sigmoid", y)))(conv(g, images(g)))
     ),
-    "backward.plan: '{}' in front of it is read by others too": Case(
-        lambda g: (lambda y: (mul(g, g.op("Add", g.op("Relu", y), y), 3, 1), g.op("Sigmoid", y)))(conv(g, images(g))),
-        shown=False,
-    ),
-    "forward._reader: more than {} operators stand between it and the linear operators behind it": Case(
-        lambda g: end(g, chain(g, mul(g, x(g, "N", 3, 3), 3, 1)))
-    ),
-    "forward._reader: {} behind it is reached on two ways": Case(
-        lambda g: (lambda v: g.op("MatMul", g.op("MatMul", v, turned(g, v)), some(5, 2)))(mul(g, x(g, "N", 5, 4)))
-    ),
-    "forward._reader: {} reads it inside a control-flow body": Case(BODY.format(outside="Mul(x, a)", inside="Relu(v)")),
-    "forward._reader: {} stands {}": Case(lambda g: end(g, g.op("Sigmoid", mul(g, images(g), 3, 1)))),
-    "backward.blocked: the result of {} in front of it is also read by {} ({}{})": Case(
+    "Relu | reads it inside a control-flow body": Case(BODY.format(outside="Mul(x, a)", inside="Relu(v)")),
+    "Sigmoid | sees every scale and every shift | 2": Case(lambda g: end(g, g.op("Sigmoid", mul(g, images(g), 3, 1)))),
+    "output | must stay what it is | 6": Case(
         lambda g: (lambda y: (mul(g, y, 3, 1), g.op("Relu", y)))(conv(g, images(g)))
     ),
-    "backward.blocked: {} reads the result of {} twice": Case(
-        lambda g: (lambda y: mul(g, g.op("Add", y, y), 3, 1))(conv(g, images(g)))
+    "Sigmoid | has no weights that could change what it writes": Case(
+        lambda g: mul(g, g.op("Sigmoid", images(g)), 3, 1)
     ),
-    "backward.enter: more than {} operators stand between it and the linear operators in front of it": Case(
-        lambda g: mul(g, chain(g, conv(g, images(g, 3))), 3, 1)
+    "output | must stay what it is | 7": Case(lambda g: mul(g, images(g), 3, 1)),
+    "output | must stay what it is | 8": Case(BODY.format(outside="Relu(x)", inside="Mul(v, a)")),
+    "output | must stay what it is | 9": Case(lambda g: mul(g, images(g), 3, 1)),
+    "output | must stay what it is | 10": Case(lambda g: (lambda y: (y, mul(g, y, 3, 1)))(conv(g, images(g)))),
+}
+
+FURTHER = {
+    "map | removes a large offset in a step of its own, and stays as it was written": Case(
+        lambda g: g.op(
+            "Sigmoid",
+            g.batch_norm(mul(g, g.op("Sub", images(g), np.full((3, 1), 100.0)), 3, 1), 3, np.random.default_rng(0)),
+        )
     ),
-    "backward.enter: {} in front of it is reached on two ways": Case(
-        lambda g: mul(g, g.op("Concat", *halves(g, conv(g, images(g)))[::-1], axis=1), 3, 1)
+    "any | absorbing it would copy or compute more than the pass over its tensor that it saves": Case(
+        lambda g: (
+            g.constant(some(500, 4), "table"),
+            g.op(
+                "Gemm", g.op("Sigmoid", mul(g, g.op("Gather", "table", x(g, 2, dtype=np.int64)), 4)), "table", transB=1
+            ),
+        )[1]
     ),
-    "backward.enter: {} stands in front of it": Case(lambda g: mul(g, g.op("Sigmoid", images(g)), 3, 1)),
-    "forward.through: the graph output '{}' is behind it": Case(lambda g: mul(g, images(g), 3, 1)),
-    "backward.unreachable: '{}' comes from outside this control-flow body": Case(
-        BODY.format(outside="Relu(x)", inside="Mul(v, a)")
+    "LayerNormalization | averages over the axis along which it varies": Case(
+        lambda g: g.op("LayerNormalization", turned(g, add(g, x(g, "N", 4, 3), 4, 1)), some(4), axis=-1), SINGLE
     ),
-    "backward.unreachable: the graph input '{}' is in front of it": Case(lambda g: mul(g, images(g), 3, 1)),
-    "backward.unreachable: the result of {} in front of it is the graph output '{}'": Case(
-        lambda g: (lambda y: (y, mul(g, y, 3, 1)))(conv(g, images(g)))
+    "Softmax | compares values along the axis where it varies": Case(lambda g: g.op("Softmax", add(g, images(g), 4))),
+    "Softmax | sees every scale": Case(lambda g: g.op("Softmax", mul(g, images(g)))),
+    "Max | compares, and needs a scale above 0: with another the other operand would win": Case(
+        lambda g: end(g, g.op("Max", minus(g, images(g), 3, 1), some(3, 1)))
+    ),
+    "Div | divides, which leaves no place for a shift": Case(
+        lambda g: end(g, g.op("Div", images(g), add(g, images(g, name="z"), 3, 1)))
+    ),
+    "RNN | has integer weights without a step per input": Case(
+        lambda g: recurrent(g, mul(g, x(g, 4, 5, 3), 3), weight=quantized(g, 1, 2, 3)), SINGLE, 19
+    ),
+    "Reshape | has more elements than are followed": Case(
+        lambda g: end(g, g.op("Reshape", mul(g, x(g, 2048, 1024), 1024), np.array([1, 1, -1])), 1),
+    ),
+    "ReduceL2 | measures sizes, which a shift would change": Case(
+        lambda g: end(g, g.op("ReduceL2", add(g, images(g), 3, 1), np.array([2])))
+    ),
+    "Reshape | merges or repeats the axis along which it varies": Case(
+        lambda g: g.op("Gemm", g.op("Reshape", mul(g, images(g, "L"), 3, 1), np.array([-1, 1])), some(1, 2))
+    ),
+    "Pad | pads all channels with one number": Case(
+        lambda g: end(g, g.op("Pad", mul(g, images(g), 3, 1), np.array([0, 0, 1, 0, 0, 1]), np.array(1.5)))
+    ),
+    "Resize | resizes the axis along which it varies": Case(
+        lambda g: end(g, g.op("Resize", mul(g, images(g), 4), None, *constants(g, scales=[1, 1, 2])))
+    ),
+    "ReduceMax | takes a maximum or a size, and needs a scale above 0": Case(
+        lambda g: end(g, g.op("ReduceMax", minus(g, images(g), 3, 1), np.array([2])))
+    ),
+    "any | the weights of {} would lose digits: numbers so small have fewer of them in {}": Case(
+        lambda g: g.op("Mul", conv(g, images(g), 0.05 * some(3, 3, 1)), np.array(1e-4)), HALF
+    ),
+    "any | what behind it reads its channels of scale 0 would divide by it": Case(
+        lambda g: end(
+            g,
+            g.op(
+                "Relu",
+                add(
+                    g,
+                    g.op("Mul", g.op("Add", conv(g, images(g)), images(g, name="z")), np.array([[0.0], [1], [2]])),
+                    3,
+                    1,
+                ),
+            ),
+        )
+    ),
+    "any | what others read in front of it would have to carry {} times the size of its values, and be rounded with "
+    "it": Case(
+        lambda g: (
+            lambda y: g.op(
+                "Add",
+                g.op(
+                    "Conv",
+                    g.op(
+                        "Sigmoid",
+                        g.op(
+                            "Conv",
+                            batch_norm(g, y, some(3), 9 * some(3), np.zeros(3), np.ones(3)),
+                            some(2, 3, 3),
+                            pads=[1, 1],
+                        ),
+                    ),
+                    some(3, 2, 1),
+                ),
+                y,
+            )
+        )(conv(g, images(g, "L")))
     ),
 }
 
-CASES = ABSORBING | QUANTIZED | CROSSING | RECOGNISING | SEARCHING
+GUARDS = {
+    "could not be checked on random inputs": "every operator that is followed here is given inputs that fit",
+    "has rows of unknown number": "no map is known to vary along an axis of unknown size",
+    "moves what varies along an axis whose size is not known": "the same",
+    "it computes the statistics of each batch (training mode), so it is no fixed map: switch the model to evaluation "
+    "mode before exporting it": "said in other words by what recognises norms (recognise/test_batch_statistics.py)",
+    "it varies along another axis than the steps of {}": "the ties of integer weights keep such a factor away",
+    "reads it as its bias": "what reads integers as a bias is pinned already, so that no proof needs it",
+    "reads it as its weight": "the same of a weight",
+    "{} pads all channels with one number, which it sends to several": "of a second try, whose first reason is shown",
+    "the rank of its input is not known": "recognition asks first",
+}
+"""Clauses that a user is not meant to see, and why."""
+
+FOLDED = {
+    "a quantized bias beside float weights takes a scale": Case(
+        lambda g: mul(g, conv(g, images(g), some(3, 3, 1), quantized_bias(g)), 3, 1), SINGLE, 19
+    ),
+    "the reciprocal of a divisor's scale": Case(
+        lambda g: end(g, g.op("Div", images(g), mul(g, images(g, name="z"), 3, 1)))
+    ),
+    "slices over other axes too": Case(
+        lambda g: mul(g, g.op("Slice", conv(g, images(g)), np.array([0, 1]), np.array([3, 4]), np.array([1, 2])), 3, 1)
+    ),
+    "a value that a sum reads twice, beside another reader": Case(
+        lambda g: (lambda y: mul(g, g.op("Add", g.op("Add", y, y), g.op("Relu", y)), 3, 1))(conv(g, images(g)))
+    ),
+    "x + x": Case(lambda g: (lambda y: mul(g, g.op("Add", y, y), 3, 1))(conv(g, images(g)))),
+    "a long chain behind": Case(lambda g: end(g, chain(g, mul(g, x(g, "N", 3, 3), 3, 1)))),
+    "a long chain in front": Case(lambda g: mul(g, chain(g, conv(g, images(g, 3))), 3, 1)),
+    "a product of a value with itself turned": Case(
+        lambda g: (lambda v: g.op("MatMul", g.op("MatMul", v, turned(g, v)), some(5, 2)))(mul(g, x(g, "N", 5, 4)))
+    ),
+    "parts joined in another order": Case(
+        lambda g: mul(g, g.op("Concat", *halves(g, conv(g, images(g)))[::-1], axis=1), 3, 1)
+    ),
+}
+"""What the engine before this one left, and why it could: no way was searched twice."""
+
+CASES = ABSORBING | QUANTIZED | CROSSING | RECOGNISING | SEARCHING | FURTHER
 
 
-def test_every_reason_has_a_case():
-    assert set(CASES) == reasons()
+def clause_of(name: str) -> str:
+    """Return the clause of a case."""
+    return name.split(" | ")[1]
 
 
 def graph_of(case: Case, builder: type) -> onnx.ModelProto:
@@ -331,24 +415,32 @@ def graph_of(case: Case, builder: type) -> onnx.ModelProto:
     return g.proto()
 
 
+def test_every_clause_has_a_case():
+    shown = clauses() - set(GUARDS)
+    assert set(GUARDS) <= clauses()
+    assert not {clause for clause in shown if not any(pattern(clause).fullmatch(clause_of(name)) for name in CASES)}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_reason(name, graph, monkeypatch):
-    given: list[tuple[str, str]] = []
-    for kind, position in ((Refusal, 0), (NoMatch, 1)):
-
-        def noting(self, *args, position=position, made=kind.__init__):
-            made(self, *args)
-            frame = sys._getframe(1)
-            given.append((f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}", str(args[position])))
-
-        monkeypatch.setattr(kind, "__init__", noting)
-    case = CASES[name]
-    proto = graph_of(case, graph)
-    result = rewrite(ir.from_proto(proto))
+def test_reason(name, graph):
+    result = rewrite(ir.from_proto(graph_of(CASES[name], graph)))
     onnx.checker.check_model(ir.to_proto(result.model), full_check=False)
-    site, _, text = name.partition(": ")
-    shape = pattern(text)
-    mine = [reason for where, reason in given if where == site and shape.fullmatch(reason)]
-    assert mine, f"not given; given were {given}"
-    shown = [row.reason for row in result.ledger.kept]
-    assert any(reason in row for reason in mine for row in shown) == case.shown, (mine, shown)
+    operator, clause = name.split(" | ")[:2]
+    named = "" if operator in ("any", "output") else f"{operator} '[^']*' "
+    shape = re.compile(named + pattern(clause).pattern, re.DOTALL)
+    reasons = [row.reason for row in result.ledger.kept]
+    assert any(shape.search(reason) for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_what_folds_now(name, graph, fold):
+    case, made = FOLDED[name], []
+
+    class Kept(graph):
+        def __init__(self, **options):
+            super().__init__(**options)
+            made.append(self)
+
+    graph_of(case, Kept)
+    rng = np.random.default_rng(0)
+    assert "kept" not in fold(made[0]).agree(made[0].feeds(rng, N=2), 1e-10 if case.dtype == DOUBLE else 1e-5).actions

@@ -9,8 +9,8 @@ import pytest
 from normdeploy.errors import RewriteError
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import RewriteContext, rewrite
-from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.shrink import shrunken_feeds
+from normdeploy.rewrite.gauge.rules import products
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 agraph (float[n,{tokens},8] x) => (float[n,{tokens},{heads},2] y)
@@ -59,6 +59,11 @@ def test_a_fold_over_many_tokens_is_right_and_a_wrong_one_is_still_caught(monkey
     assert [node.op_type for node in result.model.graph] == ["MatMul", "Reshape"]
     got = Evaluator(result.model).run(feeds)["y"]
     assert float((got - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
-    monkeypatch.setattr(AffineMap, "__call__", lambda self, x: (self.scale * x + self.shift) * 1.000001)
-    with pytest.raises(RewriteError):
+    right = products.rescale
+    monkeypatch.setattr(
+        products,
+        "rescale",
+        lambda edit, at, weight, factor, rows: right(edit, at, weight, factor * 1.000001, rows=rows),
+    )
+    with pytest.raises(RewriteError, match="gauge of MatMul"):
         rewrite(attention())

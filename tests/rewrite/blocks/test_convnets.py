@@ -66,14 +66,12 @@ class PreActivation(nn.Module):
         return self.conv2(torch.relu(self.bn2(self.conv1(out)))) + skip
 
 
-def test_resnet_v2_keeps_its_first_norms_and_says_why(fold):
+def test_resnet_v2_folds_through_its_activations(fold):
+    """relu(s x + t) = s relu(x + t / s) for s > 0: the scale goes on, the shift to whatever writes the stream."""
     net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), PreActivation(8, 8), PreActivation(8, 12, 2), nn.BatchNorm2d(12))
     net.append(nn.ReLU())
-    # the last norm stands behind a sum of two convolutions, which absorb it
-    folded = fold(net, torch.randn(2, 3, 12, 12), kept={"1.bn1", "2.bn1"})
-    assert len(folded.passes) == 2
-    reasons = {row.where: row.reason for row in folded.ledger.kept}
-    assert all("Relu" in reason for reason in reasons.values()), reasons
+    folded = fold(net, torch.randn(2, 3, 12, 12))
+    assert not folded.passes
 
 
 class DenseLayer(nn.Module):
@@ -93,7 +91,7 @@ def test_densenet_keeps_its_concatenated_pre_activations_and_says_why(fold):
     transition = [nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1, bias=False), nn.AvgPool2d(2, 2)]
     layers = [conv_bn(3, 8), nn.ReLU(), DenseLayer(8), DenseLayer(12), *transition, DenseLayer(8), nn.BatchNorm2d(12)]
     net = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 3))
-    folded = fold(net, torch.randn(2, 3, 12, 12), kept={"2.norm1", "3.norm1", "4", "8.norm1", "9"})
+    folded = fold(net, torch.randn(2, 3, 12, 12), kept={"2.norm1", "3.norm1", "4", "8.norm1"})
     assert all("Relu" in row.reason for row in folded.ledger.kept)
 
 

@@ -1,0 +1,280 @@
+"""New nodes beside the old ones they replace: built, checked in float64 on random inputs, then put in their place.
+
+What merging branches and norming tables changes is decided first; then the new nodes are built beside the old ones,
+both are evaluated, and the old ones leave the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import ExactTensor, Parts, constant_tensor
+from normdeploy.rewrite.affine.map import Array
+from normdeploy.rewrite.affine.node import free_name
+from normdeploy.rewrite.affine.probe import following_feeds, rows_are_alike, small_feeds
+from normdeploy.rewrite.affine.shrink import shrunken_feeds
+from normdeploy.rewrite.context import TOLERANCE, RewriteContext
+
+CUBIC_TOLERANCE = 1e-6
+"""The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""
+
+
+@dataclass
+class Region:
+    """New nodes beside the old ones that they will replace.
+
+    Args:
+        graph: the graph that holds both.
+    """
+
+    graph: ir.Graph
+    before: list[ir.Node] = field(default_factory=list)
+    after: list[ir.Node] = field(default_factory=list)
+    pairs: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
+    _successors: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _counterparts: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
+
+    def replace(
+        self,
+        old: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        *,
+        attributes: Mapping[str, ir.Attr] | None = None,
+        op_type: str | None = None,
+    ) -> ir.Node:
+        """Make a node in place of ``old``: other inputs, the same attributes (or others), as many outputs."""
+        kept = dict(old.attributes) if attributes is None else dict(attributes)
+        node = ir.Node(
+            old.domain,
+            op_type or old.op_type,
+            list(inputs),
+            list(kept.values()),
+            overload=old.overload,
+            version=old.version,
+            outputs=[ir.Value(shape=value.shape, type=value.type) for value in old.outputs],
+            name=old.name,
+            metadata_props=dict(old.metadata_props),
+        )
+        return self.adopt(node, after=old, stands_for=old)
+
+    def insert(self, op_type: str, inputs: Sequence[ir.Value | None], *, after: ir.Node, like: ir.Value) -> ir.Node:
+        """Make one more standard operator behind ``after``; its result has the type and shape of ``like``."""
+        node = ir.Node(
+            "",
+            op_type,
+            list(inputs),
+            outputs=[ir.Value(shape=like.shape, type=like.type)],
+            name=None if after.name is None else f"{after.name}.{op_type.lower()}",
+            metadata_props=dict(after.metadata_props),
+        )
+        self.graph.insert_after(after, node)
+        self.after.append(node)
+        return node
+
+    def adopt(self, node: ir.Node, *, after: ir.Node, stands_for: ir.Node | None = None) -> ir.Node:
+        """Insert a ready-made node behind ``after``.
+
+        Args:
+            node: the new node.
+            after: where it stands.
+            stands_for: the old node whose results have the same shapes; who looks at those looks at the new ones.
+        """
+        self.graph.insert_after(after, node)
+        self.after.append(node)
+        if stands_for is not None:
+            self._counterparts.extend(zip(stands_for.outputs, node.outputs, strict=True))
+        return node
+
+    def constant(
+        self,
+        compute: Callable[[], Array],
+        shape: Sequence[int],
+        dtype: ir.DataType,
+        *,
+        name: str,
+        succeeds: ir.Value | None = None,
+        parts: Parts | None = None,
+    ) -> ir.Value:
+        """Register a constant computed in float64 on demand.
+
+        Args:
+            compute: returns the unrounded value.
+            shape: its shape.
+            dtype: what it is rounded to in the file.
+            name: wanted name; made unique.
+            succeeds: the constant whose name it takes over if that one is no longer read.
+            parts: computes the same value piece by piece.
+        """
+        name = free_name(self.graph, name)
+        tensor = ExactTensor(compute, dtype, tuple(shape), name, parts=parts)
+        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)
+        self.graph.register_initializer(value)
+        if succeeds is not None:
+            self._successors[value] = succeeds
+        return value
+
+    def same(self, old: ir.Value, new: ir.Value) -> None:
+        """State that ``new`` equals ``old`` and shall replace it everywhere."""
+        self.pairs.append((old, new))
+
+    def commit(
+        self, context: RewriteContext, rule: str, site: str, feeds: Mapping[ir.Value, Tensor] | None = None
+    ) -> None:
+        """Check the region in float64, then put the new nodes in the place of the old.
+
+        Args:
+            context: makes the check.
+            rule: the rewrite's name, for the error.
+            site: module path or node name, for the error.
+            feeds: inputs of the check; drawn by :func:`.probe.small_feeds` by default.
+
+        Raises:
+            RewriteError: the region's results changed.
+        """
+        self._rewire()
+        self.before, self.after = _in_order(self.before), _in_order(self.after)
+        outside = _read_from_outside(self.before, self.after)
+        self._check(context, rule, site, outside, feeds)
+        for old, new in self.pairs:
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        for old, new in self._counterparts:
+            for usage in list(old.uses()):
+                if reads_shape_only(usage.node):
+                    usage.node.replace_input_with(usage.idx, new)
+        read = [value for node in self.before for value in node.inputs if value is not None]
+        for node in reversed(self.before):
+            if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+                self.graph.remove(node, safe=True)
+        for old, new in self.pairs:
+            name, old.name = old.name, None
+            new.name = name
+        for value in dict.fromkeys(read):
+            drop_if_unread(value)
+        for new, old in self._successors.items():
+            old_name = old.name
+            if old_name and not old.is_initializer() and old_name not in self.graph.initializers:
+                _rename_initializer(self.graph, new, old_name)
+
+    def _check(
+        self,
+        context: RewriteContext,
+        rule: str,
+        site: str,
+        outside: Sequence[ir.Value],
+        feeds: Mapping[ir.Value, Tensor] | None,
+    ) -> None:
+        if not context.check:
+            return
+
+        def check(inputs: Mapping[ir.Value, Tensor]) -> None:
+            context.check_region(
+                rule,
+                site,
+                self.before,
+                self.after,
+                list(dict.fromkeys([*outside, *inputs])),  # a shrunken target is given like an input
+                self.pairs,
+                tolerance=CUBIC_TOLERANCE if any(_is_cubic(node) for node in self.before) else TOLERANCE,
+                feeds=inputs,
+            )
+
+        shrunken = None
+        if feeds is None and not rows_are_alike(self.before, outside):
+            shrunken = shrunken_feeds(context, [*self.before, *self.after], outside)
+        if shrunken is not None:
+            try:
+                check(shrunken)
+            except GraphError:
+                shrunken = None  # an operator in it does depend on the size: the region's own is used
+        if shrunken is not None:
+            return
+        try:
+            check(small_feeds(context, self.before, outside) if feeds is None else feeds)
+        except GraphError:
+            if feeds is not None or len(outside) == 1:
+                raise
+            check(following_feeds(context, self.before, outside))
+
+    def _rewire(self) -> None:
+        """Let new nodes read each other's results where the old ones did."""
+        mapped = dict(self.pairs)
+        for node in self.after:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value in mapped:
+                    node.replace_input_with(index, mapped[value])
+
+    def discard(self) -> None:
+        """Take the new nodes and constants out again."""
+        read = [value for node in self.after for value in node.inputs if value is not None]
+        for node in reversed(_in_order(self.after)):
+            self.graph.remove(node, safe=True)
+        for value in dict.fromkeys(read):
+            drop_if_unread(value)
+
+
+def _is_cubic(node: ir.Node) -> bool:
+    return node.op_type == "Resize" and "mode" in node.attributes and node.attributes["mode"].as_string() == "cubic"
+
+
+def reads_shape_only(node: ir.Node) -> bool:
+    """Tell whether an operator looks at its input's shape only, which no affine map changes."""
+    return node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx")
+
+
+def drop_if_unread(value: ir.Value) -> None:
+    """Take an initializer that nothing reads out of its graph."""
+    graph = value.graph
+    if (
+        graph is not None
+        and value.is_initializer()
+        and not value.uses()
+        and not value.is_graph_input()
+        and not value.is_graph_output()
+        and value.name is not None
+    ):
+        graph.initializers.pop(value.name)
+
+
+def _rename_initializer(graph: ir.Graph, value: ir.Value, name: str) -> None:
+    if value.name is not None and value.name in graph.initializers:
+        value.name = name
+        if value.const_value is not None:
+            value.const_value.name = name
+
+
+def _in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return nodes with each behind those whose results it reads."""
+    pending = dict.fromkeys(nodes)
+    made = {output: node for node in pending for output in node.outputs}
+    order: list[ir.Node] = []
+    done: set[ir.Node] = set()
+    for start in pending:
+        stack = [start]
+        while stack:
+            node = stack[-1]
+            waits = [made[value] for value in node.inputs if value is not None and value in made]
+            waits = [item for item in waits if item not in done]
+            if waits:
+                stack.extend(waits)
+                continue
+            stack.pop()
+            if node not in done:
+                done.add(node)
+                order.append(node)
+    return order
+
+
+def _read_from_outside(*groups: Sequence[ir.Node]) -> list[ir.Value]:
+    made = {output for nodes in groups for node in nodes for output in node.outputs}
+    found: dict[ir.Value, None] = {}
+    for nodes in groups:
+        for node in nodes:
+            for value in node.inputs:
+                if value is not None and value not in made and constant_tensor(value) is None:
+                    found[value] = None
+    return list(found)

@@ -1,0 +1,167 @@
+"""Remove every affine map whose ties can be met: build the ties, ask map after map, write the constants, check each.
+
+1. Every operator states its ties (:mod:`.build`).
+2. The maps are asked in the order of what they cost to stay (:mod:`.plan`), each as one transaction: s_y = a s_x and
+   t_y = a t_x + b are stated, and taken back where they contradict what holds. What stays closes a contradiction,
+   whatever was asked first; its reason is that contradiction (:mod:`.reasons`).
+3. Unknowns that are still free are chosen (:mod:`.choose`), and every operator says what it becomes. One that cannot be
+   written so (its weights would overflow), or a map that would cost more than it saves (:mod:`.problems`), makes the
+   maps it belongs to stay, and the ties are solved again.
+4. Each operator is checked alone, before and after, in float64 (:mod:`.check`); then the graph changes.
+
+The method is described in docs/folding.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from normdeploy.graph import module_path
+from normdeploy.rewrite.affine.node import (
+    adopt_origins,
+    affine_map,
+    free_name,
+    is_affine,
+    origins_of,
+    set_reason,
+    set_taken,
+    settle,
+    share_names,
+    taken_by,
+)
+from normdeploy.rewrite.affine.region import drop_if_unread
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.gauge.check import Check, Unchecked
+from normdeploy.rewrite.gauge.edit import Edit
+from normdeploy.rewrite.gauge.plan import Plan, saved, solve, takers_of
+from normdeploy.rewrite.gauge.problems import dear, decentred, narrowed, written
+from normdeploy.rewrite.gauge.reasons import Reason
+
+
+class MoveAffine(ir.passes.InPlacePass):
+    """Absorb Affine nodes into the operators around them.
+
+    Args:
+        context: ledger and check.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Remove what can be removed, in every graph of the model."""
+        modified = False
+        share_names(model)
+        for graph in model.graphs():
+            if any(is_affine(node) for node in graph):
+                graph.sort()
+                modified |= self._graph(graph)
+        return ir.passes.PassResult(model, modified)
+
+    def _graph(self, graph: ir.Graph) -> bool:
+        plan, checks = self._settled(graph)
+        for node, reason in plan.stays.items():
+            set_reason(node, str(reason))
+        if not plan.gone and not plan.halves:
+            return False
+        takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
+        paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them
+        for edit in plan.edits:
+            edit.apply()
+        for edit, check in checks:
+            check.verify(self.context, edit)
+        self._remove(graph, plan, takers, paths)
+        for edit in plan.edits:
+            edit.tidy()
+        for node, half in plan.halves.items():
+            set_taken(node, half, dict.fromkeys(paths[taker] for taker in takers[node]))
+        return True
+
+    def _settled(self, graph: ir.Graph) -> tuple[Plan, list[tuple[Edit, Check]]]:
+        """Solve; where a Pad was in the way, try whether another of the gauges that pass it goes further."""
+        best = self._consistent(graph, {})
+        in_the_way = {other for reason in best[0].stays.values() for other in reason.nodes}
+        pads = [node for node in in_the_way if node.op_type == "Pad"]
+        for mode in ("uniform", "loose") if pads else ():
+            other = self._consistent(graph, dict.fromkeys(pads, mode))
+            if saved(other[0]) > saved(best[0]):
+                best = other
+        return best
+
+    def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str]) -> tuple[Plan, list[tuple[Edit, Check]]]:
+        """Solve until every operator can be written and checked and nothing costs more than it saves."""
+        stays: dict[ir.Node, Reason] = {}
+        whole: set[ir.Node] = set()
+        opaque: set[ir.Node] = set()
+        while True:
+            plan = solve(graph, stays, opaque, pads, whole)
+            problem = written(plan)
+            if problem is None:
+                problem = dear(plan) or decentred(plan, stays) or narrowed(plan)
+            if problem is not None:
+                whole |= {node for node in problem if node in stays or node in plan.halves}
+                stays |= problem
+                continue
+            checks: list[tuple[Edit, Check]] = []
+            unchecked: set[ir.Node] = set()
+            for edit in plan.edits:
+                try:
+                    checks.append((edit, Check(self.context, edit)))
+                except Unchecked as error:
+                    unchecked.add(error.node)
+            if unchecked:
+                opaque |= unchecked
+                continue
+            return plan, checks
+
+    def _remove(
+        self, graph: ir.Graph, plan: Plan, takers: dict[ir.Node, list[ir.Node]], paths: dict[ir.Node, str]
+    ) -> None:
+        """Take the maps out that do nothing any more; values that are not what they were get names of their own."""
+        ties, solution = plan.solution.ties, plan.solution
+        for value, gauge in ties.of.items():
+            if value.name and not value.is_graph_input() and not solution.is_identity(gauge):
+                value.name = free_name(graph, f"{value.name}.carried")
+        for node in plan.gone:
+            source, result = node.inputs[0], node.outputs[0]
+            assert source is not None
+            named = result.name if solution.is_identity(ties.of.get(result)) else None
+            self._settle(node, takers[node], paths)
+            if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
+                source = _passed_on(graph, node)
+            result.replace_all_uses_with(source, replace_graph_outputs=True)
+            constants = list(node.inputs[1:])
+            graph.remove(node, safe=True)
+            for value in constants:
+                if value is not None:
+                    drop_if_unread(value)
+            if named is not None and not source.is_graph_input() and not source.is_initializer():
+                result.name = None
+                source.name = named
+
+    def _settle(self, node: ir.Node, takers: list[ir.Node], paths: dict[ir.Node, str]) -> None:
+        maps = [taker for taker in takers if is_affine(taker)]
+        if maps and len(maps) == len(takers):
+            adopt_origins(maps[0], origins_of(node))
+            return
+        names = list(dict.fromkeys([*taken_by(node), *(paths[taker] for taker in takers)]))
+        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        mapping = affine_map(node)
+        nothing = mapping.no_scale and mapping.no_shift
+        alone = "it changes nothing" if nothing else "what it does is undone behind it"
+        settle(self.context.ledger, node, "folded", shown, "" if shown else alone)
+
+
+def _passed_on(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    """Return a copy of what a map reads: an output of the graph cannot be an input, or another output, by two names."""
+    shown = node.outputs[0]
+    made = ir.Node("", "Identity", [node.inputs[0]], outputs=[ir.Value(shape=shown.shape, type=shown.type)])
+    graph.insert_before(node, made)
+    return made.outputs[0]
+
+
+_NAMED = 6
+"""Takers named in a ledger row."""

@@ -1,0 +1,278 @@
+"""The gauge of a value: x = s x' + t, where x' is what the rewritten graph computes in the place of x.
+
+s and t are arrays of the value's rank, of size 1 along the axes where they do not vary. Each element, a *cell*, is an
+unknown: s = S, t = a T with a number a. Operators tie the cells of their operands and results (:mod:`.rules`); the
+identity s = 1, t = 0 solves every such system, so that ties never contradict each other before a map is asked to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.rewrite.gauge.rows import Floats, Ints, Rows
+from normdeploy.rewrite.gauge.system import Conflict, System
+
+MOST_CELLS = 1 << 18
+"""Cells of one value; where an operator would need more, its operands' cells are tied."""
+
+Cells = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Who states a tie or a restriction.
+
+    Args:
+        node: the operator; None for the graph itself.
+        clause: what it asks, to follow its name in a sentence ("needs a shift of 0"); empty for a mere tie.
+        subject: who asks, where it is not an operator ("the graph output 'y'").
+    """
+
+    node: ir.Node | None
+    clause: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """The cells of a value.
+
+    Args:
+        scale_of: unknown S of each cell; 0 stands for s = 1.
+        shift_of: unknown T of each cell; 0 stands for t = 0.
+        factor: a, so that t = a T.
+    """
+
+    scale_of: Ints
+    shift_of: Ints
+    factor: Floats
+
+    @property
+    def cells(self) -> Cells:
+        """Size along each axis: 1, or the value's own."""
+        return self.scale_of.shape
+
+    @property
+    def rank(self) -> int:
+        """Rank of the value."""
+        return self.scale_of.ndim
+
+    def each(self, transform: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Gauge:
+        """Return the gauge with all arrays transformed alike."""
+        return Gauge(transform(self.scale_of), transform(self.shift_of), transform(self.factor))
+
+    def picked(self, identifiers: Ints) -> Gauge:
+        """Return the cells with these identifiers: positions in the flattened gauge."""
+        return self.each(lambda array: array.reshape(-1)[identifiers])
+
+    def spread(self, cells: Sequence[int]) -> Gauge:
+        """Return the gauge broadcast to more cells."""
+        if tuple(cells) == self.cells:
+            return self
+        return self.each(lambda array: np.broadcast_to(array, tuple(cells)))
+
+    def wider(self, rank: int) -> Gauge:
+        """Give the gauge leading axes of size 1, as broadcasting does."""
+        if rank == self.rank:
+            return self
+        return self.each(lambda array: array.reshape((1,) * (rank - self.rank) + array.shape))
+
+    def times(self, factor: float) -> Gauge:
+        """Return the gauge with its shift times a number."""
+        return replace(self, factor=self.factor * factor)
+
+    @property
+    def unshifted(self) -> Gauge:
+        """The gauge with t = 0."""
+        return replace(self, shift_of=np.zeros_like(self.shift_of), factor=np.zeros_like(self.factor))
+
+    @property
+    def unscaled(self) -> Gauge:
+        """The gauge with s = 1."""
+        return replace(self, scale_of=np.zeros_like(self.scale_of))
+
+
+def fixed(rank: int) -> Gauge:
+    """Return s = 1, t = 0."""
+    nought = np.zeros((1,) * rank, np.int64)
+    return Gauge(nought, nought, nought.astype(np.float64))
+
+
+def common(*gauges: Gauge) -> Cells:
+    """Return the cells to which gauges broadcast."""
+    return np.broadcast_shapes(*(gauge.cells for gauge in gauges))
+
+
+@dataclass
+class Ties:
+    """The gauges of a graph's values, and what ties them.
+
+    Args:
+        graph: the graph.
+        of: the gauge of each value that has one. ports: those of constant operands, by operator and input.
+        parts: operators that belong to another one: the Add of a bias behind a MatMul.
+        pads: Pads of zeros whose gauge shall be one number for all ("uniform"), rather than have no shift; or Pads that
+            restrict nothing ("loose"), since the channels may happen to send what is padded to one number.
+        stiff: why an operator that has a rule cannot be followed where it stands.
+        unscaled, unshifted: why an operator writes without a scale, without a shift.
+        asked: the operands, by operator and input, whose gauge a rule asked for.
+    """
+
+    graph: ir.Graph
+    scales: System = field(default_factory=lambda: System(multiplicative=True))
+    shifts: System = field(default_factory=lambda: System(multiplicative=False))
+    of: dict[ir.Value, Gauge] = field(default_factory=dict)
+    ports: dict[tuple[ir.Node, int], Gauge] = field(default_factory=dict)
+    parts: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    stiff: dict[ir.Node, str] = field(default_factory=dict)
+    unscaled: dict[ir.Node, str] = field(default_factory=dict)
+    unshifted: dict[ir.Node, str] = field(default_factory=dict)
+    asked: set[tuple[ir.Node, int]] = field(default_factory=set)
+    pads: Mapping[ir.Node, str] = field(default_factory=dict)
+
+    # -- making gauges
+
+    def fresh(self, cells: Sequence[int], *, slack: bool = False) -> Gauge:
+        """Return a gauge of unknowns of its own.
+
+        Args:
+            cells: size along each axis.
+            slack: an operator with weights writes the value, and takes up what others ask for.
+        """
+        size = tuple(cells)
+        return Gauge(self.scales.new(size, slack=slack), self.shifts.new(size, slack=slack), np.ones(size))
+
+    def operand(self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False) -> Gauge | None:
+        """Return the gauge of an input.
+
+        Args:
+            node: the operator.
+            index: of its inputs.
+            cells: the cells wanted of a constant, aligned at the last axis; one cell by default.
+            grows: the constant may become larger where it is broadcast.
+
+        Returns:
+            a computed value's own gauge; for a float constant a gauge of this input alone, since what the operator
+            reads there can be computed anew; None where the input has no gauge (no float, unknown rank, absent).
+        """
+        value = node.inputs[index] if index < len(node.inputs) else None
+        self.asked.add((node, index))
+        tensor = constant_tensor(value)
+        if value is None or tensor is None:
+            return None if value is None else self.of.get(value)
+        if tensor.dtype not in FLOATS:
+            return None
+        if (node, index) not in self.ports:
+            shape = tuple(tensor.shape.numpy())
+            if grows:
+                shape = (*(1,) * (len(cells) - len(shape)), *shape)
+                shape = tuple(
+                    max(pair) for pair in zip(shape, ((1,) * len(shape) + tuple(cells))[len(cells) :], strict=True)
+                )
+            wanted = ((1,) * len(shape) + tuple(cells))[len(cells) :]
+            size = tuple(own if own > 1 and asked > 1 else 1 for own, asked in zip(shape, wanted, strict=True))
+            self.ports[node, index] = self.fresh(size, slack=True)
+        return self.ports[node, index]
+
+    # -- ties; none of these fails before a map is asked to go
+
+    def refuse(self, node: ir.Node, clause: str) -> bool:
+        """Note why an operator cannot be followed ("has a weight that is computed at run time"); return False."""
+        self.stiff[node] = clause
+        return False
+
+    def along(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> Gauge:
+        """Tie the cells along axes, and return the gauge with size 1 there."""
+        first = _first(gauge, axes)
+        if first is not gauge:
+            self.same(gauge, first, tie)
+        return first
+
+    def along_scale(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> None:
+        """Tie the scales of the cells along axes."""
+        self.same_scale(gauge, _first(gauge, axes), tie)
+
+    def along_shift(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> None:
+        """Tie the shifts of the cells along axes."""
+        self.same_shift(gauge, _first(gauge, axes), tie)
+
+    def same(self, left: Gauge, right: Gauge, tie: Tie) -> None:
+        """Tie two gauges of one rank, cell by cell."""
+        self.same_scale(left, right, tie)
+        self.same_shift(left, right, tie)
+
+    def same_scale(self, left: Gauge, right: Gauge, tie: Tie) -> None:
+        """State s_left = s_right."""
+        _held(self.scale_map(left, right, 1.0, tie))
+
+    def same_shift(self, left: Gauge, right: Gauge, tie: Tie) -> None:
+        """State t_left = t_right."""
+        _held(self.shift_map(left, right, 1.0, 0.0, tie))
+
+    def scale_map(self, left: Gauge, right: Gauge, scale: Floats | float, tie: Tie) -> Conflict | None:
+        """State s_left = scale * s_right."""
+        rows = Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0 / np.asarray(scale, np.float64))
+        return self.scales.add(rows, tie)
+
+    def shift_map(
+        self, left: Gauge, right: Gauge, scale: Floats | float, shift: Floats | float, tie: Tie
+    ) -> Conflict | None:
+        """State t_left = scale * t_right + shift."""
+        moved = -np.asarray(scale) * right.factor
+        rows = Rows.of((left.shift_of, left.factor), (right.shift_of, moved), constant=-np.asarray(shift))
+        return self.shifts.add(rows, tie)
+
+    def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
+        """State s_result = product of s ** exponent."""
+        terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
+        _held(self.scales.add(Rows.of(*terms, constant=1.0), tie))
+
+    def total(self, result: Gauge, terms: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
+        """State t_result = sum of factor * t."""
+        parts = [(result.shift_of, result.factor), *((gauge.shift_of, -f * gauge.factor) for gauge, f in terms)]
+        _held(self.shifts.add(Rows.of(*parts, constant=0.0), tie))
+
+    def no_shift(self, gauge: Gauge, tie: Tie) -> Gauge:
+        """State t = 0, and return the gauge without its shift."""
+        _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
+        if tie.node is not None and tie.clause:
+            self.unshifted[tie.node] = tie.clause
+        return gauge.unshifted
+
+    def no_scale(self, gauge: Gauge, tie: Tie) -> Gauge:
+        """State s = 1, and return the gauge without its scale."""
+        _held(self.scales.add(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+        if tie.node is not None and tie.clause:
+            self.unscaled[tie.node] = tie.clause
+        return gauge.unscaled
+
+    def pinned(self, gauge: Gauge, tie: Tie) -> None:
+        """State s = 1, t = 0."""
+        _held(self.scales.add(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+        _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
+
+    def positive(self, gauge: Gauge, tie: Tie) -> None:
+        """State s > 0."""
+        _held(self.scales.positive(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+
+
+def _first(gauge: Gauge, axes: Sequence[int]) -> Gauge:
+    """Return the first cell along axes; the gauge itself where it has no more."""
+    along = {axis % gauge.rank for axis in axes if gauge.cells[axis % gauge.rank] > 1}
+    if not along:
+        return gauge
+    index = tuple(slice(0, 1) if axis in along else slice(None) for axis in range(gauge.rank))
+    return gauge.each(lambda array: array[index])
+
+
+def _held(conflict: Conflict | None) -> None:
+    """Check that a tie between operators was consistent: the identity satisfies them all."""
+    if conflict is not None:
+        raise AssertionError(f"ties of operators contradict each other: {conflict.equation.why}")

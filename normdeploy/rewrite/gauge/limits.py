@@ -1,0 +1,85 @@
+r"""What a value may carry: a shift that is folded costs precision where it is large beside what the value tells.
+
+1. *Values far from zero.* W (s x + t) = (W s) x + W t holds in real numbers. In float32 the left sums terms of the size
+   of what a norm returns, the right of the size of s x, and takes W t off again at the end. With the mean m and the
+   standard deviation sigma of x, gamma and beta of the norm, the terms are larger by the factor::
+
+       offset = RMS(gamma m / sigma) / RMS(gamma, beta)          over channels
+
+   A BatchNormalization tells m and sigma; any other map is taken for a standardization
+   (:mod:`normdeploy.rewrite.affine.offset`). Towards the inputs there is nothing to lose: an operator in front of a
+   norm makes the large values anyway.
+
+2. *Streams.* relu(s x + t) = s relu(x + t / s): the shift t / s goes to whatever writes the residual stream x, which
+   carries it for all its readers and is rounded with it. A norm brings x to 1 by its scale s, so u = t / s may not be
+   much larger than 1 / s: RMS(u) at most :data:`LARGEST` times the median of 1 / abs(s). A norm has s = gamma / sigma;
+   a channel that training has almost switched off (gamma near 0) has a huge u.
+
+Source: measured by ``python benchmarks/fold_numerics.py`` (docs/graphs-from-anywhere.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.naming import describe, readers
+from normdeploy.rewrite.affine.node import affine_map, is_affine
+from normdeploy.rewrite.affine.offset import is_centred, is_far, offset_in
+from normdeploy.rewrite.gauge.edit import Solution
+from normdeploy.rewrite.gauge.rules.weights import VANISHES
+
+LARGEST = 2.0
+"""Largest root mean square of what a stream carries, in units of the median of 1 / abs(s)."""
+
+
+def divided_by_zero(maps: Sequence[ir.Node], solution: Solution) -> list[ir.Node]:
+    """Return the maps with a scale of 0 that would have to be divided by: relu(0 x + t) is no multiple of relu(x).
+
+    A scale of 0 counts as a tiny one while it moves. That is right where what is computed in the place of the map's
+    result stays of the size of its input; where the shift is divided by the scale, its product with zero is lost.
+    """
+    found: list[ir.Node] = []
+    for node in maps:
+        mapping, gauges = affine_map(node), solution.ties.of
+        source, result = node.inputs[0], node.outputs[0]
+        if (mapping.scale != 0).all() or source is None:
+            continue
+        (s_x, t_x), (s_y, t_y) = ((solution.scale(gauges[v]), solution.shift(gauges[v])) for v in (source, result))
+        left = np.abs(mapping.shift - t_y)
+        lost = (np.abs(s_y) < VANISHES) & (left > 1e-9 * (np.abs(mapping.shift) + np.abs(t_y)))
+        if ((mapping.scale == 0) & (lost | (np.abs(t_x) > np.abs(s_x) / VANISHES))).any():
+            found.append(node)
+    return found
+
+
+def bounds(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
+    """Return the maps that have to stay for the precision of what is computed without them, each with the reason."""
+    found: dict[ir.Node, str] = {}
+    for node in gone:
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        if is_far(node) and solution.shift(solution.ties.of[result]).any():
+            taker = next((reader for reader in readers(result) if not is_affine(reader)), None)
+            if taker is None and is_centred(node):  # another map would do in one step what is done in two
+                taker = next(iter(readers(result)), None)
+            if taker is not None:
+                found[node] = (
+                    f"it removes an offset {offset_in(node):.2g} times the size of its results: without it the sums of "
+                    f"{describe(taker)} would lose that factor of precision; centre the data in front of the network"
+                )
+                continue
+        if len(readers(source)) > 1:
+            carried = solution.shift(solution.ties.of[source])
+            scale = np.abs(affine_map(node).scale)
+            with np.errstate(divide="ignore"):
+                unit = float(np.median(1 / scale))
+            size = float(np.sqrt(np.square(carried).mean()))
+            if size > LARGEST * unit:
+                found[node] = (
+                    f"what others read in front of it would have to carry {size / unit:.2g} times the size of its "
+                    "values, and be rounded with it"
+                )
+    return found

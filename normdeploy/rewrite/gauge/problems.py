@@ -1,0 +1,98 @@
+"""What speaks against a plan: each of these returns the maps that have to stay after all, with the reason.
+
+The ties say what is right in real numbers. What is left to ask is whether the constants can be stored, whether the
+network loses precision, and whether it costs more than it saves.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.errors import RewriteError
+from normdeploy.graph import module_path
+from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.node import is_affine
+from normdeploy.rewrite.affine.offset import is_centred
+from normdeploy.rewrite.gauge.edit import Edit, Refused
+from normdeploy.rewrite.gauge.limits import bounds, divided_by_zero
+from normdeploy.rewrite.gauge.plan import Plan, component, nearest_maps, takers_of
+from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.rules import rule_of
+
+_TOO_DEAR = "absorbing it would copy or compute more than the pass over its tensor that it saves"
+
+_DIGITS = {
+    ir.DataType.BFLOAT16: (8, 8),
+    ir.DataType.FLOAT16: (11, 5),
+    ir.DataType.FLOAT: (24, 8),
+    ir.DataType.DOUBLE: (53, 11),
+}
+"""Bits of mantissa and exponent."""
+
+
+def written(plan: Plan) -> dict[ir.Node, Reason] | None:
+    """Let every operator say what it becomes; return the maps that have to stay where one cannot."""
+    solution = plan.solution
+    gone = set(plan.gone)
+    problems = {node: Reason(text) for node, text in bounds(plan.gone, solution).items()}
+    for node in divided_by_zero([*plan.gone, *plan.halves], solution):
+        problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
+    if problems:
+        return problems
+    for node in solution.ties.graph:
+        rule = rule_of(node)
+        if rule is None or node in gone or node in solution.ties.parts or not solution.touches(node):
+            continue
+        edit = Edit(node, solution)
+        try:
+            rule.write(edit)
+        except Refused as refusal:
+            nearest = nearest_maps(refusal.node, plan)
+            if not nearest:
+                raise RewriteError(f"gauge of {node.op_type}", module_path(node), refusal.reason) from refusal
+            problems |= {found: Reason(refusal.reason) for found in nearest}
+        else:
+            plan.edits.append(edit)
+    solution.settle_copies()
+    return problems or None
+
+
+def dear(plan: Plan) -> dict[ir.Node, Reason] | None:
+    """Return the maps that have to stay because what takes them costs more than they do."""
+    costs = {edit.node: edit.cost for edit in plan.edits if edit.cost > 0}
+    seen: set[ir.Node] = set()
+    found: dict[ir.Node, Reason] = {}
+    for start in costs:
+        if start in seen:
+            continue
+        maps, absorbers = component(start, plan)
+        seen |= absorbers
+        saved = sum(cost.pass_bytes(node.outputs[0]) for node in maps)
+        if maps and sum(costs.get(node, 0.0) for node in absorbers) >= saved:
+            smallest = min(maps, key=lambda node: cost.pass_bytes(node.outputs[0]))
+            found[smallest] = Reason(_TOO_DEAR)
+    return found or None
+
+
+def narrowed(plan: Plan) -> dict[ir.Node, Reason] | None:
+    """Return the maps that have to stay because what would take them, beyond a Cast, holds fewer digits."""
+    ties = plan.solution.ties
+    if not any(node.op_type == "Cast" and node.outputs[0] in ties.of for node in ties.graph):
+        return None
+    found: dict[ir.Node, Reason] = {}
+    for node in plan.gone:
+        ours = _DIGITS.get(node.outputs[0].dtype or ir.DataType.FLOAT, (24, 8))
+        for taker in takers_of(node, plan):
+            theirs = _DIGITS.get(taker.outputs[0].dtype or ir.DataType.FLOAT, (24, 8))
+            if theirs[0] < ours[0] or theirs[1] < ours[1]:
+                found[node] = Reason(
+                    f"the other side of a Cast, where {describe(taker)} would take it, holds fewer digits"
+                )
+    return found or None
+
+
+def decentred(plan: Plan, stays: dict[ir.Node, Reason]) -> dict[ir.Node, Reason] | None:
+    """Return the maps that stay, and stay as written: (x - m) / sigma of values far from zero is exact in two steps."""
+    changed = [edit.node for edit in plan.edits if is_affine(edit.node) and edit.absorbs and is_centred(edit.node)]
+    return {node: plan.stays[node] for node in changed if node not in stays} or None

@@ -1,0 +1,119 @@
+"""Batches of expressions over unknowns, one row per cell of a gauge, so that numpy does the work.
+
+A row stands for c_1 T_1 + c_2 T_2 + ... + k (additive systems), or for S_1^c_1 * S_2^c_2 * ... * k (multiplicative).
+Unknown 0 is the neutral constant (T = 0, S = 1), which fills rows of fewer terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Expressions, one per row: unknowns, their coefficients (or exponents), the constant.
+
+    Args:
+        unknowns: [rows, terms]; 0 where a row has fewer terms.
+        coefficients: [rows, terms]; 0 where a row has fewer terms.
+        constant: [rows].
+        size: [rows], the sum of the sizes of all that was added up in the constant (additive systems).
+    """
+
+    unknowns: Ints
+    coefficients: Floats
+    constant: Floats
+    size: Floats
+
+    def __len__(self) -> int:
+        return len(self.constant)
+
+    def at(self, index: Ints | npt.NDArray[np.bool_]) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.unknowns[index], self.coefficients[index], self.constant[index], self.size[index])
+
+    @staticmethod
+    def of(*terms: tuple[Ints, Floats | float], constant: Floats | float) -> Rows:
+        """Return one row per element of broadcast arrays of unknowns, coefficients and constants."""
+        arrays = np.broadcast_arrays(*(np.asarray(part) for term in terms for part in term), np.asarray(constant))
+        flat = [array.reshape(-1) for array in arrays]
+        unknowns = np.stack(flat[:-1:2], axis=1).astype(np.int64)
+        coefficients = np.stack(flat[1:-1:2], axis=1).astype(np.float64)
+        total = flat[-1].astype(np.float64)
+        return Rows(unknowns, coefficients, total, np.abs(total))
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """A batch of equations as it was stated.
+
+    Args:
+        rows: what was stated.
+        why: who stated it.
+    """
+
+    rows: Rows
+    why: object
+
+
+def power(base: Floats, exponent: Floats) -> Floats:
+    """Return base ** exponent, exactly where the exponent is 1 and to half a unit where it is -1."""
+    plain = np.where(exponent == 1, base, 1.0)
+    inverse = np.where(exponent == -1, 1.0 / base, plain)
+    rest = np.abs(exponent) != 1
+    return np.where(rest, np.power(np.where(rest, base, 1.0), exponent), inverse)
+
+
+def gathered(parts: list[tuple[Ints, Rows]]) -> Rows:
+    """Put parts of a batch together again."""
+    if len(parts) == 1:
+        return parts[0][1]
+    width = max(rows.unknowns.shape[1] for _, rows in parts)
+    count = sum(len(index) for index, _ in parts)
+    unknowns, coefficients = np.zeros((count, width), np.int64), np.zeros((count, width))
+    constant, size = np.zeros(count), np.zeros(count)
+    for index, rows in parts:
+        terms = rows.unknowns.shape[1]
+        unknowns[index, :terms], coefficients[index, :terms] = rows.unknowns, rows.coefficients
+        constant[index], size[index] = rows.constant, rows.size
+    return Rows(unknowns, coefficients, constant, size)
+
+
+def combined(rows: Rows) -> Rows:
+    """Add up the terms of equal unknowns; neutral and vanishing terms go."""
+    coefficients = np.where(rows.unknowns != 0, rows.coefficients, 0.0)
+    unknowns = np.where(coefficients != 0, rows.unknowns, 0)
+    terms = unknowns.shape[1]
+    for right in range(1, terms):
+        for left in range(right):
+            same = (unknowns[:, left] == unknowns[:, right]) & (unknowns[:, right] != 0)
+            if same.any():
+                total = coefficients[same, left] + coefficients[same, right]
+                size = np.abs(coefficients[same, left]) + np.abs(coefficients[same, right])
+                coefficients[same, left] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
+                coefficients[same, right] = 0.0
+                unknowns[same, right] = 0
+    unknowns = np.where(coefficients != 0, unknowns, 0)
+    return trimmed(Rows(unknowns, coefficients, rows.constant, rows.size))
+
+
+def trimmed(rows: Rows) -> Rows:
+    """Move rows' terms to the left where that saves a column."""
+    if rows.unknowns.shape[1] == 1:
+        return rows
+    used = rows.coefficients != 0
+    width = max(int(used.sum(axis=1).max(initial=0)), 1)
+    if width == rows.unknowns.shape[1]:
+        return rows
+    if not used[:, width:].any():
+        return Rows(rows.unknowns[:, :width], rows.coefficients[:, :width], rows.constant, rows.size)
+    single = used.argmax(axis=1)[:, None]
+    column = single if width == 1 else np.argsort(~used, axis=1, kind="stable")[:, :width]
+    at = np.arange(len(rows))[:, None]
+    return Rows(rows.unknowns[at, column], rows.coefficients[at, column], rows.constant, rows.size)

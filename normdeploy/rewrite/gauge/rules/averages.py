@@ -1,0 +1,125 @@
+"""Operators that average, take a maximum or interpolate: cells are tied along what is averaged, and carried over.
+
+- Averages whose weights sum to one pass any gauge: AveragePool, GlobalAveragePool, ReduceMean, Resize.
+- AveragePool that counts the zeros it pads averages fewer real values at the border: t = 0.
+- ReduceSum over n values: t_y = n t_x, n static.
+- A maximum needs s > 0: MaxPool, GlobalMaxPool, ReduceMax, ReduceMin.
+- ReduceL1, ReduceL2: s > 0, t = 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import constant64
+from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.constant import integer, ints, optional, required, string
+from normdeploy.rewrite.gauge.gauge import Tie, Ties
+
+_MAXIMA = frozenset({"MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"})
+_NORMS = frozenset({"ReduceL1", "ReduceL2"})
+
+
+def pool(node: ir.Node, ties: Ties) -> bool:
+    """Tie a pool over all axes but batch and channels."""
+    gauge = ties.operand(node, 0)
+    if gauge is None or gauge.rank < 3:
+        return False
+    gauge = ties.along(gauge, range(2, gauge.rank), Tie(node, "pools over the axis along which it varies"))
+    if node.op_type == "AveragePool" and _counts_padding(node):
+        gauge = ties.no_shift(gauge, Tie(node, "counts the zeros of its padding, which a shift would change"))
+    if node.op_type in _MAXIMA:
+        ties.positive(gauge, Tie(node, "takes a maximum, and needs a scale above 0"))
+    ties.of[node.outputs[0]] = gauge
+    return True
+
+
+def _counts_padding(node: ir.Node) -> bool:
+    if not integer(node, "count_include_pad", 0):
+        return False
+    automatic = string(node, "auto_pad", "NOTSET")
+    pads = any(ints(node, "pads", ()))
+    return pads or automatic.startswith("SAME") or bool(integer(node, "ceil_mode", 0))
+
+
+def reduction(node: ir.Node, ties: Ties) -> bool:
+    """Tie a Reduce operator."""
+    dims, gauge = dims_of(required(node, 0)), ties.operand(node, 0)
+    axes = None if dims is None else axes_of(node, 1, len(dims))
+    if dims is not None and axes is None:
+        return ties.refuse(node, "reduces along axes that are known at run time only")
+    if dims is None or gauge is None or axes is None:
+        return False
+    gauge = ties.along(gauge, axes, Tie(node, "reduces the axis along which it varies"))
+    if node.op_type in _MAXIMA | _NORMS:
+        ties.positive(gauge, Tie(node, "takes a maximum or a size, and needs a scale above 0"))
+    if node.op_type in _NORMS:
+        gauge = ties.no_shift(gauge, Tie(node, "measures sizes, which a shift would change"))
+    if node.op_type == "ReduceSum" and axes:
+        sizes = [dims[axis] for axis in axes]
+        static = [size for size in sizes if isinstance(size, int)]
+        if len(static) == len(sizes):
+            gauge = gauge.times(float(math.prod(static)))
+        else:
+            gauge = ties.no_shift(gauge, Tie(node, "sums a number of values that is not known"))
+    if not integer(node, "keepdims", 1):
+        gauge = gauge.each(lambda array: np.squeeze(array, tuple(axes)))
+    ties.of[node.outputs[0]] = gauge
+    return True
+
+
+def resize(node: ir.Node, ties: Ties) -> bool:
+    """Tie Resize: along an axis that it certainly leaves alone, cells stay apart."""
+    gauge, target = ties.operand(node, 0), dims_of(node.outputs[0])
+    if gauge is None or target is None:
+        return False
+    if string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        return ties.refuse(node, "crops, and may read outside its input")
+    kept = _kept_axes(node, gauge.rank)
+    moved = [axis for axis in range(gauge.rank) if axis not in kept]
+    ties.of[node.outputs[0]] = ties.along(gauge, moved, Tie(node, "resizes the axis along which it varies"))
+    return True
+
+
+def _kept_axes(node: ir.Node, rank: int) -> set[int]:
+    """Return the axes that are not named, or scaled by exactly 1, or brought to the static size they have.
+
+    The size alone does not tell: 4 values at 1.2 times the density are 4 other values.
+    """
+    axes = [axis % rank for axis in ints(node, "axes", range(rank))]
+    kept = set(range(rank)) - set(axes)
+    scales, sizes = (constant64(optional(node, at)) for at in (2, 3))
+    if scales is not None and scales.size == len(axes):
+        return kept | {axis for axis, scale in zip(axes, scales.reshape(-1), strict=True) if scale == 1}
+    if optional(node, 2) is not None and scales is None:
+        return kept
+    dims = dims_of(required(node, 0)) or ()
+    if (
+        sizes is not None
+        and sizes.size == len(axes)
+        and string(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
+    ):
+        return kept | {axis for axis, size in zip(axes, sizes.reshape(-1), strict=True) if dims[axis] == int(size)}
+    result = dims_of(node.outputs[0]) or ()
+    if optional(node, 3) is not None:  # computed sizes: a size by a name that both sides have is the same size
+        return kept | {axis for axis in axes if dims[axis] is not None and dims[axis] == result[axis]}
+    return kept
+
+
+def axes_of(node: ir.Node, position: int, rank: int) -> list[int] | None:
+    """Return the axes listed in an attribute or an input; all by default, None where they are computed."""
+    operand = optional(node, position)
+    if operand is None:
+        listed = ints(node, "axes", ())
+        if listed or integer(node, "noop_with_empty_axes", 0):
+            return sorted(axis % rank for axis in listed)
+        return list(range(rank))
+    axes = constant64(operand)
+    if axes is None:
+        return None
+    if axes.size == 0 and not integer(node, "noop_with_empty_axes", 0):
+        return list(range(rank))
+    return sorted(int(axis) % rank for axis in axes.reshape(-1))

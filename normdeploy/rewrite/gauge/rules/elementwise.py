@@ -1,0 +1,245 @@
+"""Operators that look at one position at a time.
+
+- Sums: Add, Sub, Sum, Mean. s of all operands and of the result are one; t_y = sum of the (signed) t of the operands.
+- Products: Mul, Div. s_y = product (quotient) of the factors' scales, no shift.
+- Homogeneous functions, f(s x) = s f(x) for s > 0: Relu, LeakyRelu, PRelu, Abs.
+- Choices between operands: Max, Min (s > 0), Where: operands and result carry one gauge.
+- Clip: one number everywhere, and the bounds follow: (bound - t) / s; they change places where s < 0.
+- Neg: t changes its sign.
+- Cast between floats: as it is.
+
+A constant among the operands is computed anew, c' = (c - t) / s, whatever its gauge: it takes up any shift.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, constant64
+from normdeploy.rewrite.affine.constant import array_of, is_constant, optional, required
+from normdeploy.rewrite.gauge.edit import Edit
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.rules.weights import require_small
+
+_UNRANKED = "has an operand of unknown rank, or more elements than are followed"
+
+
+def _operands(node: ir.Node, ties: Ties) -> list[Gauge] | None:
+    """Return the gauges of all operands at the result's rank; None where one has none."""
+    result = node.outputs[0].shape
+    if result is None:
+        return None
+    rank = result.rank()
+    computed: list[Gauge] = []
+    for index, value in enumerate(node.inputs):
+        if value is not None and not is_constant(value):
+            gauge = ties.operand(node, index)
+            if gauge is None:
+                return None
+            computed.append(gauge.wider(rank))
+    if not computed:
+        return None
+    cells = common(*computed)
+    if math.prod(cells) > MOST_CELLS:
+        return None
+    found: list[Gauge] = []
+    for index in range(len(node.inputs)):
+        gauge = ties.operand(node, index, cells, grows=True)
+        if gauge is None:
+            return None
+        found.append(gauge.wider(rank))
+    return found
+
+
+def add(node: ir.Node, ties: Ties) -> bool:
+    """Tie Add, Sub, Sum, Mean."""
+    if len(node.inputs) == 1:
+        return same(node, ties)
+    operands = _operands(node, ties)
+    if operands is None:
+        return ties.refuse(node, _UNRANKED)
+    cells = common(*operands)
+    result = ties.fresh(cells)
+    why = Tie(node)
+    share = 1.0 / len(operands) if node.op_type == "Mean" else 1.0
+    terms = []
+    for index, gauge in enumerate(operands):
+        whole = gauge.spread(cells)
+        ties.same_scale(result, whole, why)
+        terms.append((whole, -share if node.op_type == "Sub" and index == 1 else share))
+    ties.total(result, terms, why)
+    ties.of[node.outputs[0]] = result
+    return True
+
+
+def multiply(node: ir.Node, ties: Ties) -> bool:
+    """Tie Mul, Div."""
+    operands = _operands(node, ties)
+    if operands is None:
+        return ties.refuse(node, _UNRANKED)
+    why = Tie(node, "multiplies two values, which leaves no place for a shift")
+    if node.op_type == "Div":
+        why = Tie(node, "divides, which leaves no place for a shift")
+    operands = [ties.no_shift(gauge, why) for gauge in operands]
+    cells = common(*operands)
+    result = ties.fresh(cells).unshifted
+    powers = (1.0, -1.0 if node.op_type == "Div" else 1.0)
+    factors = [(gauge.spread(cells), power) for gauge, power in zip(operands, powers, strict=True)]
+    ties.product(result, factors, Tie(node))
+    ties.of[node.outputs[0]] = result
+    return True
+
+
+def homogeneous(node: ir.Node, ties: Ties) -> bool:
+    """Tie Relu, LeakyRelu, PRelu, Abs."""
+    gauge = ties.operand(node, 0)
+    if gauge is None:
+        return False
+    slope = optional(node, 1)
+    if slope is not None and slope in ties.of and not is_constant(slope):
+        ties.pinned(ties.of[slope], Tie(node, "reads it as its slope"))
+    gauge = ties.no_shift(gauge, Tie(node, "cuts at 0, which a shift would move"))
+    ties.positive(gauge, Tie(node, "needs a scale above 0: with another its other side would be cut"))
+    ties.of[node.outputs[0]] = gauge
+    return True
+
+
+def same(node: ir.Node, ties: Ties) -> bool:
+    """Tie an operator that passes its first operand on."""
+    gauge = ties.operand(node, 0)
+    if gauge is None:
+        return False
+    ties.of[node.outputs[0]] = gauge
+    return True
+
+
+def negate(node: ir.Node, ties: Ties) -> bool:
+    """Tie Neg."""
+    gauge = ties.operand(node, 0)
+    if gauge is None:
+        return False
+    ties.of[node.outputs[0]] = gauge.times(-1.0)
+    return True
+
+
+def dropout(node: ir.Node, ties: Ties) -> bool:
+    """Tie Dropout in evaluation."""
+    flag = optional(node, 2)
+    training = None if flag is None else constant64(flag)
+    if flag is not None and (training is None or bool(training)):
+        return ties.refuse(node, "drops at random (training mode)")
+    return same(node, ties)
+
+
+def cast(node: ir.Node, ties: Ties) -> bool:
+    """Tie a Cast between floats."""
+    value, result = node.inputs[0], node.outputs[0]
+    if value is None or value.dtype not in FLOATS or result.dtype not in FLOATS:
+        return ties.refuse(node, "converts to or from something that is no float")
+    return same(node, ties)
+
+
+def choose(node: ir.Node, ties: Ties) -> bool:
+    """Tie Max, Min."""
+    if len(node.inputs) == 1:
+        return same(node, ties)
+    operands = _operands(node, ties)
+    if operands is None:
+        return ties.refuse(node, _UNRANKED)
+    ties.of[node.outputs[0]] = result = _one_of(node, ties, operands)
+    ties.positive(result, Tie(node, "compares, and needs a scale above 0: with another the other operand would win"))
+    return True
+
+
+def _one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
+    cells = common(*operands)
+    result = ties.fresh(cells)
+    for gauge in operands:
+        ties.same(result, gauge.spread(cells), Tie(node))
+    return result
+
+
+def where(node: ir.Node, ties: Ties) -> bool:
+    """Tie Where."""
+    result = node.outputs[0].shape
+    if result is None:
+        return False
+    cells: tuple[int, ...] = ()
+    for index in (1, 2):
+        value = required(node, index)
+        if not is_constant(value):
+            gauge = ties.operand(node, index)
+            if gauge is None:
+                return False
+            cells = np.broadcast_shapes(cells, gauge.wider(result.rank()).cells)
+    if not cells:
+        return False
+    operands = [ties.operand(node, index, cells, grows=True) for index in (1, 2)]
+    if any(gauge is None for gauge in operands):
+        return False
+    ties.of[node.outputs[0]] = _one_of(node, ties, [g.wider(result.rank()) for g in operands if g is not None])
+    return True
+
+
+def clip(node: ir.Node, ties: Ties) -> bool:
+    """Tie Clip."""
+    gauge = ties.operand(node, 0)
+    if gauge is None:
+        return False
+    for index in (1, 2):
+        bound = optional(node, index)
+        if bound is not None and not is_constant(bound):
+            return ties.refuse(node, "has bounds that are computed at run time")
+    flat = ties.along(gauge, range(gauge.rank), Tie(node, "cuts all channels at the same values"))
+    ties.of[node.outputs[0]] = flat
+    return True
+
+
+def write_clip(edit: Edit) -> None:
+    """Let the bounds follow."""
+    node = edit.node
+    scale, shift = (array.reshape(-1)[0] for array in edit.result())
+    if scale == 1 and shift == 0:
+        return
+    bounds: list[tuple[ir.Value, float] | None] = []
+    for index in (1, 2):
+        bound = optional(node, index)
+        bounds.append(None if bound is None else (bound, float((array_of(bound) - shift) / scale)))
+    placed = bounds if scale > 0 else bounds[::-1]
+    for index, entry in enumerate(placed, start=1):
+        old = optional(node, index)
+        if entry is None:
+            if old is not None:
+                edit.read(index, None)
+            continue
+        value, number = entry
+        require_small(node, value.dtype, np.array(number))
+        assert value.dtype is not None  # a constant has one
+        new = edit.constant(
+            lambda number=number: np.array(number), (), value.dtype, name=str(value.name), succeeds=value
+        )  # type: ignore[misc] # bound now
+        edit.read(index, new)
+
+
+def write_constants(edit: Edit) -> None:
+    """Compute each constant operand anew: c' = (c - t) / s."""
+    node, ties = edit.node, edit.at.ties
+    for index in range(len(node.inputs)):
+        gauge = ties.ports.get((node, index))
+        value = node.inputs[index]
+        if gauge is None or value is None or edit.at.is_identity(gauge):
+            continue
+        scale, shift = edit.at.scale(gauge), edit.at.shift(gauge)
+        old = array_of(value)
+        new = (old - shift) / scale
+        while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:
+            new = new[0]
+        require_small(node, value.dtype, new)
+        assert value.dtype is not None
+        constant = edit.constant(lambda new=new: new, new.shape, value.dtype, name=str(value.name), succeeds=value)  # type: ignore[misc] # bound now
+        edit.copies(value, [node])
+        edit.grows(value, new.size)
+        edit.read(index, constant)

@@ -1,0 +1,253 @@
+"""Linear operators absorb: the gauges of what they read and what they write have nothing to do with each other.
+
+With input channel c and output channel o, for every weight W[..] that leads from c to o::
+
+    W' = W s_x[c] / s_y[o],    b' = (b + sum W t_x[c] - t_y[o]) / s_y[o]
+
+Conv: weight [O, I/g, k...], input channel of column j in the group of row o is group(o) * I/g + j. ConvTranspose:
+weight [I, O/g, k...], output channel of column j in the group of row i is group(i) * O/g + j; it is *not* the first
+axis. The weights of LSTM, GRU and RNN [directions, gates, I] absorb in front alone.
+
+What restricts: the gauge varies along the channels alone; where zeros are padded (or where the number of taps that
+reach a position differs, ConvTranspose) t_x = 0; a bias that is computed or stored in integers cannot change by a
+shift; a weight stored in integers takes factors as its steps allow; a computed weight takes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor
+from normdeploy.rewrite.affine.constant import array_of, integer, ints, is_constant, optional, string
+from normdeploy.rewrite.gauge.edit import Edit
+from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.rows import Floats, Ints
+from normdeploy.rewrite.gauge.rules.weights import Weight, fixed_weight, require_small, rescale
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Which channels each weight connects.
+
+    Args:
+        read: input channel of each weight, broadcast against it.
+        written: output channel of each weight, likewise; None where nothing behind the operator is linear in it.
+        ins, outs: their numbers.
+        taps: the weight's axes that are summed over for one output channel.
+        chosen: the weight's axis that gets steps where it has one step for all.
+    """
+
+    read: Ints
+    written: Ints | None
+    ins: int
+    outs: int
+    taps: tuple[int, ...]
+    chosen: int
+
+
+def channels_of(node: ir.Node, shape: tuple[int, ...]) -> Channels:
+    """Return how the weight of a Conv, ConvTranspose, LSTM, GRU or RNN connects channels."""
+    ones = (1,) * (len(shape) - 2)
+    if node.op_type not in ("Conv", "ConvTranspose"):
+        return Channels(np.arange(shape[2]).reshape(1, 1, -1), None, shape[2], 0, (2,), 1)
+    groups, first, second = integer(node, "group", 1), np.arange(shape[0]), np.arange(shape[1])
+    group = first // max(shape[0] // groups, 1)
+    crossed = (group[:, None] * shape[1] + second).reshape(shape[0], shape[1], *ones)
+    straight = first.reshape(-1, 1, *ones)
+    if node.op_type == "Conv":
+        return Channels(crossed, straight, shape[1] * groups, shape[0], tuple(range(1, len(shape))), 0)
+    return Channels(straight, crossed, shape[0], shape[1] * groups, (0, *range(2, len(shape))), 1)
+
+
+def _bias_index(node: ir.Node) -> int:
+    return 2 if node.op_type in ("Conv", "ConvTranspose") else 3
+
+
+def tie(node: ir.Node, ties: Ties) -> bool:
+    """Tie a convolution or a recurrent operator."""
+    weight, gauge = fixed_weight(optional(node, 1)), ties.operand(node, 0)
+    if weight is None:
+        return ties.refuse(node, "has a weight that is computed at run time")
+    if gauge is None or node.outputs[0].shape is None:
+        return False
+    recurrent = node.op_type not in ("Conv", "ConvTranspose")
+    channel = 2 if recurrent else 1
+    if gauge.rank != (3 if recurrent else len(weight.shape)):
+        return False
+    channels = channels_of(node, weight.shape)
+    if recurrent:
+        for value in node.inputs[1:]:
+            if value is not None and constant_tensor(value) is None and value in ties.of:
+                ties.pinned(ties.of[value], Tie(node, "reads it as something else than its input sequence"))
+    elif weight.quantized is not None and weight.value in ties.of:
+        ties.pinned(ties.of[weight.value], Tie(node, "reads it as its weight"))
+    elsewhere = Tie(node, "takes nothing that varies along another axis than its channels")
+    gauge = ties.along(gauge, [axis for axis in range(gauge.rank) if axis != channel], elsewhere)
+    _restrict_front(node, ties, gauge, weight, channels)
+    if recurrent:
+        for value in node.outputs:
+            if value.shape is not None:
+                ties.of[value] = fixed(value.shape.rank())
+        return True
+    cells = tuple(channels.outs if axis == 1 else 1 for axis in range(gauge.rank))
+    result = ties.fresh(cells, slack=True)
+    bias = optional(node, 2)
+    if bias is not None and not is_constant(bias):
+        result = _with_stiff_bias(node, ties, gauge, result, bias)
+    _restrict_steps(node, ties, gauge, result, weight, channels)
+    ties.of[node.outputs[0]] = result
+    return True
+
+
+def _restrict_front(node: ir.Node, ties: Ties, gauge: Gauge, weight: Weight, channels: Channels) -> None:
+    if node.op_type == "Conv" and pads_zeros(node, weight.shape[2:]):
+        ties.no_shift(gauge, Tie(node, "pads with zeros, which a shift would change"))
+    elif node.op_type == "ConvTranspose" and not _one_tap(node, weight.shape[2:]):
+        ties.no_shift(gauge, Tie(node, "reaches its positions by different taps, which a shift would show"))
+    elif channels.written is None:
+        bias = optional(node, 3)
+        if bias is not None and not is_constant(bias):
+            ties.no_shift(gauge, Tie(node, "has a bias that is computed at run time, which cannot take a shift"))
+        if weight.quantized is not None and 2 not in weight.free_axes(channels.chosen):
+            ties.along_scale(gauge, [2], Tie(node, "has integer weights without a step per input"))
+
+
+def _with_stiff_bias(node: ir.Node, ties: Ties, gauge: Gauge, result: Gauge, bias: ir.Value) -> Gauge:
+    """Restrict an operator whose bias is computed at run time, or stored in integers, which takes scales only."""
+    stored = fixed_weight(bias)
+    what = "computed at run time" if stored is None else "stored in integers"
+    why = Tie(node, f"has a bias that is {what}, which cannot take a shift")
+    ties.no_shift(gauge, why)
+    result = ties.no_shift(result, why)
+    if stored is None:
+        result = ties.no_scale(result, Tie(node, "has a bias that is computed at run time, which cannot be scaled"))
+    elif bias in ties.of:
+        ties.pinned(ties.of[bias], Tie(node, "reads it as its bias"))
+    return result
+
+
+def _restrict_steps(node: ir.Node, ties: Ties, gauge: Gauge, result: Gauge, weight: Weight, channels: Channels) -> None:
+    """Tie what the steps of an integer weight cannot tell apart."""
+    if weight.quantized is None:
+        return
+    assert channels.written is not None
+    free = weight.free_axes(channels.chosen)
+    why = Tie(node, "has integer weights whose steps do not vary along with it")
+    for scales, index in ((gauge, channels.read), (result, channels.written)):
+        if scales.cells[1] == 1:
+            continue
+        blind = tuple(axis for axis in range(index.ndim) if axis not in free and index.shape[axis] > 1)
+        if not blind:
+            continue
+        first = index[tuple(slice(0, 1) if axis in blind else slice(None) for axis in range(index.ndim))]
+        flat = scales.each(lambda array: array.reshape(-1))
+        pairs = np.broadcast_to(first, index.shape).reshape(-1)
+        ties.same_scale(flat.picked(index.reshape(-1)), flat.picked(pairs), why)
+
+
+def pads_zeros(node: ir.Node, window: tuple[int, ...]) -> bool:
+    """Tell whether a Conv reads any zero that is not in its input (when in doubt, yes).
+
+    ``auto_pad`` SAME pads nothing where every window is 1 wide: total = (ceil(n / stride) - 1) stride + 1 - n <= 0.
+    """
+    automatic = string(node, "auto_pad", "NOTSET")
+    if automatic == "VALID":
+        return False
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return any(size != 1 for size in window)
+    return any(width != 0 for width in ints(node, "pads", (0,) * 2 * len(window)))
+
+
+def _one_tap(node: ir.Node, window: tuple[int, ...]) -> bool:
+    """Tell whether one tap of a ConvTranspose reaches every position."""
+    return (
+        all(size == 1 for size in window)
+        and all(stride == 1 for stride in ints(node, "strides", ()))
+        and not any(ints(node, "pads", ()))
+        and not any(ints(node, "output_padding", ()))
+        and "output_shape" not in node.attributes
+    )
+
+
+def write(edit: Edit) -> None:
+    """Write the weights and the bias."""
+    node = edit.node
+    weight = fixed_weight(optional(node, 1))
+    assert weight is not None
+    channels = channels_of(node, weight.shape)
+    scale, shift = _front(edit, channels, 2 if channels.written is None else 1)
+    factor = scale[channels.read]
+    if channels.written is None:
+        rescale(edit, 1, weight, factor, rows=channels.taps)
+        _recurrent_bias(edit, weight, channels, shift)
+        return
+    s, t = edit.result()
+    s, t = (np.broadcast_to(array.reshape(-1), (channels.outs,)) for array in (s, t))
+    rescale(edit, 1, weight, factor / s[channels.written], rows=channels.taps)
+    bias = optional(node, 2)
+    if bias is not None and not is_constant(bias):
+        stored = fixed_weight(bias)
+        if stored is not None:
+            rescale(edit, 2, stored, 1.0 / s, rows=())
+        return
+    moved = _through(weight, channels, shift)
+    old = np.zeros(channels.outs) if bias is None else array_of(bias)
+    new_bias(edit, 2, weight, bias, old, moved - t, s)
+
+
+def _front(edit: Edit, channels: Channels, axis: int) -> tuple[Floats, Floats]:
+    """Return s and t of the input channels; along other axes the cells are tied, and the first one stands for all."""
+    found = edit.operand(0)
+    assert found is not None
+    first = (array[tuple(slice(None) if at == axis else 0 for at in range(array.ndim))] for array in found)
+    return tuple(np.broadcast_to(array, (channels.ins,)) for array in first)  # type: ignore[return-value] # two
+
+
+def _through(weight: Weight, channels: Channels, shift: Floats) -> Floats:
+    """Return what a shift in front adds to each output channel."""
+    total = np.zeros(channels.outs)
+    if not shift.any():
+        return total
+    assert channels.written is not None
+    if 0 not in channels.taps:  # rows are output channels
+        return weight.sum(shift[channels.read], channels.taps).reshape(-1)
+    products = weight.array() * shift[channels.read]
+    np.add.at(total, np.broadcast_to(channels.written, products.shape), products)
+    return total
+
+
+def new_bias(
+    edit: Edit, index: int, weight: Weight, bias: ir.Value | None, old: Floats, added: Floats, scale: Floats
+) -> None:
+    """Let the bias be (old + added) / scale; an absent one stays absent where that is 0."""
+    vanishing = np.abs(scale) > 2.0**150
+    total = (old + added) / scale
+    total = np.where(vanishing & (np.abs(total) < 2.0**-100), 0.0, total)
+    if np.array_equal(total, old):
+        return
+    require_small(edit.node, weight.dtype, total)
+    name = f"{weight.stem}.bias" if bias is None else str(bias.name)
+    tensor = constant_tensor(bias)
+    dtype = weight.dtype if tensor is None else tensor.dtype
+    key = (weight.value, bias, total.tobytes())
+    new = edit.constant(lambda: total, total.shape, dtype, name=name, succeeds=bias, key=key)
+    edit.copies(bias, [edit.node], key)
+    edit.read(index, new)
+
+
+def _recurrent_bias(edit: Edit, weight: Weight, channels: Channels, shift: Floats) -> None:
+    """Add what a shift in front brings to the first half of the bias, [directions, gates | gates]."""
+    if not shift.any():
+        return
+    bias = optional(edit.node, 3)
+    directions, gates, _ = weight.shape
+    total = np.zeros((directions, 2 * gates)) if bias is None else array_of(bias).copy()
+    total[:, :gates] += weight.sum(shift[channels.read], [2])[:, :, 0]
+    require_small(edit.node, weight.dtype, total)
+    name = f"{weight.stem}.bias" if bias is None else str(bias.name)
+    new = edit.constant(lambda: total, total.shape, weight.dtype, name=name, succeeds=bias)
+    edit.copies(bias, [edit.node])
+    edit.read(3, new)

@@ -1,0 +1,87 @@
+"""An affine map y = a x + b that stays is itself an absorber: a' = a s_x / s_y, b' = (a t_x + b - t_y) / s_y.
+
+It disappears exactly where s_y = a s_x and t_y = a t_x + b, for then y' = x'. Where a is 0, it is taken for
+:data:`VANISHING` meanwhile: the row of weights that writes x' vanishes (:data:`.weights.VANISHES`), and what else reads
+x would have to multiply by its inverse, which no type holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.constant import storable
+from normdeploy.rewrite.affine.map import AffineMap, compress
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.node import affine_map
+from normdeploy.rewrite.gauge.edit import Edit, Refused
+from normdeploy.rewrite.gauge.gauge import Tie, Ties
+from normdeploy.rewrite.gauge.rows import Floats
+from normdeploy.rewrite.gauge.rules.weights import VANISHES
+from normdeploy.rewrite.gauge.system import Conflict
+
+VANISHING = 2.0**-200
+"""What a scale of 0 counts as while it moves."""
+
+
+def movable(mapping: AffineMap) -> Floats:
+    """Return a map's scale without zeros."""
+    return np.where(mapping.scale == 0, VANISHING, mapping.scale)
+
+
+def tie(node: ir.Node, ties: Ties) -> bool:
+    """Give the result of an affine map unknowns of its own."""
+    gauge = ties.operand(node, 0)
+    if gauge is None:
+        return False
+    mapping = affine_map(node)
+    cells = np.broadcast_shapes(gauge.cells, mapping.scale.shape, mapping.shift.shape)
+    ties.of[node.outputs[0]] = ties.fresh(cells)
+    return True
+
+
+def dissolve(node: ir.Node, ties: Ties, *, scale: bool = True, shift: bool = True) -> Conflict | None:
+    """State that a map disappears, or a half of it."""
+    source, result = ties.operand(node, 0), ties.of[node.outputs[0]]
+    assert source is not None
+    mapping, why = affine_map(node), Tie(node)
+    conflict = None
+    if scale:
+        conflict = ties.scale_map(result, source, movable(mapping), why)
+    if shift and conflict is None:
+        conflict = ties.shift_map(result, source, movable(mapping), mapping.shift, why)
+    return conflict
+
+
+def carried(edit: Edit) -> AffineMap:
+    """Return what a map becomes under the gauges around it."""
+    mapping = affine_map(edit.node)
+    found = edit.operand(0)
+    assert found is not None
+    (s_x, t_x), (s_y, t_y) = found, edit.result()
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = mapping.scale * s_x / s_y
+        shift = (mapping.scale * t_x + mapping.shift - t_y) / s_y
+    size = (np.abs(mapping.scale * t_x) + np.abs(mapping.shift) + np.abs(t_y)) / np.abs(s_y)
+    shift = np.where(np.abs(shift) <= 1e-14 * size, 0.0, shift)
+    scale = np.where(np.abs(scale - 1) <= 1e-14, 1.0, np.where(np.abs(scale) < VANISHES, 0.0, scale))
+    return AffineMap(compress(scale), compress(shift))
+
+
+def write(edit: Edit) -> None:
+    """Write a' and b'."""
+    node, new, old = edit.node, carried(edit), affine_map(edit.node)
+    if new.same(old):
+        return
+    dtype = node.outputs[0].dtype
+    assert dtype is not None
+    if not storable(dtype, new.scale, new.shift):
+        raise Refused(node, f"composed with {describe(node)} it overflows")
+    edit.absorbs = True
+    edit.composed()
+    for index, array in ((1, new.scale), (2, new.shift)):
+        value = node.inputs[index]
+        assert value is not None
+        edit.read(
+            index, edit.constant(lambda array=array: array, array.shape, dtype, name=str(value.name), succeeds=value)
+        )  # type: ignore[misc] # bound now

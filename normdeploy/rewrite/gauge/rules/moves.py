@@ -1,0 +1,276 @@
+"""Operators that only move elements: the operator is run on the identifiers of its operands' cells.
+
+Which cells of the result are which cells of an operand is read off the result; no axis is ever guessed, and indices
+that repeat, negative steps or a roll over channels need no case of their own. Axes on which the operator does not act
+have size 1 meanwhile. Along an axis on which it does, the identifiers are written out where the size is known; where it
+is not, or where what is moved is only known at run time, the cells along that axis are tied, and the rest goes through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from normdeploy.graph import constant64, evaluate_node
+from normdeploy.rewrite.affine.axes import Dims, dims_of
+from normdeploy.rewrite.affine.constant import integer, optional, required
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.rows import Ints
+
+MANY = 8192
+"""Cells of one operand of a Concat beyond which what is joined is tied: tokens that are joined with a class token."""
+
+
+@dataclass(frozen=True)
+class Acts:
+    """Where an operator acts.
+
+    Args:
+        axes: of its (first) operand.
+        known: what it does there is known before run time.
+        sizes: sizes to give to axes of which the own ones do not matter; along these cells are tied first.
+        operands: the inputs that are moved; the first one only, by default.
+    """
+
+    axes: tuple[int, ...] = ()
+    known: bool = True
+    sizes: dict[int, int] = field(default_factory=dict)
+    operands: tuple[int, ...] = (0,)
+
+
+def _nowhere(_node: ir.Node, _rank: int) -> Acts:
+    return Acts()
+
+
+def _slice(node: ir.Node, rank: int) -> Acts:
+    listed = optional(node, 3)
+    axes = np.arange(rank) if listed is None else constant64(listed)
+    if axes is None:
+        return Acts(tuple(range(rank)), known=False)
+    if listed is None:
+        starts = required(node, 1).shape
+        axes = axes if starts is None or not isinstance(starts[0], int) else axes[: int(starts[0])]
+    known = all(constant64(optional(node, at)) is not None for at in (1, 2, 4) if optional(node, at) is not None)
+    return Acts(tuple(int(axis) % rank for axis in axes), known)
+
+
+def _split(node: ir.Node, rank: int) -> Acts:
+    sizes = optional(node, 1)
+    return Acts((integer(node, "axis", 0) % rank,), sizes is None or constant64(sizes) is not None)
+
+
+def _gather(node: ir.Node, rank: int) -> Acts:
+    return Acts((integer(node, "axis", 0) % rank,), constant64(required(node, 1)) is not None)
+
+
+def _concat(node: ir.Node, rank: int) -> Acts:
+    return Acts((integer(node, "axis", 0) % rank,), operands=tuple(range(len(node.inputs))))
+
+
+def _tile(node: ir.Node, rank: int) -> Acts:
+    repeats = constant64(required(node, 1))
+    if repeats is None:
+        return Acts(tuple(range(rank)), known=False)
+    return Acts(tuple(axis for axis, count in enumerate(repeats) if count != 1))
+
+
+def padded(node: ir.Node, rank: int) -> Acts:
+    """Return where a Pad acts: on the axes that get longer or shorter."""
+    widths = constant64(required(node, 1))
+    given = optional(node, 3)
+    axes = np.arange(rank) if given is None else constant64(given)
+    if widths is None or axes is None:
+        return Acts(tuple(range(rank)), known=False)
+    before, after = widths.reshape(2, -1)
+    moved = [int(axis) % rank for axis, low, high in zip(axes.reshape(-1), before, after, strict=True) if low or high]
+    return Acts(tuple(moved))
+
+
+def _deep(node: ir.Node, _rank: int) -> Acts:
+    block = integer(node, "blocksize", 1) if node.op_type == "SpaceToDepth" else 1
+    return Acts((1, 2, 3), sizes={2: block, 3: block})
+
+
+ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
+    "Identity": _nowhere,
+    "Transpose": _nowhere,
+    "Slice": _slice,
+    "Split": _split,
+    "Gather": _gather,
+    "Concat": _concat,
+    "Tile": _tile,
+    "Pad": padded,
+    "DepthToSpace": _deep,
+    "SpaceToDepth": _deep,
+}
+"""The operators that are run on identifiers."""
+
+
+def tie(node: ir.Node, ties: Ties) -> bool:
+    """Tie an operator of :data:`ACTS`; False where it cannot be followed at all."""
+    dims = dims_of(required(node, 0))
+    if dims is None or any(value.shape is None for value in node.outputs if value.uses() or value.is_graph_output()):
+        return False
+    acts = ACTS[node.op_type](node, len(dims))
+    if not acts.known and node.op_type == "Slice" and optional(node, 3) is not None and len(acts.axes) == len(dims):
+        return _all_tied(node, ties, acts)
+    operands = _operands(node, ties, acts)
+    if operands is None:
+        return False
+    sizes = _sizes(acts, dims)
+    written = None if not acts.known else _run(node, ties, acts, operands, sizes)
+    if written is None:
+        return _tied_along(node, ties, acts, operands)
+    for value, gauge in zip(node.outputs, written, strict=False):
+        ties.of[value] = gauge
+    return True
+
+
+def _operands(node: ir.Node, ties: Ties, acts: Acts) -> list[Gauge] | None:
+    computed = [ties.operand(node, index) for index in acts.operands if constant64(node.inputs[index]) is None]
+    if any(gauge is None for gauge in computed):
+        return None
+    known = [gauge for gauge in computed if gauge is not None]
+    wanted = _wanted(known, acts)
+    found: list[Gauge] = []
+    for index in acts.operands:
+        shape = required(node, index).shape
+        assert shape is not None
+        if constant64(node.inputs[index]) is None:
+            cells: Sequence[int] = ()
+        elif wanted is not None:  # a constant beside computed values varies as they do, and along what is joined
+            cells = [size if axis not in acts.axes else 2 for axis, size in enumerate(wanted)]
+        else:  # all that is moved is a constant table: what is selected cannot be told apart
+            cells = [1 if axis in acts.axes else 2 for axis in range(len(shape))]
+            if math.prod(int(size) for size, cell in zip(shape.numpy(), cells, strict=True) if cell > 1) > MOST_CELLS:
+                cells = ()
+        gauge = ties.operand(node, index, cells)
+        if gauge is None:
+            return None
+        found.append(gauge)
+    return found
+
+
+def _wanted(gauges: Sequence[Gauge], acts: Acts) -> tuple[int, ...] | None:
+    """Return the cells that a constant beside computed operands takes; None where there is no such operand."""
+    if not gauges:
+        return None
+    return common(*(gauge.each(lambda array: _first_of(array, acts.axes)) for gauge in gauges))
+
+
+def _first_of(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:  # type: ignore[type-arg] # of ids and numbers
+    return array[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(array.ndim))]
+
+
+def _sizes(acts: Acts, dims: Dims) -> dict[int, int] | None:
+    """Return the size at which identifiers are written out along each axis that is acted on; None if one is unknown."""
+    sizes = {axis: acts.sizes.get(axis, dims[axis]) for axis in acts.axes}
+    known = {axis: size for axis, size in sizes.items() if isinstance(size, int)}
+    return known if len(known) == len(sizes) else None
+
+
+def _run(
+    node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge], sizes: dict[int, int] | None
+) -> list[Gauge] | None:
+    """Run the operator on identifiers; None where they cannot be written out."""
+    if sizes is None:
+        return None
+    if acts.sizes:
+        why = Tie(node, "rearranges the axis along which it varies")
+        operands = [ties.along(gauge, tuple(acts.sizes), why) for gauge in operands]
+    other = [1] * operands[0].rank
+    for gauge in operands:
+        other = [max(mine, theirs) for mine, theirs in zip(other, gauge.cells, strict=True)]
+    inputs: list[torch.Tensor | None] = []
+    start = 0
+    written: list[Gauge] = []
+    for at, index in enumerate(acts.operands):
+        gauge = operands[at]
+        dims = dims_of(required(node, index)) or ()
+        full = list(other)
+        for axis in acts.axes:
+            own = acts.sizes.get(axis, dims[axis])
+            if not isinstance(own, int):
+                return None
+            full[axis] = own
+        if math.prod(full) > (MANY if len(operands) > 1 else 4 * MOST_CELLS):
+            return None
+        gauge = gauge.spread(full)
+        written.append(gauge)
+        count = math.prod(full)
+        inputs.append(torch.arange(start, start + count, dtype=torch.float64).reshape(full))
+        start += count
+    for value in node.inputs[len(inputs) :]:
+        array = None if value is None else constant64(value)
+        inputs.append(None if array is None else torch.from_numpy(np.array(array)))
+    if node.op_type == "Pad":  # what is padded by one number has no identifier
+        inputs = [*inputs[:2], torch.tensor(-1.0, dtype=torch.float64), *inputs[3:]]
+    results = evaluate_node(node, inputs)
+    joined = Gauge(
+        np.concatenate([gauge.scale_of.reshape(-1) for gauge in written]),
+        np.concatenate([gauge.shift_of.reshape(-1) for gauge in written]),
+        np.concatenate([gauge.factor.reshape(-1) for gauge in written]),
+    )
+    found: list[Gauge] = []
+    for value, result in zip(node.outputs, results, strict=False):
+        identifiers = result.numpy().astype(np.int64)
+        found.append(settled(node, ties, value, joined, identifiers, acts))
+    return found
+
+
+def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifiers: Ints, acts: Acts) -> Gauge:
+    """Return the gauge of a result from the identifiers in it; cells that share an axis of unknown size are tied."""
+    if node.op_type == "Pad" and (identifiers < 0).any():
+        identifiers = np.where(identifiers < 0, identifiers.max(initial=0), identifiers)
+    gauge = joined.picked(identifiers)
+    dims = dims_of(value) or ()
+    for axis in range(gauge.rank):
+        if gauge.cells[axis] == 1:
+            continue
+        first = gauge.each(lambda array, axis=axis: np.take(array, [0], axis=axis))  # type: ignore[misc] # bound now
+        same = all(
+            np.array_equal(np.broadcast_to(one, whole.shape), whole)
+            for one, whole in ((first.scale_of, gauge.scale_of), (first.shift_of, gauge.shift_of))
+        )
+        if same:
+            gauge = first
+        elif axis in acts.sizes or axis >= len(dims) or dims[axis] != gauge.cells[axis]:
+            clause = "moves what varies along an axis whose size is not known"
+            if axis in acts.sizes:
+                clause = "turns channels into positions of one channel, which have to agree"
+            gauge = ties.along(gauge, [axis], Tie(node, clause))
+    return gauge
+
+
+def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> bool:
+    """Tie what lies along the axes that are acted on, in all operands alike; the rest goes through."""
+    why = Tie(node, "moves along the axis where it varies, by what is known at run time only")
+    flat = [ties.along(gauge, acts.axes, why) for gauge in operands]
+    cells = common(*flat)
+    for gauge in flat[1:]:
+        ties.same(gauge, flat[0], why)
+    first = flat[0] if len(flat) == 1 else flat[0].spread(cells)
+    if len(flat) > 1:  # the widest one stands for all
+        first = next((gauge for gauge in flat if gauge.cells == cells), first)
+    for value in node.outputs:
+        rank = None if value.shape is None else value.shape.rank()
+        if rank is None:
+            continue
+        extra = rank - first.rank
+        if extra:  # Gather: the axes of the indices in the place of the axis
+            (axis,) = acts.axes
+            shape = (*first.cells[:axis], *(1,) * (extra + 1), *first.cells[axis + 1 :])
+            ties.of[value] = first.each(lambda array, shape=shape: array.reshape(shape))  # type: ignore[misc] # now
+        else:
+            ties.of[value] = first
+    return True
+
+
+def _all_tied(node: ir.Node, ties: Ties, acts: Acts) -> bool:
+    operands = _operands(node, ties, acts)
+    return operands is not None and _tied_along(node, ties, acts, operands)

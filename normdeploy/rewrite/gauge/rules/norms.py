@@ -1,0 +1,140 @@
+"""Norms that compute statistics, y = g n(x) + b: free behind them, nearly tied in front of them.
+
+Behind: g' = g / s_y, b' = (b - t_y) / s_y, along the axes of g and b; an RMSNormalization has no b.
+
+In front: n(s x + t; e) = n(x; e / s^2) for one s > 0, since epsilon is one number; t is cancelled by the mean where it
+is one for all that one statistic averages over (a bias in front of an InstanceNormalization is dead). An
+RMSNormalization takes off no mean: t = 0. Where somebody reads the statistics themselves, nothing changes in front.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.constant import array_of, floating, integer, is_constant, optional, required, shape_of
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.gauge.edit import Edit, Refused
+from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.rules.weights import require_small
+
+MANY = 4096
+"""Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""
+
+_LAYER = frozenset({"LayerNormalization", "RMSNormalization"})
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+
+def _spanned(node: ir.Node, rank: int) -> tuple[int, ...]:
+    """Return the axes of x that g and b span."""
+    return tuple(range(integer(node, "axis", -1) % rank, rank)) if node.op_type in _LAYER else (1,)
+
+
+def tie(node: ir.Node, ties: Ties) -> bool:
+    """Tie LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormalization."""
+    gauge, dims = ties.operand(node, 0), dims_of(required(node, 0))
+    if gauge is None or dims is None:
+        return False
+    for index in (1, 2):
+        value = optional(node, index)
+        if value is not None and value in ties.of:
+            ties.pinned(ties.of[value], Tie(node, "reads it as its scale or bias"))
+    _front(node, ties, gauge)
+    ties.of[node.outputs[0]] = _behind(node, ties, dims)
+    for value in node.outputs[1:]:
+        if value.shape is not None:
+            ties.of[value] = fixed(value.shape.rank())
+    return True
+
+
+def _front(node: ir.Node, ties: Ties, gauge: Gauge) -> None:
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        ties.pinned(gauge, Tie(node, "gives away its statistics"))
+        return
+    ties.along_scale(gauge, range(gauge.rank), Tie(node, "has one epsilon for all, so that one scale can pass"))
+    ties.positive(gauge, Tie(node, "divides by a size, and needs a scale above 0"))
+    if node.op_type == "RMSNormalization":
+        ties.no_shift(gauge, Tie(node, "subtracts no mean that could cancel a shift"))
+        return
+    why = Tie(node, "averages over the axis along which it varies")
+    if node.op_type in _LAYER:
+        ties.along_shift(gauge, _spanned(node, gauge.rank), why)
+        return
+    ties.along_shift(gauge, range(2, gauge.rank), why)
+    groups = integer(node, "num_groups", 1) if node.op_type == "GroupNormalization" else gauge.cells[1]
+    if gauge.cells[1] > groups:
+        first = gauge.each(
+            lambda array: np.take(array, [0], axis=1) if array.shape[1] == 1 else _first_of_groups(array, groups)
+        )
+        ties.same_shift(gauge, first, why)
+
+
+def _first_of_groups(array: np.ndarray, groups: int) -> np.ndarray:  # type: ignore[type-arg] # of ids and numbers
+    size = array.shape[1] // groups
+    return np.repeat(array[:, ::size], size, axis=1)
+
+
+def _behind(node: ir.Node, ties: Ties, dims: object) -> Gauge:
+    assert isinstance(dims, list)
+    rank = len(dims)
+    gain, bias = required(node, 1), optional(node, 2)
+    spanned = _spanned(node, rank)
+    sizes = [dims[axis] for axis in spanned]
+    whole = is_constant(gain) and list(shape_of(gain)) == sizes and (bias is None or is_constant(bias))
+    if not whole or (bias is not None and list(shape_of(bias)) != sizes):
+        ties.refuse(node, "has a scale or bias that is computed at run time, or does not span what it normalizes")
+        return fixed(rank)
+    if math.prod(int(size) for size in sizes) > MANY:
+        spanned = spanned[:1]  # the channels: what varies over all that is averaged is no map of a norm's
+    result = ties.fresh([int(dims[axis]) if axis in spanned else 1 for axis in range(rank)], slack=True)
+    if node.op_type == "RMSNormalization":
+        result = ties.no_shift(result, Tie(node, "has no bias that could take a shift"))
+    return result
+
+
+def write(edit: Edit) -> None:
+    """Write scale, bias and epsilon."""
+    node = edit.node
+    _write_epsilon(edit)
+    gain, bias = required(node, 1), optional(node, 2)
+    scale, shift = edit.result()
+    if (scale == 1).all() and (shift == 0).all():
+        return
+    shape = shape_of(gain)
+    spanned = _spanned(node, scale.ndim)
+    scale, shift = (
+        np.broadcast_to(array.reshape([array.shape[axis] for axis in spanned]), shape) for array in (scale, shift)
+    )
+    old = np.zeros(shape) if bias is None else array_of(bias)
+    new_gain, new_bias = array_of(gain) / scale, (old - shift) / scale
+    assert gain.dtype is not None
+    require_small(node, gain.dtype, new_gain, new_bias)
+    if not (scale == 1).all():
+        edit.copies(gain, [node])
+        edit.read(1, edit.constant(lambda: new_gain, shape, gain.dtype, name=str(gain.name), succeeds=gain))
+    if not np.array_equal(new_bias, old):
+        name = f"{str(gain.name).removesuffix('.weight')}.bias" if bias is None else str(bias.name)
+        edit.copies(bias, [node])
+        edit.read(2, edit.constant(lambda: new_bias, shape, gain.dtype, name=name, succeeds=bias))
+
+
+def _write_epsilon(edit: Edit) -> None:
+    found = edit.operand(0)
+    assert found is not None
+    factor = float(found[0].reshape(-1)[0])
+    if (found[1] != 0).any():
+        edit.absorbs = True
+    if factor == 1:
+        return
+    node = edit.node
+    written = floating(node, "epsilon", 1e-5)
+    epsilon = written / factor / factor
+    if not _SMALLEST <= factor * factor <= _LARGEST or (written and not _SMALLEST <= epsilon <= _LARGEST):
+        raise Refused(
+            node, f"a scale of {factor:.3g} takes the epsilon of {describe(node)} out of the range of float32"
+        )
+    edit.absorbs = True
+    edit.attribute(ir.AttrFloat32("epsilon", epsilon))

@@ -1,0 +1,298 @@
+"""MatMul and Gemm: matrix products by a constant absorb, those of two computed values multiply their scales.
+
+By a constant, with both operands oriented so that y[r, n] = alpha sum_k x[r, k] W[k, n] + beta C[r, n]::
+
+    s_x[r, k] = R[r] c[k],   s_y[r, n] = R[r] d[n],   W'[k, n] = W[k, n] c[k] / d[n]
+    C'[r, n] = (beta C + alpha sum_k t_x[r, k] W[k, n] - t_y[r, n]) / s_y[r, n],   beta' = 1
+
+A scale that varies along the rows, R, passes through. C is the bias Add behind a MatMul where there is one; else a new
+Add (half a pass). Axes that a stack of matrices has itself are absorbed like k and n.
+
+Of two computed values: s_y[.., l, n] = s_a[.., l, k] s_b[.., k, n] for every k, and no shift.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor
+from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.constant import array_of, floating, integer, is_constant, optional, required
+from normdeploy.rewrite.gauge.edit import Edit
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.rows import Floats
+from normdeploy.rewrite.gauge.rules.weights import Weight, fixed_weight, require_small, rescale
+
+MANY = 4096
+"""Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product by a fixed weight.
+
+    Args:
+        node: the MatMul or Gemm.
+        x: which input is the computed one.
+        weight: the other one.
+        turned_x, turned_weight, turned_result: whether the last two axes are exchanged to orient it.
+        rank: of the result.
+        addend: who holds the bias, and where: the Gemm itself or an Add; None where there is none.
+    """
+
+    node: ir.Node
+    x: int
+    weight: Weight
+    turned_x: bool
+    turned_weight: bool
+    turned_result: bool
+    rank: int
+    addend: tuple[ir.Node, int] | None
+
+    @property
+    def result(self) -> ir.Value:
+        """The product with its bias."""
+        return self.node.outputs[0] if self.addend is None else self.addend[0].outputs[0]
+
+
+def product_of(node: ir.Node) -> Product | None:
+    """Return a MatMul or Gemm as a product by a fixed weight; None for any other."""
+    dims = [dims_of(required(node, index)) for index in (0, 1)]
+    result = dims_of(node.outputs[0])
+    if result is None or any(side is None or len(side) < 2 for side in dims):
+        return None
+    for x in (0, 1):
+        weight = fixed_weight(required(node, 1 - x))
+        if weight is None or constant_tensor(required(node, x)) is not None:
+            continue
+        if node.op_type == "Gemm":
+            flags = [bool(integer(node, name, 0)) for name in ("transA", "transB")]
+            addend = (node, 2) if is_constant(optional(node, 2)) else None
+            return Product(node, x, weight, flags[x] ^ bool(x), flags[1 - x] ^ bool(x), bool(x), 2, addend)
+        return Product(node, x, weight, bool(x), bool(x), bool(x), len(result), bias_behind(node.outputs[0]))
+    return None
+
+
+def bias_behind(value: ir.Value) -> tuple[ir.Node, int] | None:
+    """Return the Add of a constant that is the only reader of ``value`` and keeps its shape, and where it has it."""
+    users = [usage.node for usage in value.uses()]
+    if len(users) != 1 or value.is_graph_output() or value.shape is None:
+        return None
+    node = users[0]
+    if node.op_type != "Add" or node.domain not in ("", "ai.onnx") or node.graph is not value.graph:
+        return None
+    index = 1 if node.inputs[0] is value else 0
+    other = node.inputs[index]
+    if other is None or other is value or not is_constant(other) or other.shape is None:
+        return None
+    result = node.outputs[0].shape
+    return (node, index) if result == value.shape and other.shape.rank() <= value.shape.rank() else None
+
+
+def _turn(gauge: Gauge, turned: bool) -> Gauge:
+    return gauge.each(lambda array: array.swapaxes(-1, -2)) if turned else gauge
+
+
+def tie(node: ir.Node, ties: Ties) -> bool:
+    """Tie a MatMul or Gemm."""
+    product = product_of(node)
+    if product is None:
+        if node.op_type == "Gemm":
+            return ties.refuse(node, "has a weight that is computed at run time")
+        return _computed(node, ties)
+    gauge = ties.operand(node, product.x)
+    if gauge is None:
+        return False
+    if product.weight.quantized is not None and product.weight.value in ties.of:
+        ties.pinned(ties.of[product.weight.value], Tie(node, "reads it as its weight"))
+    shape = product.weight.shape
+    weight = [*shape[:-2], *(shape[-2:][::-1] if product.turned_weight else shape[-2:])]
+    if product.node.op_type == "Gemm" and _dynamic(node, product):
+        gauge = _turn(
+            ties.along(_turn(gauge, product.turned_x), [0], Tie(node, "has rows of unknown number")), product.turned_x
+        )
+    x = _turn(gauge, product.turned_x).wider(product.rank)
+    stack = [1] * (product.rank - len(weight)) + list(weight[:-2])
+    rows = [axis for axis in range(product.rank - 1) if x.cells[axis] > 1 and (axis >= len(stack) or stack[axis] == 1)]
+    own = [
+        max(size, cell) if axis not in rows else 1
+        for axis, (size, cell) in enumerate(zip(stack, x.cells, strict=False))
+    ]
+    cells = (*own, 1, weight[-1]) if product.rank >= 2 else (weight[-1],)
+    passing = tuple(x.cells[axis] if axis in rows else 1 for axis in range(product.rank))
+    shown = tuple(max(one, other) for one, other in zip(cells, passing, strict=True))
+    if rows and math.prod(shown) > MANY:  # what varies along rows goes on; what varies along columns stays behind
+        cells, shown = (1,) * product.rank, passing
+    result = ties.fresh(shown, slack=True)
+    if math.prod(passing) > 1:
+        through = ties.fresh(passing)
+        inside = ties.fresh(tuple(1 if axis in rows else size for axis, size in enumerate(x.cells)), slack=True)
+        behind = ties.fresh(cells, slack=True)
+        why = Tie(node, "sums over one axis and passes the others on")
+        ties.product(x, [(through.spread(x.cells), 1.0), (inside.spread(x.cells), 1.0)], why)
+        ties.product(result, [(through.spread(shown), 1.0), (behind.spread(shown), 1.0)], why)
+        ties.ports[node, -1], ties.ports[node, -2] = inside, behind
+    else:
+        inside, behind = x, result
+        ties.ports[node, -1], ties.ports[node, -2] = x, result
+    if node.op_type == "Gemm" and product.addend is None and optional(node, 2) is not None:
+        why = Tie(node, "has an addend that is computed at run time")
+        ties.no_shift(x, why)
+        ties.pinned(result, why)
+        addend = ties.operand(node, 2)
+        if addend is not None:
+            ties.pinned(addend, why)
+    _restrict_steps(product, ties, inside, behind)
+    ties.of[product.result] = _turn(result, product.turned_result)
+    if product.addend is not None and product.addend[0] is not node:
+        ties.parts[product.addend[0]] = node
+    return True
+
+
+def _dynamic(node: ir.Node, product: Product) -> bool:
+    dims = dims_of(required(node, product.x)) or ()
+    return not all(isinstance(size, int) for size in dims)
+
+
+def _restrict_steps(product: Product, ties: Ties, inside: Gauge, behind: Gauge) -> None:
+    weight = product.weight
+    if weight.quantized is None:
+        return
+    rank = len(weight.shape)
+    k, n = (rank - 1, rank - 2) if product.turned_weight else (rank - 2, rank - 1)
+    free = weight.free_axes(n)
+    why = Tie(product.node, "has integer weights whose steps do not vary along with it")
+    stacked = [axis - rank for axis in range(rank - 2) if axis not in free]
+    ties.along_scale(inside, [*stacked, *([] if k in free else [-1])] if inside.rank >= rank else [-1], why)
+    ties.along_scale(behind, [*stacked, *([] if n in free else [-1])], why)
+
+
+def _computed(node: ir.Node, ties: Ties) -> bool:
+    gauges = [ties.operand(node, index) for index in (0, 1)]
+    result = dims_of(node.outputs[0])
+    left, right = gauges
+    if left is None or right is None or result is None or left.rank < 2 or right.rank < 2:
+        return ties.refuse(node, "has a vector, or a value of unknown rank, as operand")
+    why = Tie(node, "multiplies two computed values, which leaves no place for a shift")
+    left, right = (ties.no_shift(gauge, why).wider(max(len(result), 2)) for gauge in (left, right))
+    sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
+    whole = (*np.broadcast_shapes(left.cells[:-2], right.cells[:-2]), left.cells[-2], right.cells[-1])
+    size = max(left.cells[-1], right.cells[-2])
+    if math.prod(whole) * size > MOST_CELLS:
+        left, right = ties.along(left, [-2, -1], sums), ties.along(right, [-2, -1], sums)
+        whole, size = (*whole[:-2], 1, 1), 1
+    product = ties.fresh(whole).unshifted
+    spread = (*whole[:-2], whole[-2], size, whole[-1])
+    ties.product(
+        product.each(lambda array: np.broadcast_to(array[..., :, None, :], spread)),
+        [
+            (left.each(lambda array: np.broadcast_to(array[..., :, :, None], spread)), 1.0),
+            (right.each(lambda array: np.broadcast_to(array[..., None, :, :], spread)), 1.0),
+        ],
+        sums,
+    )
+    ties.of[node.outputs[0]] = product
+    return True
+
+
+def write(edit: Edit) -> None:
+    """Write the weight and the bias; a MatMul without one gets an Add where it needs it."""
+    product = product_of(edit.node)
+    if product is None:
+        return
+    ties, weight = edit.at.ties, product.weight
+    inside, behind = (edit.at.scale(ties.ports[edit.node, at]) for at in (-1, -2))
+    factor = _fit(inside.swapaxes(-1, -2), weight.shape) / _fit(behind, weight.shape)
+    if product.turned_weight:
+        factor = factor.swapaxes(-1, -2)
+    rank = len(weight.shape)
+    rescale(edit, 1 - product.x, weight, factor, rows=(rank - 1 if product.turned_weight else rank - 2,))
+    scale, shift = (_oriented(array, product.turned_result) for array in edit.result(0, product.result.producer()))
+    found = edit.operand(product.x)
+    assert found is not None
+    t = _oriented(found[1], product.turned_x)
+    moved = np.zeros((1,) * product.rank)
+    if t.any():
+        moved = (
+            floating(edit.node, "alpha", 1.0) * _sum(weight, product, t)
+            if edit.node.op_type == "Gemm"
+            else _sum(weight, product, t)
+        )
+    if edit.node.op_type == "Gemm" and product.addend is None and optional(edit.node, 2) is not None:
+        return  # a computed addend, which allows no change
+    total = _total(product, moved - shift, scale)
+    if total is not None:
+        _write_bias(edit, product, total)
+
+
+def _fit(array: Floats, shape: tuple[int, ...]) -> Floats:
+    """Drop leading axes of size 1 that the weight does not have."""
+    return array.reshape(array.shape[len(array.shape) - len(shape) :]) if array.ndim > len(shape) else array
+
+
+def _oriented(array: Floats, turned: bool) -> Floats:
+    return array.swapaxes(-1, -2) if turned else array
+
+
+def _sum(weight: Weight, product: Product, shift: Floats) -> Floats:
+    """Return sum_k t[.., k] W[k, n]; in pieces where t does not vary along rows."""
+    if math.prod(shift.shape) == shift.shape[-1] and len(weight.shape) == 2:
+        vector = shift.reshape(-1, 1) if not product.turned_weight else shift.reshape(1, -1)
+        axis = 1 if product.turned_weight else 0
+        found = weight.sum(np.broadcast_to(vector, weight.shape) if vector.size == 1 else vector, [axis])
+        return found.reshape(*(1,) * (product.rank - 1), -1)
+    matrix = _oriented(weight.array(), product.turned_weight)
+    wide = np.broadcast_to(shift, (*shift.shape[:-1], matrix.shape[-2]))
+    return np.asarray(wide @ matrix)
+
+
+def _total(product: Product, added: Floats, scale: Floats) -> Floats | None:
+    """Return the new bias, oriented as the result; None where it stays as it is."""
+    node, old = product.node, np.zeros((1,) * product.rank)
+    if product.addend is not None:
+        holder, index = product.addend
+        value = required(holder, index)
+        old = array_of(value)
+        old = old.reshape((1,) * (product.rank - old.ndim) + old.shape)
+        old = old * floating(node, "beta", 1.0) if holder is node else old
+    added, scale = (_oriented(array, product.turned_result) for array in (added, scale))
+    total = (old + added) / scale
+    total = np.where((np.abs(scale) > 2.0**150) & (np.abs(total) < 2.0**-100), 0.0, total)
+    return None if not total.any() and product.addend is None else total if _changes(total, old) else None
+
+
+def _changes(total: Floats, old: Floats) -> bool:
+    shape = np.broadcast_shapes(total.shape, old.shape)
+    return not np.array_equal(np.broadcast_to(total, shape), np.broadcast_to(old, shape))
+
+
+def _write_bias(edit: Edit, product: Product, total: Floats) -> None:
+    node, weight = edit.node, product.weight
+    require_small(node, weight.dtype, total)
+    least = 1
+    if product.addend is not None:
+        holder, index = product.addend
+        bias = required(holder, index)
+        least = max(1, bias.shape.rank() if bias.shape is not None else 1)
+    trimmed = total
+    while trimmed.ndim > least and trimmed.shape[0] == 1:
+        trimmed = trimmed[0]
+    if product.addend is None and node.op_type == "MatMul":
+        edit.absorbs = True
+        edit.add_behind(lambda: trimmed, trimmed.shape, weight.dtype)
+        edit.cost += (trimmed.size - trimmed.shape[-1]) * weight.dtype.itemsize
+        return
+    bias_value = None if product.addend is None else required(*product.addend)
+    name = f"{weight.stem}.bias" if bias_value is None else str(bias_value.name)
+    new = edit.constant(lambda: trimmed, trimmed.shape, weight.dtype, name=name, succeeds=bias_value)
+    holder, index = (node, 2) if product.addend is None else product.addend
+    edit.copies(bias_value, [holder])
+    if bias_value is not None:
+        edit.grows(bias_value, trimmed.size)
+    edit.read(index, new, holder)
+    if node.op_type == "Gemm":
+        edit.attribute("beta")

@@ -1,0 +1,63 @@
+"""Reshape and its kin, which act on all axes, and Expand.
+
+They keep the row-major order, so dimensions fall into consecutive groups of certainly equal products
+(:mod:`normdeploy.rewrite.affine.axes`); the identifiers of an operand's cells are reshaped within each group, whatever
+the sizes in the other ones turn out to be at run time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.axes import dims_of, groups
+from normdeploy.rewrite.affine.constant import required
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Tie, Ties
+from normdeploy.rewrite.gauge.rules.moves import Acts, settled
+
+
+def tie(node: ir.Node, ties: Ties) -> bool:
+    """Tie Reshape, Flatten, Squeeze, Unsqueeze."""
+    source, target = dims_of(required(node, 0)), dims_of(node.outputs[0])
+    if source is None or target is None:
+        return False
+    gauge = ties.operand(node, 0, [2] * len(source))
+    if gauge is None:
+        return False
+    identifiers = np.arange(math.prod(gauge.cells), dtype=np.int64).reshape(gauge.cells)
+    full, shape, lost = [], [], []
+    for inner, outer in groups(source, target):
+        varies = any(gauge.cells[axis] > 1 for axis in inner)
+        sizes = [source[axis] for axis in inner], [target[axis] for axis in outer]
+        static = [[size for size in side if isinstance(size, int)] for side in sizes]
+        same = [len(some) == len(side) for some, side in zip(static, sizes, strict=True)]
+        if varies and all(same) and math.prod(static[0]) == math.prod(static[1]):
+            full += static[0]
+            shape += static[1]
+        else:
+            if varies:
+                lost += list(inner)
+            full += [1] * len(inner)
+            shape += [1] * len(outer)
+    if lost:
+        gauge = ties.along(gauge, lost, Tie(node, "merges or repeats the axis along which it varies"))
+        identifiers = np.arange(math.prod(gauge.cells), dtype=np.int64).reshape(gauge.cells)
+    if math.prod(full) > 4 * MOST_CELLS:
+        gauge = ties.along(gauge, range(gauge.rank), Tie(node, "has more elements than are followed"))
+        ties.of[node.outputs[0]] = gauge.each(lambda array: array.reshape((1,) * len(target)))
+        return True
+    moved = np.broadcast_to(identifiers, full).reshape(shape)
+    ties.of[node.outputs[0]] = settled(node, ties, node.outputs[0], gauge.each(lambda a: a.reshape(-1)), moved, Acts())
+    return True
+
+
+def expand(node: ir.Node, ties: Ties) -> bool:
+    """Tie Expand: what is repeated is one cell."""
+    target = dims_of(node.outputs[0])
+    gauge = ties.operand(node, 0, [2] * (0 if target is None else len(target)))
+    if target is None or gauge is None or gauge.rank > len(target):
+        return False
+    ties.of[node.outputs[0]] = gauge.wider(len(target))
+    return True

@@ -1,0 +1,19 @@
+"""Softmax and LogSoftmax do not see a shift that is one number for all that they compare; a scale they do see."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.constant import integer
+from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+
+
+def tie(node: ir.Node, ties: Ties) -> bool:
+    """Tie Softmax, LogSoftmax."""
+    gauge = ties.operand(node, 0)
+    if gauge is None or gauge.rank == 0:
+        return False
+    gauge = ties.no_scale(gauge, Tie(node, "sees every scale"))
+    ties.along_shift(gauge, [integer(node, "axis", -1)], Tie(node, "compares values along the axis where it varies"))
+    ties.of[node.outputs[0]] = fixed(gauge.rank)
+    return True

@@ -1,0 +1,299 @@
+"""The fixed weight of a linear operator: a float constant, or integers with steps (DequantizeLinear of a constant).
+
+Float weights take any factor. Integers keep their numbers: the steps take |factor|, the integers its sign::
+
+    w = d (q - z):   f w = (|f| d) (q' - z),  q' = q where f > 0 and 2 z - q where f < 0
+
+so f may vary only as the steps do: along their axis; along one axis, chosen by the operator, for a single step; along
+any axis but the one cut into blocks. Nothing is rounded but the steps, once.
+
+A weight is refused where the new one cannot be stored as well as the old one: where it overflows its type, or where
+what the smallest numbers of the type round off is more than :data:`LOSS` units in the last place of a row's size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from normdeploy.graph import constant64, constant_tensor, evaluate_region, parts64, tensor64
+from normdeploy.rewrite.affine.constant import array_of, contracted, integer, is_constant, optional, required
+from normdeploy.rewrite.affine.map import compress
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.gauge.edit import Edit, Refused
+from normdeploy.rewrite.gauge.rows import Floats
+
+LOSS = 2.0
+"""Units in the last place of a row's root mean square that storing its weights may cost; plain rounding costs 0.3."""
+
+VANISHES = 2.0**-150
+"""Factors below this stand for 0: what a map scales by 0 is scaled by 2**-200 while it moves (:mod:`..maps`)."""
+
+_FORMATS = {  # unit roundoff, smallest normal number, largest number
+    ir.DataType.FLOAT16: (2.0**-11, 2.0**-14, 65504.0),
+    ir.DataType.BFLOAT16: (2.0**-8, 2.0**-126, 255 / 128 * 2.0**127),
+    ir.DataType.FLOAT: (2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
+    ir.DataType.DOUBLE: (2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
+}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A fixed weight.
+
+    Args:
+        value: the input of the operator.
+        quantized: the DequantizeLinear that makes it; None for a float constant.
+    """
+
+    value: ir.Value
+    quantized: ir.Node | None
+
+    @property
+    def stored(self) -> ir.Value:
+        """What is stored: the floats, or the integers."""
+        return self.value if self.quantized is None else required(self.quantized, 0)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        tensor = constant_tensor(self.stored)
+        assert tensor is not None
+        return tuple(tensor.shape.numpy())
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Its float type: of the steps, where it is stored in integers."""
+        tensor = constant_tensor(self.value if self.quantized is None else required(self.quantized, 1))
+        assert tensor is not None
+        return tensor.dtype
+
+    @property
+    def stem(self) -> str:
+        """The name that a bias beside it is derived from."""
+        return str(self.stored.name).removesuffix(".weight")
+
+    def array(self) -> Floats:
+        """Return what it stands for, in float64."""
+        if self.quantized is None:
+            return array_of(self.value)
+        return np.asarray(evaluate_region([self.quantized], {}, [self.value])[0].numpy(), dtype=np.float64)
+
+    def sum(self, factor: Floats, axes: Sequence[int]) -> Floats:
+        """Return the sum of the weight times ``factor`` over ``axes``, which the result keeps with size 1."""
+        if self.quantized is None:
+            return contracted(self.value, factor, axes)
+        return np.asarray((self.array() * factor).sum(axis=tuple(axes), keepdims=True))
+
+    def free_axes(self, chosen: int) -> frozenset[int]:
+        """Return the axes along which a factor may vary; ``chosen`` where there is a single step for all."""
+        rank = len(self.shape)
+        if self.quantized is None:
+            return frozenset(range(rank))
+        axis = integer(self.quantized, "axis", 1) % rank
+        if integer(self.quantized, "block_size", 0):
+            return frozenset(range(rank)) - {axis}
+        return frozenset({axis if array_of(required(self.quantized, 1)).size > 1 else chosen % rank})
+
+
+def fixed_weight(value: ir.Value | None) -> Weight | None:
+    """Return a weight that is known before run time; None for a computed one."""
+    if value is None:
+        return None
+    if is_constant(value):
+        return Weight(value, None)
+    producer = value.producer()
+    if producer is None or producer.op_type != "DequantizeLinear" or producer.domain not in ("", "ai.onnx"):
+        return None
+    zero = optional(producer, 2)
+    if constant_tensor(producer.inputs[0]) is None or not is_constant(producer.inputs[1]):
+        return None
+    return None if zero is not None and constant_tensor(zero) is None else Weight(value, producer)
+
+
+def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Sequence[int]) -> None:
+    """Let input ``index`` of the edited operator be the weight times ``factor``, which broadcasts against it.
+
+    Args:
+        edit: the change; gets the cost of a copy.
+        index: of the operator's input.
+        weight: the old weight.
+        factor: of the weight's rank.
+        rows: the axes that are summed over together, for what storing may cost.
+    """
+    factor = compress(np.where(np.abs(factor) < VANISHES, 0.0, factor))
+    if (factor == 1).all():
+        return
+    if weight.quantized is not None:
+        _requantize(edit, index, weight, factor)
+        return
+    tensor = constant_tensor(weight.value)
+    assert tensor is not None
+    require_storable(edit.node, weight, factor, rows)
+    parts, key = parts64(tensor), (weight.value, factor.shape, factor.tobytes())
+    new = edit.constant(
+        lambda: tensor64(tensor) * factor,
+        weight.shape,
+        tensor.dtype,
+        name=str(weight.value.name),
+        succeeds=weight.value,
+        parts=None if parts is None else parts.scaled(factor),
+        key=key,
+    )
+    edit.copies(weight.value, [edit.node], key)
+    edit.read(index, new)
+
+
+def require_storable(node: ir.Node, weight: Weight, factor: Floats, rows: Sequence[int]) -> None:
+    """Refuse a float weight times a factor that its type cannot hold as well as the weight.
+
+    Raises:
+        Refused: it overflows, or what rounds off is more than :data:`LOSS` units of a row.
+    """
+    unit, smallest, largest = _FORMATS[weight.dtype]
+    size = np.abs(factor)
+    if weight.dtype != ir.DataType.FLOAT16 and size.max() < 1e30 and size[size > 0].min(initial=1.0) > 1e-30:
+        array = _extremes(weight)
+        if array[1] * size.max() <= largest and array[0] * size[size > 0].min(initial=1.0) >= smallest / unit:
+            return
+    new = weight.array() * factor
+    if not (np.abs(new) <= largest).all():
+        raise Refused(node, f"the weights of {describe(node)} would overflow {weight.dtype.name.lower()}")
+    axes = tuple(rows)
+    norm = np.sqrt(np.square(new).mean(axis=axes))
+    with np.errstate(over="ignore"):
+        lost = np.sqrt(np.square(new.astype(weight.dtype.numpy()).astype(np.float64) - new).mean(axis=axes))
+    old = weight.array()
+    shown = np.sqrt(np.square(old).mean(axis=axes)) > 0
+    if (lost[shown] > LOSS * unit * norm[shown]).any() and (factor != 0).any():
+        raise Refused(
+            node,
+            f"the weights of {describe(node)} would lose digits: numbers so small have fewer of them in "
+            f"{weight.dtype.name.lower()}",
+        )
+
+
+def _extremes(weight: Weight) -> tuple[float, float]:
+    """Return the smallest size of a weight's numbers that are not zero, and the greatest."""
+    tensor = constant_tensor(weight.value)
+    assert tensor is not None
+    parts = parts64(tensor)
+    pieces = (tensor64(tensor),) if parts is None else (piece for _, _, piece in parts.pieces(weight.shape))
+    low, high = math.inf, 0.0
+    for piece in pieces:
+        size = np.abs(piece)
+        high = max(high, float(size.max(initial=0.0)))
+        low = min(low, float(size.min(initial=math.inf, where=size > 0)))
+    return low, high
+
+
+def require_small(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> None:
+    """Refuse small constants (biases, steps, gains) that overflow their type.
+
+    Raises:
+        Refused: one of them does.
+    """
+    largest = _FORMATS[dtype or ir.DataType.FLOAT][2]
+    for array in arrays:
+        if not (np.abs(array) <= largest).all():
+            name = "their type" if dtype is None else dtype.name.lower()
+            raise Refused(node, f"the weights of {describe(node)} would overflow {name}")
+
+
+def _requantize(edit: Edit, index: int, weight: Weight, factor: Floats) -> None:
+    """Give |factor| to the steps and its sign to the integers."""
+    node = weight.quantized
+    assert node is not None
+    steps, zero, shape = required(node, 1), optional(node, 2), weight.shape
+    old, size = array_of(steps), np.abs(factor)
+    if (size == 0).any():
+        raise Refused(edit.node, f"{describe(node)} would be left without a step by a scale of 0")
+    axis = integer(node, "axis", 1) % len(shape)
+    block = integer(node, "block_size", 0)
+    attributes = dict(node.attributes)
+    if block:
+        new = old * np.take(size, [0], axis=axis) if size.shape[axis] > 1 else old * size
+    else:
+        varying = [at for at in range(len(shape)) if size.shape[at] > 1]
+        if len(varying) > 1 or (old.size > 1 and varying and varying != [axis]):
+            raise Refused(edit.node, f"it varies along another axis than the steps of {describe(node)}")
+        if varying:
+            axis = varying[0]
+            attributes["axis"] = ir.AttrInt64("axis", axis)
+            new = old.reshape(-1) * size.reshape(-1)
+        else:
+            new = old * size.reshape(())
+    require_storable_steps(edit.node, node, weight.dtype, new)
+    integers: ir.Value = weight.stored
+    turned = _turned(edit.node, weight, factor)
+    if turned is not None:
+        integers = _integers(edit, weight.stored, turned)
+    inputs: list[ir.Value | None] = [
+        integers,
+        edit.constant(lambda: new, new.shape, weight.dtype, name=str(steps.name), succeeds=steps),
+    ]
+    if zero is not None:
+        offsets = np.asarray(constant64(zero))
+        spread = offsets.size == 1 and offsets.shape != new.shape
+        inputs.append(_integers(edit, zero, np.broadcast_to(offsets.reshape(()), new.shape)) if spread else zero)
+
+    def make(result: ir.Value) -> ir.Node:
+        return ir.Node(
+            node.domain, node.op_type, inputs, list(attributes.values()), outputs=[result], name=node.name,
+            metadata_props=dict(node.metadata_props),
+        )  # fmt: skip
+
+    made = edit.insert_before(make, weight.value)
+    edit.copies(weight.stored if turned is not None else steps, [node])
+    edit.read(index, made)
+
+
+def require_storable_steps(node: ir.Node, quantizer: ir.Node, dtype: ir.DataType, steps: Floats) -> None:
+    """Refuse steps that overflow or lose digits."""
+    _, smallest, largest = _FORMATS[dtype]
+    if not ((np.abs(steps) <= largest) & (np.abs(steps) >= smallest)).all():
+        raise Refused(node, f"the steps of {describe(quantizer)} would overflow {dtype.name.lower()}")
+
+
+def _turned(node: ir.Node, weight: Weight, factor: Floats) -> npt.NDArray[np.int64] | None:
+    """Return the integers with the sign of the factor; None where none changes."""
+    if (factor > 0).all():
+        return None
+    quantizer = weight.quantized
+    assert quantizer is not None
+    tensor = constant_tensor(weight.stored)
+    assert tensor is not None
+    stored = tensor.numpy().astype(np.int64)
+    zero = constant64(optional(quantizer, 2))
+    offset = np.zeros((), np.int64) if zero is None else np.asarray(zero).astype(np.int64)
+    axis = integer(quantizer, "axis", 1) % stored.ndim
+    if offset.size == 1:
+        offset = offset.reshape(())
+    elif offset.ndim == 1:
+        offset = offset.reshape([-1 if at == axis else 1 for at in range(stored.ndim)])
+    else:
+        repeated = np.repeat(offset, integer(quantizer, "block_size", 1), axis=axis)
+        offset = np.take(repeated, range(stored.shape[axis]), axis=axis)
+    turned = np.where(factor < 0, 2 * offset - stored, stored)
+    bits, signed = tensor.dtype.bitwidth, not tensor.dtype.name.startswith("U")
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    if turned.min(initial=0) < low or turned.max(initial=0) > high:
+        at = np.abs(turned.reshape(-1).astype(np.float64) - (low + high) / 2).argmax()
+        raise Refused(
+            node,
+            f"the integer {int(stored.reshape(-1)[at])} of {describe(quantizer)} has no opposite in "
+            f"{tensor.dtype.name.lower()}, and is scaled by a negative number",
+        )
+    return turned
+
+
+def _integers(edit: Edit, old: ir.Value, array: npt.NDArray[np.generic]) -> ir.Value:
+    tensor = constant_tensor(old)
+    assert tensor is not None
+    exact = np.asarray(array, dtype=np.float64)  # of at most 32 bits: float64 holds them all
+    return edit.constant(lambda: exact, exact.shape, tensor.dtype, name=str(old.name), succeeds=old)

@@ -1,0 +1,296 @@
+"""Equations over many unknowns at once, solved as they come; the last ones can be taken back.
+
+Two systems of one form are needed: shifts t obey linear equations, scales s the same ones in the exponent::
+
+    additive:         c_1 T_1 + c_2 T_2 + ... + k = 0
+    multiplicative:   S_1^c_1 * S_2^c_2 * ... * k = 1
+
+An equation that comes is reduced by those that hold, one unknown of it (its pivot) is expressed by the others, and it
+holds from then on. Where nothing is left of the unknowns, the constant decides: neutral, it was known already; else it
+contradicts. For equations of two unknowns this is union-find with potentials; sums and products of computed values have
+more. Equations come as batches, one row per cell of a gauge, so that the work is done by numpy.
+
+The pivot is an unknown that few rows of the batch share, and among these one marked as *slack*: the bias of a layer
+that writes a branch takes up what the readers of the sum ask for.
+
+Unknown 0 is the neutral constant (T = 0, S = 1). The exponents of pivots are 1 or -1.
+
+Source: R. E. Tarjan and J. van Leeuwen, Worst-case analysis of set union algorithms, 1984, for the potentials;
+B. A. Galler and M. J. Fisher, An improved equivalence algorithm, 1964.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, combined, gathered, power, trimmed
+
+AGREES = 1e-9
+"""Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conflict:
+    """A row that contradicts those before it.
+
+    Args:
+        system: the system, in whose state the row is contradictory.
+        equation: the batch.
+        row: the first contradictory row.
+        found: the constant that is left where the neutral one was expected.
+        sign: it is the sign that contradicts.
+    """
+
+    system: System
+    equation: Equation
+    row: int
+    found: float
+    sign: bool = False
+
+
+@dataclass
+class Held:
+    """A batch that holds: each pivot expressed by other unknowns."""
+
+    pivots: Ints
+    rows: Rows
+    stated: Equation
+    origin: Ints
+
+
+@dataclass
+class System:
+    """A system of equations.
+
+    Args:
+        multiplicative: products and powers in place of sums and multiples.
+    """
+
+    multiplicative: bool
+    held: list[Held] = field(default_factory=list)
+    _batch: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
+    _row: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    _slack: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, np.int8))
+    _sign: npt.NDArray[np.int8] = field(default_factory=lambda: np.ones(1, np.int8))
+    _signed_by: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
+    signers: list[Equation] = field(default_factory=list)
+    _count: int = 1
+    _journal: list[tuple[str, Ints, npt.NDArray[np.int8] | None]] | None = None
+    _mark: tuple[int, int] = (0, 0)
+
+    def new(self, shape: tuple[int, ...], *, slack: bool = False) -> Ints:
+        """Return fresh unknowns, positive unless an equation says otherwise."""
+        size = int(np.prod(shape, dtype=np.int64))
+        start, stop = self._count, self._count + size
+        if stop > len(self._batch):
+            self._grow(max(stop, 2 * len(self._batch)))
+        self._slack[start:stop] = slack
+        self._count = stop
+        return np.arange(start, stop, dtype=np.int64).reshape(shape)
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self._batch)
+        self._batch = np.concatenate([self._batch, np.full(more, -1, np.int64)])
+        self._row = np.concatenate([self._row, np.zeros(more, np.int64)])
+        self._slack = np.concatenate([self._slack, np.zeros(more, np.int8)])
+        self._sign = np.concatenate([self._sign, np.zeros(more, np.int8)])
+        self._signed_by = np.concatenate([self._signed_by, np.full(more, -1, np.int64)])
+
+    # -- transactions
+
+    def begin(self) -> None:
+        """Remember what holds now, so that :meth:`rollback` returns to it."""
+        self._journal, self._mark = [], (len(self.held), len(self.signers))
+
+    def commit(self) -> None:
+        """Keep what was stated since :meth:`begin`."""
+        self._journal = None
+
+    def rollback(self) -> None:
+        """Take back what was stated since :meth:`begin`."""
+        for kind, unknowns, old in reversed(self._journal or []):
+            if kind == "pivot":
+                self._batch[unknowns] = -1
+            else:
+                self._sign[unknowns] = old
+        del self.held[self._mark[0] :], self.signers[self._mark[1] :]
+        self._journal = None
+
+    # -- equations
+
+    def add(self, rows: Rows, why: object) -> Conflict | None:
+        """State that the rows are neutral (0 or 1); on a conflict a part of them may hold already."""
+        stated = Equation(rows, why)
+        left, origin = self.reduce(rows), np.arange(len(rows))
+        while len(left):
+            empty = ~(left.coefficients != 0).any(axis=1)
+            wrong = empty & ~self._neutral(left)
+            if wrong.any():
+                at = int(np.flatnonzero(wrong)[0])
+                return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
+            left, origin = left.at(~empty), origin[~empty]
+            if not len(left):
+                return None
+            column, possible = self._pivots(left)
+            if not possible.all():
+                at = int(np.flatnonzero(~possible)[0])
+                return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
+            pivots = left.unknowns[np.arange(len(left)), column]
+            first = np.unique(pivots, return_index=True)[1]
+            conflict = self._hold(left.at(first), column[first], pivots[first], stated, origin[first])
+            if conflict is not None:
+                return conflict
+            rest = np.ones(len(left), bool)
+            rest[first] = False
+            left, origin = self.reduce(left.at(rest)), origin[rest]
+        return None
+
+    def positive(self, rows: Rows, why: object) -> Conflict | None:
+        """State that expressions are positive (multiplicative systems)."""
+        stated = Equation(rows, why)
+        return self._signs(self.reduce(rows), np.arange(len(rows)), stated)
+
+    def _signs(self, left: Rows, origin: Ints, stated: Equation) -> Conflict | None:
+        self.signers.append(stated)
+        while len(left):
+            odd = left.coefficients % 2 != 0
+            signs = np.where(odd, self._sign[left.unknowns], 1).astype(np.int8)
+            open_ = signs == 0
+            product = np.where(open_, 1, signs).prod(axis=1) * np.sign(left.constant)
+            known = ~open_.any(axis=1)
+            wrong = known & (product <= 0)
+            if wrong.any():
+                at = int(np.flatnonzero(wrong)[0])
+                return Conflict(self, stated, int(origin[at]), float(left.constant[at]), sign=True)
+            left, origin, open_, product = left.at(~known), origin[~known], open_[~known], product[~known]
+            if not len(left):
+                break
+            last = open_.shape[1] - 1 - np.argmax(open_[:, ::-1], axis=1)
+            unknowns = left.unknowns[np.arange(len(left)), last]
+            first = np.unique(unknowns, return_index=True)[1]
+            others = open_[first].copy()
+            others[np.arange(len(first)), last[first]] = False
+            self._set_sign(left.unknowns[first][others], np.int8(1))
+            self._set_sign(unknowns[first], product[first].astype(np.int8))
+        return None
+
+    def _set_sign(self, unknowns: Ints, sign: npt.NDArray[np.int8] | np.int8) -> None:
+        if self._journal is not None:
+            self._journal.append(("sign", unknowns, self._sign[unknowns]))
+        self._sign[unknowns] = sign
+        self._signed_by[unknowns] = len(self.signers) - 1
+
+    def _pivots(self, rows: Rows) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Return each row's pivot column, and whether it has one."""
+        fit = rows.coefficients != 0
+        if self.multiplicative:
+            fit &= np.abs(rows.coefficients) == 1
+        _, inverse, counts = np.unique(rows.unknowns, return_inverse=True, return_counts=True)
+        shared = counts[inverse].reshape(rows.unknowns.shape).astype(np.float64)
+        # few rows first, then slack, then the youngest
+        score = -shared * 4 + 2 * self._slack[rows.unknowns] + rows.unknowns / self._count
+        score[~fit] = -np.inf
+        return score.argmax(axis=1), fit.any(axis=1)
+
+    def _hold(self, rows: Rows, column: Ints, pivots: Ints, stated: Equation, origin: Ints) -> Conflict | None:
+        at = np.arange(len(rows))
+        coefficient = rows.coefficients[at, column]
+        coefficients = -rows.coefficients / coefficient[:, None]
+        coefficients[at, column] = 0.0
+        unknowns = np.where(coefficients != 0, rows.unknowns, 0)
+        if self.multiplicative:
+            constant = np.where(coefficient > 0, 1.0 / rows.constant, rows.constant)
+            size = np.abs(constant)
+        else:
+            constant, size = -rows.constant / coefficient, rows.size / np.abs(coefficient)
+        held = Held(pivots, trimmed(Rows(unknowns, coefficients, constant, size)), stated, origin)
+        self.held.append(held)
+        self._batch[pivots], self._row[pivots] = len(self.held) - 1, at
+        if self._journal is not None:
+            self._journal.append(("pivot", pivots, None))
+        if not self.multiplicative:
+            return None
+        signs = self._sign[pivots]
+        signed = signs != 0
+        if not signed.any():
+            return None
+        required = held.rows.at(signed)
+        with_sign = Rows(required.unknowns, required.coefficients, required.constant * signs[signed], required.size)
+        return self._signs(self.reduce(with_sign), origin[signed], stated)
+
+    def _neutral(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        if self.multiplicative:
+            return np.abs(rows.constant - 1) <= AGREES
+        return np.abs(rows.constant) <= AGREES * rows.size
+
+    def reduce(self, rows: Rows) -> Rows:
+        """Express rows by unknowns that are free."""
+        rows = combined(rows)
+        bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
+        open_ = bound.any(axis=1)
+        if not open_.any():
+            return rows
+        done: list[tuple[Ints, Rows]] = []
+        index = np.arange(len(rows))
+        while True:
+            closed = ~open_
+            if closed.any():
+                done.append((index[closed], rows.at(closed)))
+                index, rows, bound = index[open_], rows.at(open_), bound[open_]
+            if not len(index):
+                return gathered(done)
+            rows = self._substituted(rows, bound)
+            bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
+            open_ = bound.any(axis=1)
+
+    def _substituted(self, rows: Rows, bound: npt.NDArray[np.bool_]) -> Rows:
+        """Put the expression of one bound unknown of each row in its place; every row has one."""
+        where = np.arange(len(rows))
+        column = bound.argmax(axis=1)
+        unknown = rows.unknowns[where, column]
+        factor = rows.coefficients[where, column]
+        batches = self._batch[unknown]
+        width = max(self.held[batch].rows.unknowns.shape[1] for batch in np.unique(batches))
+        count, terms = rows.unknowns.shape
+        unknowns = np.zeros((count, terms + width), np.int64)
+        coefficients = np.zeros((count, terms + width))
+        unknowns[:, :terms], coefficients[:, :terms] = rows.unknowns, rows.coefficients
+        coefficients[where, column] = 0.0
+        constant, size = rows.constant.copy(), rows.size.copy()
+        for batch in np.unique(batches):
+            mine = batches == batch
+            target, share = where[mine], factor[mine]
+            known = self.held[batch].rows.at(self._row[unknown[mine]])
+            stop = terms + known.unknowns.shape[1]
+            unknowns[target, terms:stop] = known.unknowns
+            coefficients[target, terms:stop] = known.coefficients * share[:, None]
+            if self.multiplicative:
+                constant[target] *= power(known.constant, share)
+            else:
+                constant[target] += share * known.constant
+                size[target] += np.abs(share) * known.size
+        return combined(Rows(unknowns, coefficients, constant, size))
+
+    def sign_of(self, unknowns: Ints) -> npt.NDArray[np.int8]:
+        """Return the sign that is required of unknowns; 0 where either will do."""
+        return self._sign[unknowns]
+
+    def holder(self, unknown: int) -> tuple[Equation, int] | None:
+        """Return the equation, and its row, that determines an unknown; None for a free one."""
+        if self._batch[unknown] < 0:
+            return None
+        held = self.held[self._batch[unknown]]
+        return held.stated, int(held.origin[self._row[unknown]])
+
+    def signer(self, unknown: int) -> Equation | None:
+        """Return what required the sign of an unknown."""
+        index = int(self._signed_by[unknown])
+        return self.signers[index] if 0 <= index < len(self.signers) and self._sign[unknown] else None
+
+    @property
+    def size(self) -> int:
+        """Number of unknowns, the neutral one included."""
+        return self._count

@@ -1,0 +1,359 @@
+"""One drawn use of every operator that has a rule: attributes, shapes, which operands are constants, of what type.
+
+Add a row here with every new row of ``rules.RULES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from normdeploy.graph import AFFINE_DOMAIN
+
+SIZES = (2, 4, 3, 3)
+"""Batch, channels, height, width."""
+
+
+@dataclass
+class Draw:
+    """What a strategy draws from, and what it draws in.
+
+    Args:
+        g: the graph builder. rng: draws.
+        integers: weights of linear operators are stored in integers.
+    """
+
+    g: Any
+    rng: np.random.Generator
+    integers: bool = False
+    count: int = 0
+
+    def of(self, *options: Any) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+    def chosen(self, *makers: Callable[[], Any]) -> Any:
+        """Make one of several things, and nothing else."""
+        return self.of(*makers)()
+
+    def number(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def flag(self) -> bool:
+        return bool(self.rng.integers(2))
+
+    def normal(self, *shape: int) -> np.ndarray:
+        return self.rng.normal(size=shape)
+
+    def away(self, *shape: int) -> np.ndarray:
+        """Numbers of either sign that are not near 0."""
+        return self.rng.uniform(0.5, 2, shape) * self.rng.choice([-1.0, 1.0], shape)
+
+    def x(self, *shape: int) -> str:
+        """A computed operand."""
+        self.count += 1
+        return str(self.g.input(f"x{self.count}", list(shape)))
+
+    def dims(self, low: int = 1, high: int = 4) -> list[int]:
+        """A shape of small sizes."""
+        return [self.number(1, 4) for _ in range(self.number(low, high))]
+
+    def weight(self, *shape: int) -> Any:
+        """A constant weight: floats, or integers with steps of their own along one axis or with one for all."""
+        if not self.integers:
+            return self.away(*shape)
+        stored = self.rng.integers(-100, 100, shape).astype(np.int8)
+        axis = self.of(None, *range(len(shape)))
+        steps = self.rng.uniform(0.01, 0.1, () if axis is None else shape[axis])
+        zero = None
+        if self.flag():
+            zero = self.g.constant(self.rng.integers(-5, 5, steps.shape).astype(np.int8))
+        operands = [self.g.constant(stored, "weight.stored"), steps, *([] if zero is None else [zero])]
+        return self.g.op("DequantizeLinear", *operands, **({} if axis is None else {"axis": axis}))
+
+
+def convolution(op: str, d: Draw) -> Any:
+    rank, groups = d.number(1, 2), d.of(1, 1, 2)
+    kernel = [d.number(1, 2) for _ in range(rank)]
+    inside, outside = groups * d.number(1, 2), groups * d.number(1, 2)
+    attributes: dict[str, Any] = {"group": groups, "strides": [d.number(1, 2) for _ in kernel]}
+    attributes["dilations"] = [d.number(1, 2) for _ in kernel]
+    if op == "Conv" and d.flag():
+        attributes["pads"] = [d.number(0, 1) for _ in kernel * 2]
+    first, second = (outside, inside // groups) if op == "Conv" else (inside, outside // groups)
+    bias = d.chosen(list, lambda: [d.normal(outside)], lambda: [d.normal(outside) if d.integers else d.x(outside)])
+    x = d.x(2, inside, *(d.number(3, 4) for _ in kernel))
+    return d.g.op(op, x, d.weight(first, second, *kernel), *bias, **attributes)
+
+
+def recurrent(op: str, d: Draw) -> Any:
+    gates, hidden, size = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 2, 3
+    x, recurrence = d.x(3, 2, size), d.normal(1, gates * hidden, hidden)
+    extra = d.chosen(
+        list, lambda: [d.normal(1, 2 * gates * hidden)], lambda: [None, None, d.x(1, 2, hidden)]
+    )  # fmt: skip
+    return d.g.op(op, x, d.weight(1, gates * hidden, size), recurrence, *extra, hidden_size=hidden, outputs=2)[0]
+
+
+def matmul(op: str, d: Draw) -> Any:
+    stack = d.of([], [2], [2, 3])
+    m, k, n = d.number(1, 3), d.number(1, 3), d.number(1, 3)
+    own = d.of([], [1] * len(stack), stack) if stack else []
+    kind = d.of("constant", "constant left", "computed")
+    if kind == "computed":
+        return d.g.op(op, d.x(*stack, m, k), d.x(*own, k, n))
+    if kind == "constant left":
+        return d.g.op(op, d.weight(*own, m, k), d.x(*stack, k, n))
+    y = d.g.op(op, d.x(*stack, m, k), d.weight(*own, k, n))
+    return d.g.op("Add", *d.of((y, d.normal(n)), (d.normal(n), y))) if d.flag() else y
+
+
+def gemm(op: str, d: Draw) -> Any:
+    m, k, n, (turn_a, turn_b) = d.number(1, 3), d.number(1, 3), d.number(1, 3), (d.number(0, 1), d.number(0, 1))
+    a, b = ((k, m) if turn_a else (m, k)), ((n, k) if turn_b else (k, n))
+    operands = (d.x(*a), d.weight(*b)) if d.flag() else (d.weight(*a), d.x(*b))
+    shapes = ((n,), (m, 1), (m, n), (1,))
+    addend = d.chosen(list, lambda: [d.normal(*d.of(*shapes))], lambda: [d.x(n)])
+    numbers = {"alpha": float(d.away()), "beta": float(d.away())}
+    return d.g.op(op, *operands, *addend, transA=turn_a, transB=turn_b, **numbers)
+
+
+def norm(op: str, d: Draw) -> Any:
+    if op in ("LayerNormalization", "RMSNormalization"):
+        axis, shape = d.of(-1, 1, 2), (2, 3, 4)
+        size = shape[axis:] if axis != -1 else shape[2:]
+        bias = [d.normal(*size)] if op == "LayerNormalization" and d.flag() else []
+        gain = d.chosen(lambda: d.away(*size), lambda: d.away(*(1 for _ in size)), lambda: d.x(*size))
+        return d.g.op(op, d.x(*shape), gain, *bias, axis=axis)
+    groups = {"num_groups": d.of(1, 2, 4)} if op == "GroupNormalization" else {}
+    return d.g.known(d.g.op(op, d.x(2, 4, 5), d.away(4), d.normal(4), **groups), 2, 4, 5)
+
+
+def nothing(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(*d.dims()))
+
+
+def transpose(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    return d.g.op(op, d.x(*dims), **({"perm": [int(at) for at in d.rng.permutation(len(dims))]} if d.flag() else {}))
+
+
+def slices(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    axes = np.array([at for at in range(len(dims)) if d.flag()] or [0])
+    steps = np.array([d.of(1, 1, 2, -1) for _ in axes])
+    starts = np.array([d.number(0, 1) if step > 0 else -1 for step in steps])
+    ends = np.array([d.of(dims[axis], 2**40, max(dims[axis] - 1, 1)) if step > 0 else -(2**40)
+                     for axis, step in zip(axes, steps, strict=True)])  # fmt: skip
+    starts = np.where(np.array([dims[axis] for axis in axes]) == 1, np.where(steps > 0, 0, -1), starts)
+    starts = np.where((steps > 0) & (starts >= ends), 0, starts)
+    if d.flag():
+        return d.g.op(op, d.x(*dims), starts, ends, axes, steps)
+    computed = d.g.input("at", [len(axes)], np.int64)  # 0: feeds draws 0, 1 or 2
+    return d.g.op(op, d.x(*[6 for _ in dims]), computed, np.full(len(axes), 5), axes)
+
+
+def split(op: str, d: Draw) -> Any:
+    dims = d.dims(2)
+    axis = d.number(0, len(dims) - 1)
+    dims[axis] = 4
+    sizes = d.of(np.array([1, 3]), np.array([2, 2]), None)
+    if sizes is None:
+        return d.g.op(op, d.x(*dims), axis=axis, num_outputs=2, outputs=2)
+    return d.g.op(op, d.x(*dims), sizes, axis=axis - d.of(0, len(dims)), outputs=2)
+
+
+def gather(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    axis = d.number(0, len(dims) - 1)
+    dims[axis] = 3
+    indices = d.of(np.array([2, 0, 0, -1]), np.array(1), np.array([[0, 1], [1, 1]]), None)
+    if indices is None:
+        indices = d.g.input("at", [2], np.int64)
+    return d.g.op(op, d.x(*dims), indices, axis=axis)
+
+
+def concat(op: str, d: Draw) -> Any:
+    dims = d.dims(2)
+    axis = d.number(0, len(dims) - 1)
+    parts = []
+    for at in range(d.number(1, 3)):
+        shape = [d.number(1, 3) if place == axis else size for place, size in enumerate(dims)]
+        parts.append(d.normal(*shape) if at and d.flag() else d.x(*shape))
+    return d.g.op(op, *parts, axis=axis)
+
+
+def tile(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    return d.g.op(op, d.x(*dims), np.array([d.number(1, 3) for _ in dims]))
+
+
+def depth_to_space(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(2, 8, 2, 3), blocksize=2, mode=d.of("DCR", "CRD"))
+
+
+def space_to_depth(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(2, 3, 4, 2), blocksize=2)
+
+
+def reshape(op: str, d: Draw) -> Any:
+    shape, target = d.of(
+        ((2, 3, 4), [2, 12]), ((2, 3, 4), [6, 4]), ((2, 3, 4), [0, -1]), ((2, 3, 4), [4, 6]), ((2, 12), [2, 3, 2, 2]),
+        ((1, 3), [3]), ((4,), [1, 2, 2]), ((2, 3, 4), [24]),
+    )  # fmt: skip
+    return d.g.op(op, d.x(*shape), np.array(target))
+
+
+def flatten(op: str, d: Draw) -> Any:
+    dims = d.dims(2)
+    return d.g.op(op, d.x(*dims), axis=d.number(0, len(dims)))
+
+
+def squeeze(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(1, 3, 1, 2), *d.of([], [np.array([0])], [np.array([-2])], [np.array([0, 2])]))
+
+
+def unsqueeze(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(2, 3), d.of(np.array([0]), np.array([1, -1]), np.array([2])))
+
+
+def expand(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(*d.of((3, 1), (1, 3, 4), (1,), (2, 1, 4))), np.array([2, 3, 4]))
+
+
+def pad(op: str, d: Draw) -> Any:
+    dims = [d.number(2, 4) for _ in range(d.number(2, 4))]
+    widths = np.array([d.of(0, 0, 1, -1) for _ in dims * 2])
+    mode = d.of("constant", "constant", "reflect", "edge", "wrap")
+    widths = np.maximum(widths, 0) if mode != "constant" else widths
+    if mode != "constant":
+        return d.g.op(op, d.x(*dims), widths, mode=mode)
+    value = d.chosen(list, lambda: [np.float64(0)], lambda: [np.float64(0.7)], lambda: [d.x()])
+    return d.g.op(op, d.x(*dims), widths, *value)
+
+
+def pool(op: str, d: Draw) -> Any:
+    rank = d.number(1, 2)
+    x = d.x(2, 3, *[5] * rank)
+    if op.startswith("Global"):
+        return d.g.op(op, x)
+    kernel = [d.number(1, 3) for _ in range(rank)]
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": [d.number(1, 2) for _ in kernel]}
+    attributes |= d.of({"pads": [d.number(0, size - 1) for size in kernel * 2]}, {"ceil_mode": 1}, {})
+    if op == "AveragePool":
+        attributes["count_include_pad"] = d.number(0, 1)
+    return d.g.op(op, x, **attributes)
+
+
+def reduction(op: str, d: Draw) -> Any:
+    dims = d.dims(2)
+    axes = d.of([], [np.array([0])], [np.array([-1])], [np.array([0, 1])], [np.array([], np.int64)])
+    return d.g.op(op, d.x(*dims), *axes, keepdims=d.number(0, 1), noop_with_empty_axes=d.number(0, 1))
+
+
+def resize(op: str, d: Draw) -> Any:
+    scales = d.of([1, 1, 2, 1.5], [1, 1, 1, 0.5], [1, 1, 1.2, 2], [1, 1, 1, 1])
+    d.g.initializers.append(numpy_helper.from_array(np.array(scales, np.float32), "scales"))
+    mode = d.of("nearest", "linear")
+    if d.flag():
+        return d.g.op(op, d.x(2, 3, 4, 4), None, "scales", mode=mode)
+    return d.g.op(op, d.x(2, 3, 4, 4), None, None, np.array(d.of([2, 3, 4, 8], [2, 3, 6, 4])), mode=mode)
+
+
+def operands(d: Draw, count: int, make: Callable[..., np.ndarray]) -> list[Any]:
+    """Operands that are broadcast to one shape, of which the first is computed, and one is as large as the result."""
+    dims = d.dims(1, 3)
+    whole, found = d.number(0, count - 1), []
+    for at in range(count):
+        shape = dims if at == whole else [d.of(1, size) for size in dims][d.number(0, len(dims) - 1) :]
+        found.append(make(*shape) if at and d.flag() else d.x(*shape))
+    return [found[int(at)] for at in d.rng.permutation(count)]
+
+
+def total(op: str, d: Draw) -> Any:
+    return d.g.op(op, *operands(d, 2 if op in ("Add", "Sub") else d.number(1, 3), d.normal))
+
+
+def product(op: str, d: Draw) -> Any:
+    return d.g.op(op, *operands(d, 2, d.away))
+
+
+def choice(op: str, d: Draw) -> Any:
+    return d.g.op(op, *operands(d, d.number(1, 3), d.normal))
+
+
+def activation(op: str, d: Draw) -> Any:
+    dims = d.dims(2)
+    if op == "LeakyRelu":
+        return d.g.op(op, d.x(*dims), alpha=float(d.normal()))
+    slope = [d.normal(*dims[1:]) if d.flag() else d.x(*dims[1:])] if op == "PRelu" else []
+    return d.g.op(op, d.x(*dims), *slope)
+
+
+def where(op: str, d: Draw) -> Any:
+    condition, kind = d.rng.integers(0, 2, (3, 4)).astype(bool), d.number(0, 3)
+    x = d.x(2, 3, 4)
+    other = d.normal(3, 4) if kind == 0 else d.normal() if kind == 1 else d.x(*((2, 3, 4) if kind == 2 else (3, 1)))
+    return d.g.op(op, condition, *((x, other) if d.flag() else (other, x)))
+
+
+def clip(op: str, d: Draw) -> Any:
+    low, high = np.float64(-0.5), np.float64(0.75)
+    bounds = d.chosen(
+        list, lambda: [low], lambda: [None, high], lambda: [low, high], lambda: [d.x()], lambda: [low, d.x()]
+    )  # fmt: skip
+    return d.g.op(op, d.x(*d.dims()), *bounds)
+
+
+def cast(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(*d.dims()), to=11)
+
+
+def softmax(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(2, 3, 4), axis=d.of(-1, 0, 1))
+
+
+STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
+    (domain, op): strategy
+    for domain, ops, strategy in (
+        ("", "Conv ConvTranspose", convolution),
+        ("", "LSTM GRU RNN", recurrent),
+        ("", "MatMul", matmul),
+        ("", "Gemm", gemm),
+        ("", "LayerNormalization RMSNormalization InstanceNormalization GroupNormalization", norm),
+        (AFFINE_DOMAIN, "Affine", nothing),
+        ("", "Identity Relu Neg Abs Dropout", nothing),
+        ("", "Transpose", transpose),
+        ("", "Slice", slices),
+        ("", "Split", split),
+        ("", "Gather", gather),
+        ("", "Concat", concat),
+        ("", "Tile", tile),
+        ("", "DepthToSpace", depth_to_space),
+        ("", "SpaceToDepth", space_to_depth),
+        ("", "Reshape", reshape),
+        ("", "Flatten", flatten),
+        ("", "Squeeze", squeeze),
+        ("", "Unsqueeze", unsqueeze),
+        ("", "Expand", expand),
+        ("", "Pad", pad),
+        ("", "AveragePool GlobalAveragePool MaxPool GlobalMaxPool", pool),
+        ("", "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2", reduction),
+        ("", "Resize", resize),
+        ("", "Add Sub Sum Mean", total),
+        ("", "Mul Div", product),
+        ("", "Max Min", choice),
+        ("", "LeakyRelu PRelu", activation),
+        ("", "Where", where),
+        ("", "Clip", clip),
+        ("", "Cast", cast),
+        ("", "Softmax LogSoftmax", softmax),
+    )
+    for op in ops.split()
+}
+
+LINEAR = {"Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "MatMul", "Gemm"}
+"""Operators whose weights may be stored in integers."""

@@ -1,0 +1,416 @@
+"""Graphs on which the engine before this one crashed, was wrong, or left what exact algebra removes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from normdeploy.rewrite import rewrite
+
+settings.load_profile("affine")
+SEED = st.integers(0, 2**32 - 1)
+
+
+def conv(g, x, rng, ins=3, outs=3, spatial=1, **options):
+    return g.op("Conv", x, rng.normal(size=(outs, ins, *[1] * spatial)), rng.normal(size=outs), **options)
+
+
+def mapped(g, x, rng, *shape, positive=False):
+    scale = rng.uniform(0.5, 2, shape) * (1 if positive else rng.choice([-1.0, 1.0], shape))
+    return g.op("Add", g.op("Mul", x, scale), rng.normal(size=shape))
+
+
+@given(SEED, st.booleans())
+def test_indices_that_repeat(graph, fold, seed, behind):
+    """In front every copy is scaled alike; behind, copies of one channel are scaled differently, and the map stays."""
+    rng = np.random.default_rng(seed)
+    g, indices = graph(), np.array([2, 0, 0, 1, -1])
+    x = g.input("x", ["N", 3, 4])
+    if behind:
+        g.output(mapped(g, g.op("Gather", conv(g, x, rng), indices, axis=1), rng, 5, 1))
+        fold(g).agree(g.feeds(rng, N=2)).kept("has one scale for several places where it varies")
+        return
+    g.output(conv(g, g.op("Gather", mapped(g, x, rng, 3, 1), indices, axis=1), rng, ins=5))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Gather": 1, "Conv": 1}
+
+
+@given(SEED)
+def test_copies_that_are_scaled_alike(graph, fold, seed):
+    rng = np.random.default_rng(seed)
+    g, indices, scale = graph(), np.array([2, 0, 0]), rng.normal(size=3)
+    y = g.op("Gather", conv(g, g.input("x", ["N", 3, 4]), rng), indices, axis=1)
+    g.output(g.op("Mul", y, scale[indices].reshape(3, 1)))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Gather": 1, "Conv": 1}
+
+
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_a_resize_to_the_size_that_was(graph, fold, behind, axis):
+    """4 values at 1.2 times the density are 4 others: a map of the positions stays, one of the channels goes."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    g.initializers.append(numpy_helper.from_array(np.array([1, 1, 1.2], np.float32), "scales"))
+    x, shape = g.input("x", ["N", 3, 4]), (3, 1) if axis == 1 else (4,)
+
+    def resize(value):
+        return g.op("Resize", value, None, "scales", mode="linear", name="resize")
+
+    g.output(
+        mapped(g, resize(conv(g, x, rng)), rng, *shape) if behind else conv(g, resize(mapped(g, x, rng, *shape)), rng)
+    )
+    result = fold(g).agree(g.feeds(rng, N=2), 1e-6)
+    if axis == 1:
+        result.folded()
+    else:
+        result.kept("Resize 'resize' resizes the axis" if not behind else "has one scale for several places")
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("factor", [1.5, -0.5])
+def test_a_scalar_map_beside_steps_of_rank_0(graph, fold, kind, behind, factor):
+    """One step and one zero point for the whole tensor, as quantizers write them."""
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=19)
+    features = kind in ("Gemm", "MatMul")
+    stored = g.constant(rng.integers(-100, 100, (3, 3) if features else (3, 3, 1)).astype(np.int8), "w")
+    weight = g.op("DequantizeLinear", stored, np.array(0.05), g.constant(np.array(3, np.int8), "zero"))
+    x = g.input("x", ["N", 3] if features else ["N", 3, 4])
+    y = g.op(kind, x if behind else g.op("Mul", x, np.array(factor)), weight)
+    g.output(g.op("Mul", y, np.array(factor)) if behind else y)
+    assert fold(g).folded().agree(g.feeds(rng, N=2), 2e-5).ops == {"DequantizeLinear": 1, kind: 1}
+
+
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("what", ["bounds", "other axes"])
+def test_slices_that_leave_the_channels_alone(graph, fold, behind, what):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", ["N", 3, 6])
+    if what == "bounds":
+        operands = [g.input("start", [1], np.int64), np.array([5]), np.array([2])]
+    else:
+        operands = [np.array([0, 1]), np.array([3, 5]), np.array([1, 2])]
+
+    def cut(value):
+        return g.known(g.op("Slice", value, *operands), "N", 3, "L")
+
+    g.output(mapped(g, cut(conv(g, x, rng)), rng, 3, 1) if behind else conv(g, cut(mapped(g, x, rng, 3, 1)), rng))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Slice": 1, "Conv": 1}
+
+
+@given(SEED, st.booleans(), st.booleans())
+def test_a_pad_that_cuts(graph, fold, seed, behind, channels):
+    """Negative widths take away: nothing is written that a shift would change."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    widths = np.array([0, -1, 0, 0, 0, -1]) if channels else np.array([0, 0, -1, 0, 0, -2])
+    x, left = g.input("x", ["N", 3, 6]), 2 if channels else 3
+
+    def cut(value):
+        return g.op("Pad", value, widths)
+
+    y = (
+        mapped(g, cut(conv(g, x, rng)), rng, left, 1)
+        if behind
+        else conv(g, cut(mapped(g, x, rng, 3, 1)), rng, ins=left)
+    )
+    g.output(y)
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert result.ops["Mul"] == 0, result.reasons
+
+
+@given(SEED, st.sampled_from(["Max", "Min"]), st.booleans(), st.booleans())
+def test_maxout(graph, fold, seed, kind, behind, vector):
+    """s max(a, b) + t = max(s a + t, s b + t) for s > 0, with b computed or a vector."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+    if behind:
+        other = rng.normal(size=(3, 1)) if vector else conv(g, x, rng)
+        g.output(mapped(g, g.op(kind, conv(g, x, rng), other), rng, 3, 1, positive=True))
+    else:
+        y = mapped(g, x, rng, 3, 1, positive=True)
+        other = rng.normal(size=(3, 1)) if vector else g.op("Identity", y)
+        g.output(conv(g, g.op(kind, y, other), rng))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops[kind] == 1
+    assert result.ops["Mul"] == result.ops["Add"] == 0
+
+
+def test_maxout_by_a_negative_scale_stays(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Max", conv(g, g.input("x", ["N", 3, 4]), rng), rng.normal(size=(3, 1)), name="most")
+    g.output(g.op("Mul", y, np.array([1.0, -1, 2]).reshape(3, 1)))
+    fold(g).agree(g.feeds(rng, N=2)).kept("channel 1 (1 in all)", "Max 'most' compares, and needs a scale above 0")
+
+
+@given(SEED, st.booleans(), st.booleans())
+def test_where_beside_a_constant(graph, fold, seed, behind, first):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x, mask = g.input("x", ["N", 3, 4]), rng.integers(0, 2, (3, 4)).astype(bool)
+
+    def choose(value):
+        return g.op("Where", mask, *((value, np.float64(0.25)) if first else (np.float64(0.25), value)))
+
+    y = mapped(g, choose(conv(g, x, rng)), rng, 3, 1) if behind else conv(g, choose(mapped(g, x, rng, 3, 1)), rng)
+    g.output(y)
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Where": 1, "Conv": 1}
+
+
+@given(SEED, st.booleans(), st.sampled_from(["lower", "upper", "both"]))
+def test_a_clip_by_a_negative_number(graph, fold, seed, behind, cut):
+    """The bounds change places."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x, scale, shift = g.input("x", ["N", 3, 4]), np.float64(-rng.uniform(0.5, 2)), np.float64(rng.normal())
+    low, high = np.float64(-0.5), np.float64(0.75)
+    bounds = {"lower": [low], "upper": [None, high], "both": [low, high]}[cut]
+    if behind:
+        y = g.op("Add", g.op("Mul", g.op("Clip", conv(g, x, rng), *bounds), scale), shift)
+    else:
+        y = conv(g, g.op("Clip", g.op("Add", g.op("Mul", x, scale), shift), *bounds), rng)
+    g.output(y)
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Clip": 1, "Conv": 1}
+
+
+@given(SEED, st.booleans())
+def test_a_position_embedding_behind_a_biased_product(graph, fold, seed, norm):
+    """(x W + b) + P, and a map of the features behind it."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    y = g.op("Add", g.op("MatMul", g.input("x", ["N", 5, 3]), rng.normal(size=(3, 4))), rng.normal(size=4))
+    y = g.op("Add", y, rng.normal(size=(1, 5, 4)))
+    g.output(g.op("Sigmoid", mapped(g, y, rng, 4)) if norm else mapped(g, y, rng, 4))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops["MatMul"] == 1
+    assert result.ops["Mul"] == 0
+    assert result.ops["Add"] <= 2
+
+
+@given(SEED, st.booleans())
+def test_a_roll_over_channels(graph, fold, seed, behind):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = g.input("x", ["N", 5, 4])
+
+    def roll(value):
+        tail = g.op("Slice", value, np.array([3]), np.array([5]), np.array([1]))
+        return g.op("Concat", tail, g.op("Slice", value, np.array([0]), np.array([3]), np.array([1])), axis=1)
+
+    y = conv(g, x, rng, 5, 5)
+    g.output(mapped(g, roll(y), rng, 5, 1) if behind else conv(g, roll(mapped(g, x, rng, 5, 1)), rng, 5, 5))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Slice": 2, "Concat": 1, "Conv": 1}
+
+
+@given(SEED, st.sampled_from(["Add", "Sum"]), st.booleans())
+def test_a_value_added_to_itself(graph, fold, seed, kind, behind):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+    y = conv(g, x, rng) if behind else mapped(g, x, rng, 3, 1)
+    y = g.op(kind, y, y)
+    g.output(mapped(g, y, rng, 3, 1) if behind else conv(g, y, rng))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {kind: 1, "Conv": 1}
+
+
+@given(SEED, st.booleans())
+def test_a_slice_that_takes_everything(graph, fold, seed, behind):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+
+    def all_of(value):
+        return g.op("Slice", value, np.array([0]), np.array([2**62]), np.array([1]))
+
+    g.output(mapped(g, all_of(conv(g, x, rng)), rng, 3, 1) if behind else conv(g, all_of(mapped(g, x, rng, 3, 1)), rng))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops["Conv"] == 1
+    assert result.ops["Mul"] == result.ops["Add"] == 0
+
+
+@given(SEED, st.integers(2, 3))
+def test_a_mean_of_branches(graph, fold, seed, count):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+    g.output(mapped(g, g.op("Mean", *(conv(g, x, rng) for _ in range(count))), rng, 3, 1))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops["Mul"] == 0
+
+
+@given(SEED, st.booleans())
+def test_absolute_values(graph, fold, seed, behind):
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x, scale = g.input("x", ["N", 3, 4]), rng.uniform(0.5, 2, (3, 1))
+    y = g.op("Mul", g.op("Abs", conv(g, x, rng)), scale) if behind else conv(g, g.op("Abs", g.op("Mul", x, scale)), rng)
+    g.output(y)
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Abs": 1, "Conv": 1}
+
+
+FORMATS = {
+    np.float16: (2.0**-11, [1 / 255, 1e-3, 1e-4]),
+    np.float32: (2.0**-24, [1 / 255, 1e-4, 1e-30, 1e-36, 1e-38]),
+}
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize(("dtype", "scale"), [(dtype, scale) for dtype in FORMATS for scale in FORMATS[dtype][1]])
+def test_a_small_scale_costs_no_digits(graph, fold, dtype, scale, behind, kind):
+    """Stored weights are within a few units of rounding of the exact ones, row by row, or the map stays."""
+    rng = np.random.default_rng(0)
+    unit, g = FORMATS[dtype][0], graph(dtype=dtype)
+    features = kind in ("Gemm", "MatMul")
+    weight = (0.05 * rng.normal(size=(8, 8) if features else (8, 8, 1))).astype(dtype)
+    x = g.input("x", ["N", 8] if features else ["N", 8, 4])
+    factor = dtype(scale)
+    y = g.op(kind, x if behind else g.op("Mul", x, factor), g.constant(weight, "w"))
+    g.output(g.op("Mul", y, factor) if behind else y)
+    result = fold(g)
+    if result.actions == ["kept"]:
+        assert "would lose digits" in result.reasons
+        assert float(np.abs(weight.astype(np.float64) * float(factor)).min()) < float(np.finfo(dtype).tiny) / unit
+        return
+    assert result.actions == ["folded"]
+    exact = weight.astype(np.float64) * float(factor)
+    stored = result.weight("w").astype(np.float64)
+    axis = 0 if kind in ("ConvTranspose", "Gemm", "MatMul") else 1
+    lost = np.sqrt(np.square(stored - exact).mean(axis=axis)) / np.sqrt(np.square(exact).mean(axis=axis))
+    assert lost.max() <= 2.5 * unit
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-4])
+def test_a_fold_that_would_cost_digits_in_float16_stays(graph, fold, scale):
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float16)
+    y = g.op("Conv", g.input("x", ["N", 8, 4]), 0.02 * rng.normal(size=(8, 8, 1)), name="conv")
+    g.output(g.op("Mul", y, np.float16(scale)))
+    fold(g).kept("the weights of Conv 'conv' would lose digits", "float16").agree(g.feeds(rng, N=2), 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"), [("FLOAT", 1e30), ("FLOAT", 1e-44), ("BFLOAT16", 1e30), ("BFLOAT16", 1e-39)]
+)
+def test_weights_that_a_type_does_not_hold(kind, factor):
+    """Overflow and underflow of float32 and bfloat16, which have the same range of exponents."""
+    dtype = getattr(onnx.TensorProto, kind)
+    rng = np.random.default_rng(0)
+    weight = rng.uniform(0.5, 1, (3, 3, 1)) * (1e20 if factor > 1 else 0.1)
+    values = {"w": weight, "s": np.full((3, 1), factor)}
+    initializers = [helper.make_tensor(name, dtype, array.shape, array.reshape(-1)) for name, array in values.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Mul", ["c", "s"], ["y"], name="m"),
+    ]
+    infos = [helper.make_tensor_value_info(name, dtype, ["N", 3, 4]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    (row,) = rewrite(ir.from_proto(model)).ledger
+    assert row.action == "kept"
+    assert ("would overflow" if factor > 1 else "would lose digits") in row.reason
+
+
+def test_a_weight_whose_readers_all_take_the_same_map_is_not_kept_twice(graph, fold):
+    """Two convolutions share a weight, and each has the same BatchNormalization: the old weight is gone."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    g.constant(rng.normal(size=(8, 8, 1)), "shared")
+    operands = [g.constant(rng.uniform(0.5, 2, 8), f"p{at}") for at in range(4)]
+    for at in range(2):
+        y = g.op("Conv", g.input(f"x{at}", ["N", 8, 16]), "shared")
+        g.output(g.op("Sigmoid", g.op("BatchNormalization", y, *operands)))
+    result = fold(g).folded(2).agree(g.feeds(rng, N=2))
+    assert sum(tuple(item.dims) == (8, 8, 1) for item in result.after.graph.initializer) == 1
+
+
+def test_a_head_used_at_five_places_is_folded_once(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    g.constant(rng.normal(size=(8, 8, 3, 3)), "head")
+    operands = [g.constant(rng.uniform(0.5, 2, 8), f"p{at}") for at in range(4)]
+    for at in range(5):
+        y = g.op("Conv", g.input(f"x{at}", ["N", 8, 16, 16]), "head", pads=[1] * 4)
+        g.output(g.op("Relu", g.op("BatchNormalization", y, *operands)))
+    result = fold(g).folded(5).agree(g.feeds(rng, N=1))
+    assert result.ops == {"Conv": 5, "Relu": 5}
+    assert sum(tuple(item.dims) == (8, 8, 3, 3) for item in result.after.graph.initializer) == 1
+
+
+@pytest.mark.parametrize("zeros", ["all", "some"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_branches_that_begin_at_zero(graph, fold, zeros, dtype):
+    """The last BatchNormalization of a residual branch with gamma = 0, as training initializes it."""
+    rng = np.random.default_rng(0)
+    g = graph(dtype=dtype)
+    x = conv(g, g.input("x", ["N", 4, 6, 6]), rng, 4, 4, 2)
+    for _ in range(3):
+        y = g.op("Relu", g.batch_norm(conv(g, x, rng, 4, 4, 2), 4, rng))
+        gamma = np.zeros(4) if zeros == "all" else np.array([0.0, 1, -2, 0])
+        operands = [gamma, rng.normal(size=4), rng.normal(size=4), rng.uniform(0.5, 2, 4)]
+        y = g.op("BatchNormalization", conv(g, y, rng, 4, 4, 2), *operands)
+        x = g.op("Relu", g.op("Add", x, y))
+    g.output(conv(g, x, rng, 4, 2, 2))
+    result = fold(g).folded(6).agree(g.feeds(rng, N=2), 1e-9 if dtype == np.float64 else 1e-4)
+    assert result.ops["BatchNormalization"] == 0
+
+
+@given(SEED, st.booleans(), st.booleans())
+def test_a_scale_of_zero_in_front(graph, fold, seed, relu, last):
+    """0 x + t is t, whatever reads it: kept or folded, the constant arrives."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = conv(g, g.input("x", ["N", 4, 6]), rng, 4, 4) if last else g.input("x", ["N", 4, 6])
+    scale = np.array([0.0, 1.5, 0.5, 0.0]).reshape(4, 1)
+    y = g.op("Add", g.op("Mul", x, scale), rng.normal(size=(4, 1)))
+    y = g.op("Relu", y) if relu else y
+    g.output(conv(g, y, rng, 4, 2))
+    fold(g).agree(g.feeds(rng, N=2))
+
+
+def preactivation(graph, rng, signs, blocks=3, channels=4):
+    """BatchNormalization, Relu, Conv, added to the stream; one sign per block's first channel."""
+    g = graph()
+    x = conv(g, g.input("x", ["N", channels, 6, 6]), rng, channels, channels, 2, name="stem")
+    for at in range(blocks):
+        gamma = rng.uniform(0.8, 1.2, channels) * np.array([signs[at], *[1] * (channels - 1)])
+        operands = [
+            gamma,
+            rng.uniform(-0.3, 0.3, channels),
+            rng.uniform(-0.3, 0.3, channels),
+            rng.uniform(0.8, 1.2, channels),
+        ]
+        y = g.op("Relu", g.op("BatchNormalization", x, *operands, name=f"norm{at}"), name=f"relu{at}")
+        y = g.op("Conv", y, 0.3 * rng.normal(size=(channels, channels, 3, 3)), pads=[1] * 4, name=f"conv{at}")
+        x = g.op("Add", x, y, name=f"sum{at}")
+    g.output(conv(g, x, rng, channels, 2, 2, name="head"))
+    return g
+
+
+@pytest.mark.parametrize("signs", [(1, 1, 1), (1, -1, 1), (-1, -1, 1), (-1, -1, -1), (1, 1, -1)])
+def test_preactivation_keeps_what_turns_a_channel_around(graph, fold, signs):
+    """relu(s x + t) = s relu(x + t / s) for s > 0; a stream may carry -x, but not x and -x at once."""
+    rng = np.random.default_rng(0)
+    g = preactivation(graph, rng, signs)
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert {row.where for row in result.ledger.kept} == {f"norm{at}" for at in range(3) if signs[at] != signs[0]}
+    for row in result.ledger.kept:
+        assert f"Relu 'relu{row.where[-1]}' needs a scale above 0" in row.reason
+        assert "channel 0 (1 in all) is scaled by a negative number" in row.reason or signs[0] < 0
+
+
+def test_preactivation_whose_stream_is_read_as_it_is_keeps_every_negative_scale(graph, fold):
+    rng = np.random.default_rng(0)
+    signs = (-1, 1, -1)
+    g = preactivation(graph, rng, signs)
+    g.output(g.op("Sigmoid", "stem_out"))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert {"norm0", "norm2"} <= {row.where for row in result.ledger.kept}

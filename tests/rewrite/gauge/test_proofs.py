@@ -1,0 +1,209 @@
+"""A kept row carries why it must: restrictions that exist, tied to the map, of which none can be taken away in vain.
+
+For each reason the operators that it names are looked up in the graph, the ties between them are walked, and the graph
+is built again without the restriction: an operator that restricts becomes an Identity, a graph output that must stay
+what it is gets an operator in front of it that takes any gauge. Then the map folds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.node import is_affine
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.gauge.engine import MoveAffine
+from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.pipeline import transform, understand
+
+
+def conv(g, x, rng, ins=3, outs=3, **options):
+    return g.op("Conv", x, rng.normal(size=(outs, ins, 1)), rng.normal(size=outs), **options)
+
+
+def scaled(g, x, rng, *shape, negative=False, name=None):
+    scale = rng.uniform(0.5, 2, shape)
+    return g.op("Mul", x, -scale if negative else scale, name=name)
+
+
+def images(g, name="x"):
+    return g.input(name, ["N", 3, 4])
+
+
+def gate(g, rng):
+    """Sigmoid behind, a graph input in front."""
+    g.output(conv(g, g.op("Sigmoid", scaled(g, images(g), rng, 3, 1), name="gate"), rng, name="end"))
+    return {"Sigmoid 'gate'"}
+
+
+def turned(g, rng):
+    """A Relu behind a negative scale."""
+    g.output(conv(g, g.op("Relu", scaled(g, images(g), rng, 3, 1, negative=True), name="cut"), rng, name="end"))
+    return {"Relu 'cut'"}
+
+
+def shifted(g, rng):
+    """A Relu behind a shift."""
+    x = g.op("Add", images(g), rng.normal(size=(3, 1)))
+    g.output(conv(g, g.op("Relu", x, name="cut"), rng, name="end"))
+    return {"Relu 'cut'"}
+
+
+def padded(g, rng):
+    """Zero padding behind a shift, of a size that is not known."""
+    x = g.op("Add", g.input("x", ["N", 3, "L"]), rng.normal(size=(3, 1)))
+    x = g.op("Pad", x, np.array([0, 0, 1, 0, 0, 1]), name="zeros")
+    g.output(conv(g, x, rng, name="end"))
+    return {"Pad 'zeros'"}
+
+
+def pooled(g, rng):
+    """A maximum in front of a negative scale."""
+    y = g.op("MaxPool", conv(g, images(g), rng, name="first"), kernel_shape=[1], name="most")
+    g.output(scaled(g, y, rng, 3, 1, negative=True))
+    return {"MaxPool 'most'"}
+
+
+def far(g, rng):
+    """The restriction lies behind movements and a sum."""
+    x = scaled(g, images(g), rng, 3, 1, negative=True)
+    y = g.op("Identity", g.op("Transpose", x, perm=[0, 2, 1], name="turn"), name="same")
+    y = g.op("Transpose", y, perm=[0, 2, 1], name="back")
+    y = g.op("Add", y, conv(g, images(g, "z"), rng, name="aside"), name="sum")
+    g.output(conv(g, g.op("LeakyRelu", y, name="cut"), rng, name="end"))
+    return {"LeakyRelu 'cut'"}
+
+
+def two_readers(g, rng):
+    """One reader takes it, the other does not."""
+    x = scaled(g, images(g), rng, 3, 1)
+    g.output(conv(g, x, rng, name="end"))
+    g.output(conv(g, g.op("Tanh", x, name="bend"), rng, name="other"))
+    return {"Tanh 'bend'"}
+
+
+GRAPHS = [gate, turned, shifted, padded, pooled, far, two_readers]
+
+
+def settled(proto, monkeypatch) -> list[tuple[ir.Graph, ir.Node, Reason]]:
+    """Return the graph, the map and the reason of each map that stays, when it is first asked."""
+    found: list[tuple[ir.Graph, ir.Node, Reason]] = []
+    right = MoveAffine._settled
+
+    def noting(self, graph):
+        plan, checks = right(self, graph)
+        found.extend((graph, node, reason) for node, reason in plan.stays.items())
+        return plan, checks
+
+    model, context = ir.from_proto(proto), RewriteContext()
+    with monkeypatch.context() as patch:
+        patch.setattr(MoveAffine, "_settled", noting)
+        for step in understand(context):
+            step(model)
+        for step in transform(context):
+            step(model)
+            if isinstance(step, MoveAffine):
+                break
+    return found
+
+
+def connected(start: ir.Node, goal: ir.Node) -> bool:
+    """Tell whether values lead from one operator to another, either way."""
+    seen, queue = {start}, deque([start])
+    while queue:
+        node = queue.popleft()
+        if node is goal:
+            return True
+        beside = [value.producer() for value in node.inputs if value is not None]
+        beside += [usage.node for value in node.outputs for usage in value.uses()]
+        for other in beside:
+            if other is not None and other not in seen:
+                seen.add(other)
+                queue.append(other)
+    return False
+
+
+def without(proto, name):
+    """Return the graph with an operator replaced by Identity."""
+    changed = type(proto)()
+    changed.CopyFrom(proto)
+    (node,) = [item for item in changed.graph.node if item.name == name]
+    del node.attribute[:]
+    del node.input[1:]
+    node.op_type = "Identity"
+    del changed.graph.value_info[:]
+    for output in changed.graph.output:  # a Pad less is another size
+        for dim in output.type.tensor_type.shape.dim[2:]:
+            dim.Clear()
+            dim.dim_param = f"{output.name}.size"
+    return changed
+
+
+@pytest.mark.parametrize("make", GRAPHS, ids=lambda make: make.__name__)
+def test_a_reason_is_a_proof(graph, monkeypatch, make):
+    rng = np.random.default_rng(0)
+    g = graph()
+    named = make(g, rng)
+    proto = g.proto()
+    ((inner, node, reason),) = settled(proto, monkeypatch)
+    assert is_affine(node)
+    existing = {describe(item): item for item in inner}
+    restricting = {describe(item) for item in reason.nodes}
+    assert named <= restricting <= set(existing)
+    for other in reason.nodes:
+        assert connected(node, other)
+        assert describe(other) in reason.text
+    for text in reason.chain:  # every step is an operator that is there, or a value at the border of the graph
+        operator = next((name for name in existing if text.startswith(name)), "")
+        border = text.startswith(("the graph input", "the graph output"))
+        assert operator or border, text
+        assert border or connected(node, existing[operator])
+    order = {describe(item): at for at, item in enumerate(inner)}
+    places = [order[next(n for n in order if text.startswith(n))] for text in reason.chain
+              if any(text.startswith(n) for n in order)]  # fmt: skip
+    assert places == sorted(places)
+    for name in named:
+        again = settled(without(proto, name.split("'")[1]), monkeypatch)
+        assert not again, [str(item[2]) for item in again]
+
+
+def test_a_chain_names_every_tie_on_the_way(graph, monkeypatch):
+    rng = np.random.default_rng(0)
+    g = graph()
+    far(g, rng)
+    ((_, _, reason),) = settled(g.proto(), monkeypatch)
+    assert any("Add 'sum'" in step for step in reason.chain)
+    assert "tied by Add 'sum'" in reason.text
+
+
+def test_an_output_that_is_none_any_more(graph, fold):
+    """The graph output is the restriction: behind a convolution the same map folds."""
+    rng = np.random.default_rng(0)
+    for ends, action in ((False, "kept"), (True, "folded")):
+        g = graph()
+        y = scaled(g, images(g), rng, 3, 1)
+        g.output(conv(g, y, rng) if ends else y)
+        result = fold(g).agree(g.feeds(rng, N=2))
+        assert result.actions == [action]
+        if not ends:
+            result.kept("the graph output 'mul_0_out' must stay what it is", "the graph input 'x' is given")
+
+
+def test_two_scales_that_meet_in_one_sum(graph, monkeypatch):
+    """No operator restricts: the cycle does; with the same scale on both ways the map goes."""
+    rng = np.random.default_rng(0)
+    for same in (False, True):
+        g = graph()
+        factor = rng.uniform(0.5, 2, (3, 1))
+        first = g.op("Mul", images(g), factor, name="first")
+        second = g.op("Mul", images(g, "z"), factor if same else factor[::-1], name="second")
+        g.output(conv(g, g.op("Add", first, second, name="sum"), rng, name="end"))
+        found = settled(g.proto(), monkeypatch)
+        assert bool(found) != same
+        for _, _, reason in found:
+            assert any("Add 'sum'" in step for step in reason.chain)
+            assert "Add 'sum'" in reason.text

@@ -1,0 +1,179 @@
+"""Systems of equations over gauges, against linear algebra on the same equations: numpy and brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normdeploy.rewrite.gauge.rows import Rows
+from normdeploy.rewrite.gauge.system import Conflict, System
+
+settings.register_profile("system", deadline=None, max_examples=100)
+settings.load_profile("system")
+SEED = st.integers(0, 2**32 - 1)
+UNKNOWNS = 5
+NONE = np.zeros((0, UNKNOWNS))
+
+
+def drawn(rng: np.random.Generator, count: int, *, exponents: bool) -> np.ndarray:
+    """Return coefficients [count, UNKNOWNS] of few unknowns each; exponents are -1, 0 and 1."""
+    rows = rng.choice([-1.0, 1.0] if exponents else [-2.0, -1.0, 0.5, 1.0, 3.0], (count, UNKNOWNS))
+    return rows * (rng.random((count, UNKNOWNS)) < 0.5)
+
+
+def stated(system: System, names: np.ndarray, coefficients: np.ndarray, constant: float) -> Conflict | None:
+    """State one equation."""
+    terms = [(names[at : at + 1], np.array([factor])) for at, factor in enumerate(coefficients)]
+    return system.add(Rows.of(*terms, constant=constant), "test")
+
+
+def solvable(matrix: np.ndarray, right: np.ndarray) -> bool:
+    """Tell by rank whether matrix x = right has a solution."""
+    return int(np.linalg.matrix_rank(matrix)) == int(np.linalg.matrix_rank(np.column_stack([matrix, right])))
+
+
+def snapshot(system: System, names: np.ndarray) -> list[object]:
+    reduced = system.reduce(Rows.of((names, 1.0), constant=1.0 if system.multiplicative else 0.0))
+    arrays = (reduced.unknowns, reduced.coefficients, reduced.constant, system.sign_of(names))
+    return [*(array.tolist() for array in arrays), len(system.held), len(system.signers)]
+
+
+@given(SEED, st.integers(1, 9), st.booleans())
+def test_additive_equations_hold_as_long_as_linear_algebra_says(seed, count, consistent):
+    """An equation is taken if and only if it has a solution together with those before; else it changes nothing."""
+    rng = np.random.default_rng(seed)
+    system = System(multiplicative=False)
+    names = system.new((UNKNOWNS,)).reshape(-1)
+    truth = rng.normal(size=UNKNOWNS)
+    matrix, right = np.zeros((0, UNKNOWNS)), np.zeros(0)
+    for row in drawn(rng, count, exponents=False):
+        value = float(row @ truth) if consistent or rng.random() < 0.6 else float(rng.normal())
+        wider, longer = np.vstack([matrix, row]), np.append(right, value)
+        before = snapshot(system, names)
+        system.begin()
+        conflict = stated(system, names, row, -value)
+        if solvable(wider, longer):
+            assert conflict is None
+            system.commit()
+            matrix, right = wider, longer
+        else:
+            assert conflict is not None
+            system.rollback()
+            assert snapshot(system, names) == before
+    found = system.values(rng.normal(size=system.size))[names]
+    np.testing.assert_allclose(matrix @ found, right, atol=1e-7)
+
+
+@given(SEED, st.integers(1, 7), st.booleans())
+def test_multiplicative_equations_hold_as_long_as_their_logarithms_say(seed, count, consistent):
+    """Products of powers 1 and -1 of positive unknowns are linear equations of logarithms."""
+    rng = np.random.default_rng(seed)
+    system = System(multiplicative=True)
+    names = system.new((UNKNOWNS,)).reshape(-1)
+    truth = rng.uniform(0.5, 2, UNKNOWNS)
+    matrix, right = np.zeros((0, UNKNOWNS)), np.zeros(0)
+    for row in drawn(rng, count, exponents=True):
+        value = float(np.prod(truth**row)) if consistent or rng.random() < 0.6 else float(rng.uniform(0.5, 2))
+        wider, longer = np.vstack([matrix, row]), np.append(right, np.log(value))
+        before = snapshot(system, names)
+        system.begin()
+        conflict = stated(system, names, row, 1 / value)
+        if conflict is None:
+            assert solvable(wider, longer)
+            system.commit()
+            matrix, right = wider, longer
+        else:  # a row left with squares alone has no pivot, and is refused though roots would solve it
+            remaining = system.reduce(conflict.equation.rows)
+            assert not solvable(wider, longer) or (np.abs(remaining.coefficients) != 1).all()
+            system.rollback()
+            assert snapshot(system, names) == before
+    found = system.values(rng.uniform(0.5, 2, system.size))[names]
+    np.testing.assert_allclose(matrix @ np.log(found), right, atol=1e-7)
+
+
+@given(SEED, st.integers(0, 5), st.integers(0, 4))
+def test_signs_are_never_promised_where_none_fit(seed, ties, signs):
+    """Against every assignment of signs: a sign that is refused fits none; one that is taken leaves one that fits."""
+    rng = np.random.default_rng(seed)
+    system = System(multiplicative=True)
+    names = system.new((UNKNOWNS,)).reshape(-1)
+    equations: list[tuple[int, int, int]] = []  # S_i = sign * S_j
+    for _ in range(ties):
+        left, right = rng.choice(UNKNOWNS, 2, replace=False)
+        factor = float(rng.choice([-1.0, 1.0]))
+        system.begin()
+        rows = Rows.of((names[[left]], 1.0), (names[[right]], -1.0), constant=1 / factor)
+        if system.add(rows, "tie") is None:
+            system.commit()
+            equations.append((int(left), int(right), int(factor)))
+        else:
+            system.rollback()
+    assignments = [
+        assignment
+        for assignment in itertools.product([-1, 1], repeat=UNKNOWNS)
+        if all(assignment[left] == sign * assignment[right] for left, right, sign in equations)
+    ]
+    for _ in range(signs):
+        at, factor = int(rng.integers(UNKNOWNS)), int(rng.choice([-1, 1]))
+        fitting = [assignment for assignment in assignments if assignment[at] * factor > 0]
+        before = snapshot(system, names)
+        system.begin()
+        conflict = system.positive(Rows.of((names[[at]], 1.0), constant=float(factor)), "sign")
+        assert (conflict is None) == bool(fitting)
+        if conflict is None:
+            system.commit()
+            assignments = fitting
+        else:
+            assert conflict.sign
+            system.rollback()
+            assert snapshot(system, names) == before
+
+
+@given(SEED, st.integers(2, 30))
+def test_a_chain_of_ties_multiplies_its_factors(seed, length):
+    """Union-find with potentials: the ends of a chain differ by the product; closing it otherwise contradicts."""
+    rng = np.random.default_rng(seed)
+    system = System(multiplicative=True)
+    names = system.new((length,)).reshape(-1)
+    factors = rng.uniform(0.5, 2, length - 1) * rng.choice([-1, 1], length - 1)
+    for at in rng.permutation(length - 1):
+        rows = Rows.of((names[[at + 1]], 1.0), (names[[at]], -1.0), constant=1 / factors[at])
+        assert system.add(rows, int(at)) is None
+    whole = float(factors.prod())
+    around = Rows.of((names[[length - 1]], 1.0), (names[[0]], -1.0), constant=1 / whole)
+    assert system.add(around, "known already") is None
+    system.begin()
+    conflict = system.add(Rows.of((names[[length - 1]], 1.0), (names[[0]], -1.0), constant=1.001 / whole), "other")
+    assert conflict is not None
+    assert conflict.found == np.float64(conflict.found)
+    np.testing.assert_allclose(conflict.found, 1.001, rtol=1e-9)
+
+
+def test_a_batch_whose_rows_contradict_each_other_names_the_row():
+    system = System(multiplicative=False)
+    names = system.new((1,)).reshape(-1)
+    conflict = system.add(Rows.of((names[[0, 0]], 1.0), constant=np.array([-1.0, -2.0])), "two values for one")
+    assert conflict is not None
+    assert conflict.row == 1
+    assert conflict.equation.why == "two values for one"
+
+
+def test_a_slack_takes_up_what_a_sum_asks_for():
+    """T_sum = T_a + T_b with b slack: b is what is expressed, a stays free."""
+    system = System(multiplicative=False)
+    total, left = (system.new((1,)) for _ in range(2))
+    bias = system.new((1,), slack=True)
+    assert system.add(Rows.of((total, 1.0), (left, -1.0), (bias, -1.0), constant=0.0), "sum") is None
+    assert system.holder(int(bias[0])) is not None
+    assert system.holder(int(left[0])) is None
+    assert system.holder(int(total[0])) is None
+
+
+def test_an_unknown_behind_itself_squared_is_signed():
+    """S * S * k = 1 has no pivot of exponent 1: it is refused, never solved by a root."""
+    system = System(multiplicative=True)
+    name = system.new((1,))
+    assert system.add(Rows.of((name, 1.0), (name, 1.0), constant=0.25), "square") is not None
