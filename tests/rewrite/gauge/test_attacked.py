@@ -428,3 +428,17 @@ def test_preactivation_whose_stream_is_read_as_it_is_keeps_every_negative_scale(
     g.output(g.op("Sigmoid", "stem_out"))
     result = fold(g).agree(g.feeds(rng, N=2))
     assert {"norm0", "norm2"} <= {row.where for row in result.ledger.kept}
+
+
+@pytest.mark.parametrize("source", ["input", "output"])
+def test_a_map_that_does_nothing_leaves_the_names_of_outputs(graph, fold, source):
+    """x * 1 as a graph output, where x is an input or another output."""
+    g = graph()
+    x = g.input("x", ["N", 3])
+    if source == "output":
+        x = g.op("Sigmoid", x)
+        g.output(x)
+    g.output(g.op("Mul", x, np.ones(3)))
+    result = fold(g).folded().agree(g.feeds(np.random.default_rng(0), N=2))
+    assert result.reasons == "it changes nothing"
+    assert result.ops["Identity"] == 1
