@@ -22,6 +22,7 @@ from normdeploy.graph import module_path
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.node import (
     adopt_origins,
+    affine_map,
     free_name,
     is_affine,
     origins_of,
@@ -148,7 +149,10 @@ class MoveAffine(ir.passes.InPlacePass):
             return
         names = list(dict.fromkeys([*taken_by(node), *(paths[taker] for taker in takers)]))
         shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-        settle(self.context.ledger, node, "folded", shown, "" if shown else "what it does is undone behind it")
+        mapping = affine_map(node)
+        nothing = mapping.no_scale and mapping.no_shift
+        alone = "it changes nothing" if nothing else "what it does is undone behind it"
+        settle(self.context.ledger, node, "folded", shown, "" if shown else alone)
 
 
 def _passed_on(graph: ir.Graph, node: ir.Node) -> ir.Value:
