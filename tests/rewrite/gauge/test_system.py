@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.rewrite.gauge.rows import Rows
+from normdeploy.rewrite.gauge.substitute import values
 from normdeploy.rewrite.gauge.system import Conflict, System
 
 settings.register_profile("system", deadline=None, max_examples=100)
