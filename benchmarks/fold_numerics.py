@@ -17,6 +17,10 @@ else is in float64, as shares of the squared error of the graph as traced.
 forward would cost, by the means of the columns in standard deviations. --force folds forward whatever its inputs are,
 as --offsets does; the fold engine itself leaves norms of values far from zero in place.
 
+--streams takes pre-activation networks (ResNetV2's blocks) of which the residual stream has to carry shifts t / s of
+several sizes: once in all channels alike, once in one of 16 that training has almost switched off. All are folded, by
+lifting the bound that the fold engine has on them.
+
 --cancel rounds in another way, to compare: each folded weight to one of its two neighbours, so that the errors of a
 filter add up to nothing and what its inputs have in common meets no error.
 
@@ -49,6 +53,7 @@ from normdeploy.graph import Evaluator, ExactTensor, evaluate_node
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.affine import offset as far_from_zero
+from normdeploy.rewrite.gauge import limits
 from normdeploy.train.from_recipe import recipe_data
 from normdeploy.verify.sessions import Setting, open_session, run_session
 
@@ -146,6 +151,52 @@ def offsets() -> Iterator[Network]:
 
         columns = np.random.default_rng(offset).standard_normal((600, 30)) + offset
         yield Network(f"offset {offset}", make, (torch.from_numpy(columns[:2]).float(),), {}, columns)
+
+
+class PreActivationBlock(nn.Module):
+    """x + conv(relu(norm(conv(relu(norm(x)))))."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv2(self.norm2(self.conv1(self.norm1(x).relu())).relu())
+
+
+def streams() -> Iterator[Network]:
+    """Return pre-activation networks by the size of what their stream carries, in units of its values."""
+    for few in (False, True):
+        for size in (0, 0.5, 1, 2, 3, 5, 10, 30, 100):
+
+            def make(draw: int, size: float = size, few: bool = few) -> nn.Module:
+                return _preactivation(size, few=few, seed=draw)
+
+            name = f"{'one in 16' if few else 'all'} carry {size}"
+            yield Network(name, make, (torch.zeros(1, 3, 16, 16),), {}, None)
+
+
+def _preactivation(size: float, *, few: bool, seed: int, channels: int = 32, blocks: int = 4) -> nn.Module:
+    """Return a network with population statistics in which RMS(t / s) is ``size`` times the median of 1 / s."""
+    torch.manual_seed(seed)
+    body = [PreActivationBlock(channels) for _ in range(blocks)]
+    head = (nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, 8, 1))
+    model = nn.Sequential(nn.Conv2d(3, channels, 3), *body, *head)
+    with torch.no_grad():
+        for norm in [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]:
+            norm.momentum = None
+            nn.init.uniform_(norm.weight, 0.8, 1.25)
+            if few:
+                chosen = torch.randperm(channels)[: channels // 16]
+                norm.bias.copy_(0.1 * torch.randn(channels))
+                norm.bias[chosen] = 0.3
+                norm.weight[chosen] = 0.3 / max(4 * size, 0.3)  # 4: the root of 16
+            else:
+                norm.bias.copy_(size * torch.randn(channels).sign())
+        model.train()(torch.randn(64, 3, 16, 16))
+    return model.eval()
 
 
 def cancelling(rows: Array) -> Array:
@@ -262,7 +313,7 @@ def _cell(found: Squares, over: str, under: str) -> str:
 
 def measure(networks: Iterator[Network], *, runs: int, draws: int, cancel: bool) -> None:
     print(
-        f"{'model':18}{'runs':>6}{'eager RMS':>11}{'folded/eager':>22}{'weights/eager':>15}{'folded/traced':>22}"
+        f"{'model':21}{'runs':>6}{'eager RMS':>11}{'folded/eager':>22}{'weights/eager':>15}{'folded/traced':>22}"
         f"{'in onnxruntime':>22}"
     )
     for network in networks:
@@ -271,7 +322,7 @@ def measure(networks: Iterator[Network], *, runs: int, draws: int, cancel: bool)
         size = math.sqrt(sum(row["eager"].sum() for row in rows) / sum(row["numbers"].sum() for row in rows))
         above = ratio(found["folded"], found["eager"])[1] > 1
         print(
-            f"{network.name:18}{sum(map(len, found['eager'])):6}{size:11.3g}{_cell(found, 'folded', 'eager'):>22}"
+            f"{network.name:21}{sum(map(len, found['eager'])):6}{size:11.3g}{_cell(found, 'folded', 'eager'):>22}"
             f"{ratio(found['weights'], found['eager'])[0]:15.2f}{_cell(found, 'folded', 'traced'):>22}"
             f"{_cell(found, 'folded in onnxruntime', 'traced in onnxruntime'):>22}{'  above eager' if above else ''}",
             flush=True,
@@ -343,6 +394,7 @@ def main() -> None:
     parser.add_argument("--zoo", action="store_true", help="published architectures (extra: zoo)")
     parser.add_argument("--force", action="store_true", help="fold norms of values far from zero forward, too")
     parser.add_argument("--offsets", action="store_true", help="a norm folded forward, by the means of its inputs")
+    parser.add_argument("--streams", action="store_true", help="shifts in a stream, by their size")
     parser.add_argument("--only", nargs="*", default=[], help="names of the models; all by default")
     parser.add_argument("--runs", type=int, default=300, help="inputs per network, where there are so many")
     parser.add_argument("--draws", type=int, default=1, help="draws of the weights (reference models: moved by 1e-3)")
@@ -352,7 +404,17 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if chosen.force or chosen.offsets:
         far_from_zero.LARGEST = math.inf
-    networks = offsets() if chosen.offsets else zoo() if chosen.zoo else reference_models(chosen.inputs)
+    if chosen.force or chosen.streams:
+        limits.LARGEST = math.inf
+    networks = (
+        streams()
+        if chosen.streams
+        else offsets()
+        if chosen.offsets
+        else zoo()
+        if chosen.zoo
+        else reference_models(chosen.inputs)
+    )
     picked = (network for network in networks if not chosen.only or network.name in chosen.only)
     if chosen.where:
         locate(picked, runs=chosen.runs, cancel=chosen.cancel)

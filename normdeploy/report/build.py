@@ -15,6 +15,7 @@ from normdeploy.report.page import (
     Cell,
     Details,
     Facts,
+    Folded,
     Page,
     Picture,
     Section,
@@ -146,7 +147,7 @@ def _summary(report: Mapping[str, Any]) -> Section:
 
 def _ledger(ledger: Mapping[str, Any]) -> Section:
     rows: list[list[Cell]] = [
-        [row["where"], row["kind"], Badge(row["action"], _ACTION_TONES[row["action"]]), row_words(row)]
+        [row["where"], row["kind"], Badge(row["action"], _ACTION_TONES[row["action"]]), _became(row)]
         for row in ledger["rows"]
     ]
     lead = (
@@ -154,6 +155,12 @@ def _ledger(ledger: Mapping[str, Any]) -> Section:
         "nothing is left of it. Fused: one operator. Merged: joined with a parallel branch. Kept: with the reason."
     )
     return Section("What became of each normalization", [Table(["where", "what", "became", "of it"], rows)], lead)
+
+
+def _became(row: Mapping[str, Any]) -> Cell:
+    """Return the words of a row; under a reason, the chain of operators that it sums up."""
+    chain = row.get("chain", ())
+    return Folded(row_words(row), "what contradicts it, operator by operator", chain) if chain else row_words(row)
 
 
 def _latency(latency: Mapping[str, Any]) -> Section:

@@ -52,15 +52,15 @@ def print_step(name: str, text: str, *, fresh: bool = False) -> None:
     )
 
 
-def row_words(row: Mapping[str, str]) -> str:
+def row_words(row: Mapping[str, Any]) -> str:
     """Say in a few words where a normalization went, or why it stayed."""
     if row["action"] == "kept" or not row["into"]:
-        return row["reason"]
+        return str(row["reason"])
     words = f"{'as' if row['action'] == 'fused' else 'into'} {row['into']}"
     return f"{words}; {row['reason']}" if row["reason"] else words
 
 
-def print_ledger(rows: Sequence[Mapping[str, str]]) -> None:
+def print_ledger(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print what became of every normalization and affine map, from `LedgerRow.to_dict` rows."""
     if not rows:
         console().print("no normalization or channel-wise affine map was found")

@@ -33,7 +33,16 @@ class Badge:
     tone: Tone = "neutral"
 
 
-Cell = str | int | float | Badge | None
+@dataclass(frozen=True)
+class Folded:
+    """Words, and lines behind them that open on a click."""
+
+    text: str
+    summary: str
+    lines: Sequence[str]
+
+
+Cell = str | int | float | Badge | Folded | None
 
 
 @dataclass(frozen=True)

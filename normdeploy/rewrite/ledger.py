@@ -25,6 +25,8 @@ class LedgerRow:
         reason: for "kept", a sentence a user can act on; otherwise a short note, may be empty.
         site: names of the output values of the region in the input graph, for the verifier's mutants.
         detail: float64 facts about the site for other rooms (axis, epsilon, ...); not part of equality.
+        chain: for a map that is kept because what is asked of it contradicts itself: every operator that takes part in
+            the contradiction, in the order of the graph, with what it asks.
     """
 
     where: str
@@ -34,22 +36,26 @@ class LedgerRow:
     reason: str = ""
     site: tuple[str, ...] = ()
     detail: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    chain: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ValueError(f"action is {self.action!r}; expected one of {ACTIONS}")
+        if self.chain and self.action != "kept":
+            raise ValueError(f"row {self.where!r} is {self.action} with a chain; only a kept row has one")
         if self.action == "kept" and not self.reason:
             raise ValueError(f"row {self.where!r} is kept without a reason; every kept row needs one")
 
-    def to_dict(self) -> dict[str, str]:
-        """Return the serialized fields."""
-        return {
+    def to_dict(self) -> dict[str, Any]:
+        """Return the serialized fields; ``chain`` only where there is one."""
+        fields: dict[str, Any] = {
             "where": self.where,
             "kind": self.kind,
             "action": self.action,
             "into": self.into,
             "reason": self.reason,
         }
+        return fields | {"chain": list(self.chain)} if self.chain else fields
 
 
 @dataclass

@@ -97,6 +97,19 @@ def test_page_shows_the_same() -> None:
         assert words in html
 
 
+def test_the_chain_behind_a_reason_is_on_the_page_only(capsys: pytest.CaptureFixture[str]) -> None:
+    report = copy.deepcopy(REPORT)
+    kept = next(row for row in report["ledger"]["rows"] if row["action"] == "kept")
+    kept["chain"] = ["Conv 'one' has <no> weights", "Relu 'two'"]
+    html = render_page(build_page(report))
+    details = html[html.index("ReLU stands between") :].split("</td>")[0]
+    assert "<details>" in details
+    assert details.count("<li>") == 2
+    assert "has &lt;no&gt; weights" in details
+    print_build(report)
+    assert "Relu 'two'" not in capsys.readouterr().out
+
+
 def test_a_failed_build_has_a_page_without_measurements() -> None:
     report = copy.deepcopy(REPORT) | {"status": "fail", "onnx_sha256": None, "ledger": None}
     for key in ("graph", "latency", "quality", "machine"):

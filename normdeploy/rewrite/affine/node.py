@@ -21,6 +21,7 @@ AFFINE = "Affine"
 _ORIGINS = "normdeploy.origins"
 _WRITTEN = "normdeploy.written"
 _REASON = "normdeploy.reason"
+_CHAIN = "normdeploy.chain"
 _TAKEN = "normdeploy.taken"
 _NAMES = "normdeploy.names"
 _COUNTERS = "normdeploy.next"
@@ -44,9 +45,9 @@ class Origin:
     detail: dict[str, Any] = field(default_factory=dict, compare=False)
     part: bool = False
 
-    def row(self, action: Action, into: str = "", reason: str = "") -> LedgerRow:
+    def row(self, action: Action, into: str = "", reason: str = "", chain: tuple[str, ...] = ()) -> LedgerRow:
         """Return the ledger row that settles this origin."""
-        return LedgerRow(self.where, self.kind, action, into, reason, self.site, self.detail)
+        return LedgerRow(self.where, self.kind, action, into, reason, self.site, self.detail, chain)
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ def forget_written(node: ir.Node) -> None:
     node.meta[_WRITTEN] = ()
 
 
-def set_reason(node: ir.Node, reason: str) -> None:
-    """Remember why nothing absorbed this Affine, for the ledger."""
-    node.meta[_REASON] = reason
+def set_reason(node: ir.Node, reason: str, chain: Iterable[str] = ()) -> None:
+    """Remember why nothing absorbed this Affine, and the chain of ties that says so, for the ledger."""
+    node.meta[_REASON], node.meta[_CHAIN] = reason, tuple(chain)
 
 
 def reason_of(node: ir.Node) -> str:
@@ -129,7 +130,8 @@ def settle(ledger: Ledger, node: ir.Node, action: Action, into: str = "", reason
         if action == "kept" and index > 0:
             ledger.add(origin.row("folded", origins[0].where, "composed with the affine map next to it"))
         else:
-            ledger.add(origin.row(action, into, reason))
+            chain = tuple(node.meta.get(_CHAIN, ())) if action == "kept" else ()
+            ledger.add(origin.row(action, into, reason, chain))
 
 
 def adopt_origins(node: ir.Node, origins: Iterable[Origin]) -> None:

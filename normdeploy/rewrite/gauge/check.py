@@ -14,6 +14,7 @@ from torch import Tensor
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_region, module_path
 from normdeploy.rewrite.affine.axes import dims_of, groups
+from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.probe import following_feeds, small_feeds
 from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 from normdeploy.rewrite.gauge.edit import Edit, Solution
@@ -174,12 +175,13 @@ def _few_feeds(at: Solution) -> Draw:
     def draw(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
         if len(nodes) > 1 or nodes[0].op_type not in _POINTWISE or nodes[0].domain not in ("", "ai.onnx"):
             return {}
-        constants = [value.shape.numpy() for value in nodes[0].inputs if constant_tensor(value) is not None and value]
+        tensors = [constant_tensor(value) for value in nodes[0].inputs]
+        constants = [tensor.shape.numpy() for tensor in tensors if tensor is not None]
         read = [value for value in inputs if value.shape is not None and value.dtype in FLOATS]
         gauges = [at.ties.of.get(value) for value in (*read, *nodes[0].outputs)]
         if len(read) < len(inputs) or any(gauge is None for gauge in gauges):
             return {}
-        rank = max(value.shape.rank() for value in read)
+        rank = max(value.shape.rank() for value in read if value.shape is not None)
         widest = [1] * rank
         for shape in (*constants, *(gauge.cells for gauge in gauges if gauge is not None)):
             for axis, size in enumerate(reversed(shape)):
@@ -188,8 +190,10 @@ def _few_feeds(at: Solution) -> Draw:
         feeds: dict[ir.Value, Tensor] = {}
         for value in read:
             dims = []
-            for axis, dim in enumerate(value.shape):
-                free = widest[axis - value.shape.rank()] == 1
+            own = value.shape
+            assert own is not None
+            for axis, dim in enumerate(own):
+                free = widest[axis - own.rank()] == 1
                 if isinstance(dim, int):
                     dims.append(min(dim, 3) if free else dim)
                 else:
@@ -236,7 +240,7 @@ def _product_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[i
     node = nodes[0]
     if len(nodes) > 1 or node.op_type != "MatMul" or len(inputs) != 2:
         return {}
-    left, right = (list(dims_of(value) or ()) for value in node.inputs)
+    left, right = (list(dims_of(required(node, index)) or ()) for index in (0, 1))
     if len(left) < 2 or len(right) < 2:
         return {}
     summed = next((size for size in (left[-1], right[-2]) if isinstance(size, int)), 3)

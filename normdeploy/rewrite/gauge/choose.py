@@ -39,11 +39,11 @@ _NEAR = 1e-14
 class _Votes:
     """Votes for unknowns, as arrays to be joined."""
 
-    unknowns: list[np.ndarray] = field(default_factory=list)  # type: ignore[type-arg] # of int64
+    unknowns: list[np.ndarray] = field(default_factory=list)
     weights: list[Floats] = field(default_factory=list)
     places: list[Floats] = field(default_factory=list)
 
-    def cast(self, unknowns: np.ndarray, weight: float, place: int) -> None:  # type: ignore[type-arg] # of int64
+    def cast(self, unknowns: np.ndarray, weight: float, place: int) -> None:
         flat = unknowns.reshape(-1)
         flat = flat[flat != 0]
         self.unknowns.append(flat)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
+from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.node import (
     adopt_origins,
     affine_map,
@@ -64,7 +65,7 @@ class MoveAffine(ir.passes.InPlacePass):
     def _graph(self, graph: ir.Graph) -> bool:
         plan, checks = self._settled(graph)
         for node, reason in plan.stays.items():
-            set_reason(node, str(reason))
+            set_reason(node, str(reason), reason.chain)
         if not plan.gone and not plan.halves:
             return False
         takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
@@ -126,8 +127,7 @@ class MoveAffine(ir.passes.InPlacePass):
             if value.name and not value.is_graph_input() and not solution.is_identity(gauge):
                 value.name = free_name(graph, f"{value.name}.carried")
         for node in plan.gone:
-            source, result = node.inputs[0], node.outputs[0]
-            assert source is not None
+            source, result = required(node, 0), node.outputs[0]
             named = result.name if solution.is_identity(ties.of.get(result)) else None
             self._settle(node, takers[node], paths)
             if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
@@ -135,9 +135,9 @@ class MoveAffine(ir.passes.InPlacePass):
             result.replace_all_uses_with(source, replace_graph_outputs=True)
             constants = list(node.inputs[1:])
             graph.remove(node, safe=True)
-            for value in constants:
-                if value is not None:
-                    drop_if_unread(value)
+            for constant in constants:
+                if constant is not None:
+                    drop_if_unread(constant)
             if named is not None and not source.is_graph_input() and not source.is_initializer():
                 result.name = None
                 source.name = named

@@ -129,7 +129,8 @@ def _derivation(system: System, equation: Equation, row: int) -> tuple[list[_Hel
     for unknown, coefficient in zip(*_terms(equation, row), strict=True):
         if unknown in pivots:
             target[pivots[unknown]] -= coefficient
-    return rows, np.linalg.lstsq(matrix, target, rcond=None)[0] if len(rows) else np.zeros(0)
+    factors: Floats = np.asarray(np.linalg.lstsq(matrix, target, rcond=None)[0]) if len(rows) else np.zeros(0)
+    return rows, factors
 
 
 def _used(rows: list[_Held], share: Floats) -> list[Equation]:
@@ -178,7 +179,7 @@ def _signers(conflict: Conflict, rows: list[_Held], share: Floats) -> list[Equat
     return found
 
 
-def _terms(equation: Equation, row: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg] # ids and numbers
+def _terms(equation: Equation, row: int) -> tuple[np.ndarray, np.ndarray]:
     used = (equation.rows.coefficients[row] != 0) & (equation.rows.unknowns[row] != 0)
     return equation.rows.unknowns[row][used], equation.rows.coefficients[row][used]
 

@@ -78,7 +78,7 @@ class System:
     _signed_by: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
     signers: list[Equation] = field(default_factory=list)
     _count: int = 1
-    _journal: list[tuple[str, Ints, npt.NDArray[np.int8] | None]] | None = None
+    _journal: list[tuple[Ints, npt.NDArray[np.int8] | None]] | None = None
     _mark: tuple[int, int] = (0, 0)
 
     def new(self, shape: tuple[int, ...], *, slack: bool = False) -> Ints:
@@ -111,8 +111,8 @@ class System:
 
     def rollback(self) -> None:
         """Take back what was stated since :meth:`begin`."""
-        for kind, unknowns, old in reversed(self._journal or []):
-            if kind == "pivot":
+        for unknowns, old in reversed(self._journal or []):
+            if old is None:
                 self._batch[unknowns] = -1
             else:
                 self._sign[unknowns] = old
@@ -179,7 +179,7 @@ class System:
 
     def _set_sign(self, unknowns: Ints, sign: npt.NDArray[np.int8] | np.int8) -> None:
         if self._journal is not None:
-            self._journal.append(("sign", unknowns, self._sign[unknowns]))
+            self._journal.append((unknowns, self._sign[unknowns]))
         self._sign[unknowns] = sign
         self._signed_by[unknowns] = len(self.signers) - 1
 
@@ -210,7 +210,7 @@ class System:
         self.held.append(held)
         self._batch[pivots], self._row[pivots] = len(self.held) - 1, at
         if self._journal is not None:
-            self._journal.append(("pivot", pivots, None))
+            self._journal.append((pivots, None))
         if not self.multiplicative:
             return None
         signs = self._sign[pivots]

@@ -14,6 +14,7 @@ A constant among the operands is computed anew, c' = (c - t) / s, whatever its g
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -218,9 +219,8 @@ def write_clip(edit: Edit) -> None:
         value, number = entry
         require_small(node, value.dtype, np.array(number))
         assert value.dtype is not None  # a constant has one
-        new = edit.constant(
-            lambda number=number: np.array(number), (), value.dtype, name=str(value.name), succeeds=value
-        )  # type: ignore[misc] # bound now
+        compute = partial(np.array, number)
+        new = edit.constant(compute, (), value.dtype, name=str(value.name), succeeds=value)
         edit.read(index, new)
 
 

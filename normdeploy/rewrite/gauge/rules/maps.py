@@ -7,6 +7,8 @@ x would have to multiply by its inverse, which no type holds.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
@@ -82,6 +84,5 @@ def write(edit: Edit) -> None:
     for index, array in ((1, new.scale), (2, new.shift)):
         value = node.inputs[index]
         assert value is not None
-        edit.read(
-            index, edit.constant(lambda array=array: array, array.shape, dtype, name=str(value.name), succeeds=value)
-        )  # type: ignore[misc] # bound now
+        compute = partial(np.asarray, array)
+        edit.read(index, edit.constant(compute, array.shape, dtype, name=str(value.name), succeeds=value))

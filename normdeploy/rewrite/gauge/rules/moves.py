@@ -163,7 +163,7 @@ def _wanted(gauges: Sequence[Gauge], acts: Acts) -> tuple[int, ...] | None:
     return common(*(gauge.each(lambda array: _first_of(array, acts.axes)) for gauge in gauges))
 
 
-def _first_of(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:  # type: ignore[type-arg] # of ids and numbers
+def _first_of(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     return array[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(array.ndim))]
 
 

@@ -72,7 +72,7 @@ def _front(node: ir.Node, ties: Ties, gauge: Gauge) -> None:
         ties.same_shift(gauge, first, why)
 
 
-def _first_of_groups(array: np.ndarray, groups: int) -> np.ndarray:  # type: ignore[type-arg] # of ids and numbers
+def _first_of_groups(array: np.ndarray, groups: int) -> np.ndarray:
     size = array.shape[1] // groups
     return np.repeat(array[:, ::size], size, axis=1)
 
