@@ -18,7 +18,15 @@ from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.dropout import RemoveDropout
 from normdeploy.rewrite.gauge.engine import MoveAffine
 from normdeploy.rewrite.ledger import Ledger
-from normdeploy.rewrite.lower import Clean, DropZeroBiases, GuardPads, LowerAffine, LowerNorms, RemoveRoundTrips
+from normdeploy.rewrite.lower import (
+    Clean,
+    DropZeroBiases,
+    GuardOutputs,
+    GuardPads,
+    LowerAffine,
+    LowerNorms,
+    RemoveRoundTrips,
+)
 from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.likes import resolve_casts
@@ -96,6 +104,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         DropZeroBiases(),
         GuardPads(),
         Clean(),
+        GuardOutputs(),
     )
 
 

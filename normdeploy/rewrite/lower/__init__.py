@@ -2,9 +2,10 @@
 
 from normdeploy.rewrite.lower.affine import LowerAffine
 from normdeploy.rewrite.lower.clean import Clean
+from normdeploy.rewrite.lower.guard_outputs import GuardOutputs
 from normdeploy.rewrite.lower.guard_pads import GuardPads
 from normdeploy.rewrite.lower.norms import LowerNorms
 from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
 from normdeploy.rewrite.lower.zero_bias import DropZeroBiases
 
-__all__ = ["Clean", "DropZeroBiases", "GuardPads", "LowerAffine", "LowerNorms", "RemoveRoundTrips"]
+__all__ = ["Clean", "DropZeroBiases", "GuardOutputs", "GuardPads", "LowerAffine", "LowerNorms", "RemoveRoundTrips"]

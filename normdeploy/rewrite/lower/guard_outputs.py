@@ -1,0 +1,48 @@
+"""A grouped convolution with a bias that is an output of the graph and part of a sum gets a copy for the output.
+
+onnxruntime (seen at 1.31) fuses the sum into one of the convolutions that it adds, and then looks in vain for the output
+that the other one made: "Failed to find node output or a constant initializer". The file does not load. With an Identity
+between the convolution and the output nothing is lost: the same function, and one copy of a tensor.
+docs/upstream/onnxruntime.md has the reproduction.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.constant import integer, optional
+from normdeploy.rewrite.affine.node import free_name
+
+
+class GuardOutputs(ir.passes.InPlacePass):
+    """Copy what such convolutions give to the graph's outputs."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Guard every graph."""
+        modified = False
+        for graph in model.graphs():
+            for node in list(graph):
+                if _is_at_risk(node):
+                    _copy_output(graph, node)
+                    modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+def _is_at_risk(node: ir.Node) -> bool:
+    if node.op_type != "Conv" or node.domain not in ("", "ai.onnx") or integer(node, "group", 1) == 1:
+        return False
+    result = node.outputs[0]
+    summed = any(usage.node.op_type in ("Add", "Sum") for usage in result.uses())
+    return optional(node, 2) is not None and result.is_graph_output() and summed
+
+
+def _copy_output(graph: ir.Graph, node: ir.Node) -> None:
+    result = node.outputs[0]
+    name = str(result.name)
+    copy = ir.Value(shape=result.shape, type=result.type)
+    graph.insert_after(node, ir.Node("", "Identity", [result], outputs=[copy], name=free_name(graph, f"{name}.copy")))
+    for index, value in enumerate(graph.outputs):
+        if value is result:
+            graph.outputs[index] = copy
+    result.name = free_name(graph, f"{name}.inner")
+    copy.name = name
