@@ -190,10 +190,10 @@ def _few_feeds(at: Solution) -> Draw:
         feeds: dict[ir.Value, Tensor] = {}
         for value in read:
             dims = []
-            shape = value.shape
-            assert shape is not None
-            for axis, dim in enumerate(shape):
-                free = widest[axis - shape.rank()] == 1
+            own = value.shape
+            assert own is not None
+            for axis, dim in enumerate(own):
+                free = widest[axis - own.rank()] == 1
                 if isinstance(dim, int):
                     dims.append(min(dim, 3) if free else dim)
                 else:
