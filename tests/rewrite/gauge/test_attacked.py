@@ -332,6 +332,20 @@ def test_a_weight_whose_readers_all_take_the_same_map_is_not_kept_twice(graph, f
     assert sum(tuple(item.dims) == (8, 8, 1) for item in result.after.graph.initializer) == 1
 
 
+def test_a_large_weight_is_changed_where_nobody_keeps_it(graph, fold):
+    """A copy would cost more than the passes do, and none is made; a third reader without the map would need one."""
+    rng = np.random.default_rng(0)
+    for third in (False, True):
+        g = graph()
+        g.constant(rng.normal(size=(40, 3)), "shared")
+        factor = g.constant(rng.uniform(0.5, 2, 3), "factor")
+        for at in range(3 if third else 2):
+            y = g.op("MatMul", g.input(f"x{at}", [2, 40]), "shared")
+            g.output(g.op("Sigmoid", g.op("Mul", y, factor) if at < 2 else y))
+        result = fold(g).agree(g.feeds(rng))
+        assert result.actions == (["kept"] * 2 if third else ["folded"] * 2)
+
+
 def test_a_head_used_at_five_places_is_folded_once(graph, fold):
     rng = np.random.default_rng(0)
     g = graph()
@@ -414,3 +428,17 @@ def test_preactivation_whose_stream_is_read_as_it_is_keeps_every_negative_scale(
     g.output(g.op("Sigmoid", "stem_out"))
     result = fold(g).agree(g.feeds(rng, N=2))
     assert {"norm0", "norm2"} <= {row.where for row in result.ledger.kept}
+
+
+@pytest.mark.parametrize("source", ["input", "output"])
+def test_a_map_that_does_nothing_leaves_the_names_of_outputs(graph, fold, source):
+    """x * 1 as a graph output, where x is an input or another output."""
+    g = graph()
+    x = g.input("x", ["N", 3])
+    if source == "output":
+        x = g.op("Sigmoid", x)
+        g.output(x)
+    g.output(g.op("Mul", x, np.ones(3)))
+    result = fold(g).folded().agree(g.feeds(np.random.default_rng(0), N=2))
+    assert result.reasons == "it changes nothing"
+    assert result.ops["Identity"] == 1

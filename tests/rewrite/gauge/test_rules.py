@@ -101,7 +101,7 @@ def random_solution(ties: Ties, rng: np.random.Generator) -> Solution:
     sign = np.where(sign == 0, rng.choice([-1.0, 1.0], scales.size), sign)
     free, moved = rng.uniform(0.5, 2, scales.size) * sign, rng.normal(size=shifts.size)
     free[0], moved[0] = 1.0, 0.0  # what no unknown has
-    return Solution(ties, scales.values(free), shifts.values(moved))
+    return Solution(ties, values(scales, free), values(shifts, moved))
 
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -180,8 +180,8 @@ def test_what_a_rule_forbids_contradicts(key, seed):
         for gauge in gauges:
             unknowns = gauge.scale_of if system.multiplicative else gauge.shift_of
             factors = np.ones_like(gauge.factor) if system.multiplicative else gauge.factor
-            values = solution.scale(gauge) if system.multiplicative else solution.shift(gauge)
-            flat = (array.reshape(-1) for array in (unknowns, factors, values))
+            found = solution.scale(gauge) if system.multiplicative else solution.shift(gauge)
+            flat = (array.reshape(-1) for array in (unknowns, factors, found))
             cells += [(int(u), float(f), float(v)) for u, f, v in zip(*flat, strict=True)]
         for chosen in rng.permutation(len(cells))[:6]:
             perturbed(system, cells, int(chosen))
