@@ -25,6 +25,7 @@ from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
 from normdeploy.rewrite.gauge.rows import Rows
 from normdeploy.rewrite.gauge.rules import RULES, rule_of
+from normdeploy.rewrite.gauge.substitute import values
 from normdeploy.rewrite.gauge.system import System
 
 settings.register_profile(
