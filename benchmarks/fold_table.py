@@ -1,8 +1,9 @@
 """What the rewriting does to the reference models: maps left, nodes, time, and float32's error over eager's.
 
 Per model: the affine maps and normalizations of the graph as traced and how many are kept, the nodes as traced and
-rewritten, the median time of a rewrite, and the error against float64 of the rewritten graph over eager torch's (root
-mean squares over held-out data, as in fold_numerics.py). Run it in the checkouts of two versions to compare them.
+rewritten, the median processor time of a rewrite, and the error against float64 of the rewritten graph over eager
+torch's (root mean squares over held-out data, as in fold_numerics.py). Run it in the checkouts of two versions to
+compare them.
 
     python benchmarks/fold_table.py [--only lenet tabular] [--runs 100] [--times 5]
 """
@@ -36,9 +37,9 @@ def main() -> None:
         rewritten = rewrite(traced)
         seconds = []
         for _ in range(chosen.times):
-            start = time.perf_counter()
+            start = time.process_time()
             rewrite(traced)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         found = squares(network, 0, chosen.runs, cancel=False)
         error = ratio([found["folded"]], [found["eager"]])[0]
         print(

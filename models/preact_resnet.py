@@ -1,11 +1,10 @@
 """A residual network with the normalization in front of activation and convolution (convention B6).
 
-Shows: what honestly remains, and what does not. In a pre-activation block the first BatchNorm is fed by an addition
-whose
-result also goes around the block, and is followed by a ReLU: nothing linear can take it, so it stays, and the ledger
-says why. The second one of each block stands behind a convolution and folds. The last one is fed by an addition too,
-but
-nothing else reads that sum and both its branches end in convolutions: it folds into both.
+Shows: that nothing has to stay. In a pre-activation block the first BatchNorm is fed by a sum that also goes around
+the block, and is followed by a ReLU. For s > 0, relu(s x + t) = s relu(x + t / s): what writes the sum carries the
+shift for all who read it, and the convolution behind the ReLU takes the scale. Where readers ask for both signs of
+one channel, or a scale is so small that the sum would have to carry too much, the BatchNorm stays, and the ledger
+says why.
 
 Data: scikit-learn's 1,797 handwritten digits, 8x8. Result and time: see the metadata of preact_resnet.safetensors
 (``normdeploy train export/preact_resnet.toml`` makes it).

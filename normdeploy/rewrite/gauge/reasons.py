@@ -1,11 +1,7 @@
-"""Why a map has to stay: the equations whose sum is the contradiction.
+"""Why a map has to stay, in a sentence, from the proof that it does (:mod:`.proof`).
 
-The equations that hold are independent of each other, so the ones that contradict a new one, and with which factors,
-are determined: the proof of a map that stays is unique. It is a cycle of ties (what lies in front of the map and what
-lies behind it meet again, with another factor), or a chain from one restriction to another; the sentence names the
-restrictions, the chain every operator between them.
-
-Source: R. Nieuwenhuis and A. Oliveras, Proof-producing congruence closure, 2005, for the form of the question.
+A proof is a cycle of ties (what lies in front of the map and what lies behind it meet again, with another factor), or a
+chain from one restriction to another; the sentence names the restrictions, the chain every operator between them.
 """
 
 from __future__ import annotations
@@ -21,14 +17,8 @@ from normdeploy.graph import constant_tensor
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import affine_map
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
-from normdeploy.rewrite.gauge.rows import Equation, Floats
-from normdeploy.rewrite.gauge.system import Conflict, System
-
-_LONGEST = 600
-"""Equations that are looked through for a proof."""
-
-_SIGNED = 256
-"""Cells that are asked which of them needs a sign."""
+from normdeploy.rewrite.gauge.proof import proof_of
+from normdeploy.rewrite.gauge.system import Conflict
 
 _SHOWN = 3
 """Restrictions, and operators between them, that the sentence names."""
@@ -56,7 +46,7 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     """Return why a map stays whose equation contradicts what holds."""
     what = "scale" if conflict.system.multiplicative else "shift"
     sign = conflict.sign and conflict.system.multiplicative
-    proof = [tie for tie in _proof(conflict) if tie.node is not node]
+    proof = [tie for tie in proof_of(conflict) if tie.node is not node]
     order = {other: index for index, other in enumerate(ties.graph)}
     place = order[node]
     limits = list(dict.fromkeys(_limits(node, proof, ties, scale=conflict.system.multiplicative)))
@@ -102,86 +92,6 @@ def _chain(proof: Iterable[Tie], limits: list[tuple[ir.Node | None, str]], order
 def _negative(node: ir.Node) -> tuple[int, int]:
     found = np.flatnonzero(affine_map(node).scale.reshape(-1) < 0)
     return (int(found[0]), len(found)) if found.size else (0, 0)
-
-
-def _proof(conflict: Conflict) -> list[Tie]:
-    """Return who stated the equations that contradict each other."""
-    rows, share = _derivation(conflict.system, conflict.equation, conflict.row)
-    stated = [conflict.equation, *_used(rows, share)]
-    if conflict.sign:
-        stated += _signers(conflict, rows, share)
-    return list(dict.fromkeys(equation.why for equation in stated if isinstance(equation.why, Tie)))
-
-
-_Held = tuple[int, Equation, int]
-"""An unknown, the equation that determines it, and the row of that equation."""
-
-
-def _derivation(system: System, equation: Equation, row: int) -> tuple[list[_Held], Floats]:
-    """Return the equations from which a row follows (or is contradicted), with their factors."""
-    rows = _closure(system, equation, row)
-    pivots = {unknown: at for at, (unknown, _, _) in enumerate(rows)}
-    matrix, target = np.zeros((len(rows), len(rows))), np.zeros(len(rows))
-    for at, (_, held, place) in enumerate(rows):
-        for unknown, coefficient in zip(*_terms(held, place), strict=True):
-            if unknown in pivots:
-                matrix[pivots[unknown], at] += coefficient
-    for unknown, coefficient in zip(*_terms(equation, row), strict=True):
-        if unknown in pivots:
-            target[pivots[unknown]] -= coefficient
-    factors: Floats = np.asarray(np.linalg.lstsq(matrix, target, rcond=None)[0]) if len(rows) else np.zeros(0)
-    return rows, factors
-
-
-def _used(rows: list[_Held], share: Floats) -> list[Equation]:
-    return [equation for weight, (_, equation, _) in zip(share, rows, strict=True) if abs(weight) > 1e-9]
-
-
-def _closure(system: System, equation: Equation, row: int) -> list[_Held]:
-    """Return the equations that determine what is in a row."""
-    seen: set[int] = set()
-    found: list[_Held] = []
-    queue = deque(int(unknown) for unknown in _terms(equation, row)[0])
-    while queue and len(found) < _LONGEST:
-        unknown = queue.popleft()
-        if unknown in seen or unknown == 0:
-            continue
-        seen.add(unknown)
-        holder = system.holder(unknown)
-        if holder is None or holder == (equation, row):
-            continue  # free, or held by the very equation that is asked about
-        found.append((unknown, *holder))
-        queue.extend(int(other) for other in _terms(*holder)[0])
-    return found
-
-
-def _signers(conflict: Conflict, rows: list[_Held], share: Floats) -> list[Equation]:
-    """Return who required the signs of the unknowns that are left of a row, and what ties them to these unknowns."""
-    system = conflict.system
-    left: dict[int, float] = {}
-    weighted = [(1.0, conflict.equation, conflict.row)]
-    weighted += [(weight, equation, row) for weight, (_, equation, row) in zip(share, rows, strict=True)]
-    for weight, equation, row in weighted:
-        for unknown, coefficient in zip(*_terms(equation, row), strict=True):
-            left[int(unknown)] = left.get(int(unknown), 0.0) + weight * coefficient
-    found: list[Equation] = []
-    for unknown in [unknown for unknown, weight in left.items() if abs(weight) > 1e-9 and unknown != 0]:
-        signer = system.signer(unknown)
-        if signer is None:
-            continue
-        found.append(signer)
-        for row in range(min(len(signer.rows), _SIGNED)):
-            held, factors = _derivation(system, signer, row)
-            met = [int(other) for _, equation, place in held for other in _terms(equation, place)[0]]
-            if unknown in met or unknown in _terms(signer, row)[0]:
-                found += _used(held, factors)
-                break
-    return found
-
-
-def _terms(equation: Equation, row: int) -> tuple[np.ndarray, np.ndarray]:
-    used = (equation.rows.coefficients[row] != 0) & (equation.rows.unknowns[row] != 0)
-    return equation.rows.unknowns[row][used], equation.rows.coefficients[row][used]
 
 
 def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list[tuple[ir.Node | None, str]]:
