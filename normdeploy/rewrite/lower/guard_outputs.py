@@ -1,8 +1,8 @@
 """A grouped convolution with a bias that is an output of the graph and part of a sum gets a copy for the output.
 
-onnxruntime (seen at 1.31) fuses the sum into one of the convolutions that it adds, and then looks in vain for the output
-that the other one made: "Failed to find node output or a constant initializer". The file does not load. With an Identity
-between the convolution and the output nothing is lost: the same function, and one copy of a tensor.
+onnxruntime (seen at 1.31) fuses the sum into one of the convolutions that it adds, and then looks in vain for the
+output that the other one made: "Failed to find node output or a constant initializer". The file does not load. With an
+Identity between the convolution and the output nothing is lost: the same function, and one copy of a tensor.
 docs/upstream/onnxruntime.md has the reproduction.
 """
 
