@@ -56,10 +56,10 @@ SIZES = {
 }
 # what stays: how many, and what stands in the way of each
 STAYS = {
-    "densenet121": (62, "Relu"),  # pre-activation
-    "resnetv2_50": (16, "Relu"),
+    # norms in front of an activation that read what a pool or an activation wrote: nobody there can take a shift
+    "densenet121": (59, "Relu"),
     # x + d (A x + b): A mixes the tokens, d scales the channels, x is not scaled; one product with d has to stay
-    "resmlp_12_224": (12, "adds another branch to it, which its scale does not apply to"),
+    "resmlp_12_224": (12, "its scale cannot leave"),
 }
 
 
