@@ -82,8 +82,8 @@ def _pin(node: ir.Node, ties: Ties) -> None:
     """Pin what an operator without a rule reads."""
     if reads_shape_only(node):
         return
-    for index in [index for owner, index in ties.ports if owner is node]:
-        del ties.ports[node, index]
+    for index in range(-2, len(node.inputs)):
+        ties.ports.pop((node, index), None)
     for value in dict.fromkeys(node.inputs):
         if value is not None and value in ties.of:
             ties.pinned(ties.of[value], Tie(node, ties.stiff.get(node, "sees every scale and every shift")))

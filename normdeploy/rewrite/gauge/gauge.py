@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,11 @@ class Ties:
     unshifted: dict[ir.Node, str] = field(default_factory=dict)
     asked: set[tuple[ir.Node, int]] = field(default_factory=set)
     pads: Mapping[ir.Node, str] = field(default_factory=dict)
+
+    @cached_property
+    def order(self) -> dict[ir.Node, int]:
+        """Where each operator stands in the graph."""
+        return {node: index for index, node in enumerate(self.graph)}
 
     # -- making gauges
 

@@ -47,7 +47,7 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     what = "scale" if conflict.system.multiplicative else "shift"
     sign = conflict.sign and conflict.system.multiplicative
     proof = [tie for tie in proof_of(conflict) if tie.node is not node]
-    order = {other: index for index, other in enumerate(ties.graph)}
+    order = ties.order
     place = order[node]
     limits = list(dict.fromkeys(_limits(node, proof, ties, scale=conflict.system.multiplicative)))
     limits += _given_there(node, conflict, ties)
