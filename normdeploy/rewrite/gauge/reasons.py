@@ -72,7 +72,9 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     way = ""
     if through and (behind or front):
         way = f" (tied by {', '.join(through[:_SHOWN])}{', ...' if len(through) > _SHOWN else ''})"
-    restricting = tuple(tie.node for tie in proof if tie.node is not None and tie.clause)
+    asking = [tie.node for tie in proof if tie.node is not None and tie.clause]
+    asking += [other for other, text in limits if other is not None and text.startswith(describe(other))]
+    restricting = tuple(dict.fromkeys(asking))
     return Reason(f"{cause}: {' and '.join(parts)}{way}", tuple(_chain(proof, limits, order)), restricting)
 
 

@@ -217,12 +217,6 @@ def old_batch_norm(outputs, opset, **attributes):
     return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4))
 
 
-def test_statistics_per_position_are_refused_by_name():
-    """``spatial = 0``, which opset 9 dropped."""
-    with pytest.raises(GraphError, match="spatial"):
-        rewrite(old_batch_norm(["y"], 7, spatial=0))
-
-
 def test_old_training_outputs_mean_batch_statistics():
     (row,) = rewrite(old_batch_norm(["y", "new_mean"], 9)).ledger
     assert row.action == "kept"
