@@ -24,6 +24,7 @@ from normdeploy.verify.depth import error_by_depth
 from normdeploy.verify.ensemble import RUNS, EnsembleReference
 from normdeploy.verify.environment import environment, module_digest
 from normdeploy.verify.families import Family, make_families, user_families
+from normdeploy.verify.grid import check_grid
 from normdeploy.verify.levels import level_named
 from normdeploy.verify.localize import localize
 from normdeploy.verify.logic import check_logic
@@ -269,6 +270,7 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         check_companions(context)
         check_sizes(context)
+    check_grid(context)
     check_decided(context)
     check_finite(context)
     context.subject.release()
