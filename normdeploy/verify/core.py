@@ -46,7 +46,7 @@ from normdeploy.verify.sides import (
 from normdeploy.verify.sizes import check_sizes
 from normdeploy.verify.specs import batch_name, input_specs, resized
 from normdeploy.verify.structure import plural, signature_problems
-from normdeploy.verify.values import Arrays, Signature
+from normdeploy.verify.values import Arrays, Signature, as_array
 from normdeploy.verify.verdict import Status, Verdict
 
 _ALWAYS = 1
@@ -181,7 +181,7 @@ def _sides(
         wanted, have = graph.input_names, list(subject.input_names)
         if sorted(wanted) != sorted(have):
             return _structural_failure(f"the file takes {have}; the reference takes {wanted}")
-        example = {k: np.asarray(v) for k, v in args.items()} if isinstance(args, Mapping) else None
+        example = {k: as_array(v, f"args for {k!r}") for k, v in args.items()} if isinstance(args, Mapping) else None
         return graph, example if example is not None else example_from_file(graph.graph), notes
     if args is None:
         example = example_from_file(subject.model)
@@ -279,7 +279,10 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
             context.facts["depth"] = error_by_depth(context.subject.model, context.cases[0], Setting(level="disabled"))
     if context.failed and context.level.localize:
         with context.stage("localization"):
-            context.facts["localization"] = localize(context)
+            try:
+                context.facts["localization"] = localize(context)
+            except GraphError as error:
+                context.not_checked.append(f"where the failure starts (it cannot be evaluated in float64: {error})")
     if context.reduced:
         context.not_checked.append("mutants (the rounded weights of a reduced-precision file are their own reference)")
     elif context.level.sensitivity and not context.failed:

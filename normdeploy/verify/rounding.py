@@ -24,7 +24,7 @@ def check_rounding(context: Context) -> None:
     tried: list[str] = []
     worst = 0.0
     total = 0
-    logic_holds = not context.fails("logic")
+    logic_holds = any(check.name == "logic" and check.status == "pass" for check in context.checks)
     for setting, cases in _plan(context):
         tried.append(str(setting))
         for case in cases:
