@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Read when torch is loaded: threads that spin while they wait take the cores from whoever works, onnxruntime above all
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 __all__ = [
     "ExportResult",

@@ -301,8 +301,10 @@ def _measure_work(context: Context, example: Arrays) -> None:
 def _structure(context: Context, example: Arrays) -> bool:
     """Compare one run on the example; False where nothing further can be compared."""
     try:
+        # the evaluator counts what a graph asks for; a runtime may be at it for years
+        early = None if isinstance(context.reference, EagerReference) else _truth(context, example)
         expected = context.reference.native(example)
-        truth = _truth(context, example)
+        truth = _truth(context, example) if early is None else early
         _measure_work(context, example)
     except Refused as error:
         context.answer("structure", "error", f"the reference does not run on the example: {error}")
@@ -327,6 +329,7 @@ def _structure(context: Context, example: Arrays) -> bool:
     if matching.note:
         context.answer("names", "note", matching.note)
     try:
+        context.subject.require_bounded(example)
         outputs = context.subject.run(example, context.settings[0])
     except GraphError as error:
         context.answer("structure", "fail", f"the file does not run on the example: {error}")
