@@ -16,11 +16,13 @@ class NoTranslationError(NotImplementedError):
 
 def _of_index(src: Any, index: Any) -> Any:
     """Return the part of a source that an index reads: torch lets it be larger, ScatterElements does not."""
-    axes = range(len(index.shape))
-    if not len(axes) or all(isinstance(a, int) and a == b for a, b in zip(index.shape, src.shape, strict=True)):
+    known = index.shape is not None and src.shape is not None
+    if known and all(isinstance(a, int) and a == b for a, b in zip(index.shape, src.shape, strict=True)):
         return src
-    starts, places = op.Constant(value_ints=[0] * len(axes)), op.Constant(value_ints=list(axes))
-    return op.Slice(src, starts, op.Shape(index), places)
+    ends = op.Shape(index)
+    part = op.Slice(src, op.Mul(ends, op.Constant(value_ints=[0])), ends)
+    part.shape, part.dtype = index.shape, src.dtype  # torch's translations ask for them
+    return part
 
 
 def scatter_src(self: Any, dim: int, index: Any, src: Any) -> Any:

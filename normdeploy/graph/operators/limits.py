@@ -14,7 +14,7 @@ from normdeploy.errors import GraphError
 MOST_ELEMENTS = 1 << 28
 """Elements of one tensor that numbers of the graph ask for: 2 GiB in float64."""
 
-MOST_TURNS = 1 << 20
+MOST_TURNS = 1 << 16
 """Turns of one Loop; each evaluates its body."""
 
 

@@ -66,4 +66,4 @@ def _multinomial(call: Call, inputs: Inputs) -> Tensor:
     return torch.zeros(drawn.shape[0], call.attr("sample_size", 1), dtype=kind)
 
 
-RANDOMS: dict[str, Implementation] = dict.fromkeys(RANDOM, _drawn) | {"Multinomial": _multinomial}
+RANDOMS: dict[str, Implementation] = {**dict.fromkeys(RANDOM, _drawn), "Multinomial": _multinomial}

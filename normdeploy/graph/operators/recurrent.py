@@ -130,7 +130,14 @@ def _run(
     lasts: list[list[Tensor]] = []
     for k in range(directions):
         b = x.new_zeros(2 * gates * hidden) if bias is None else bias[k]
-        cell = _Cell(w[k], r[k], *b.chunk(2), None if peep is None else peep[k], functions[k * per : (k + 1) * per])
+        cell = _Cell(
+            w[k],
+            r[k],
+            b[: gates * hidden],
+            b[gates * hidden :],
+            None if peep is None else peep[k],
+            functions[k * per : (k + 1) * per],
+        )
         given = [optional(inputs, index) for index in states]
         state = [x.new_zeros(x.shape[1], hidden) if s is None else (s[:, k] if batch_first else s[k]) for s in given]
         backwards = direction == "reverse" or k == 1
