@@ -130,6 +130,7 @@ def _run(
     lasts: list[list[Tensor]] = []
     for k in range(directions):
         b = x.new_zeros(2 * gates * hidden) if bias is None else bias[k]
+        wb, rb = b[: gates * hidden], b[gates * hidden :]
         cell = _Cell(
             w[k],
             r[k],
