@@ -134,8 +134,8 @@ def _run(
         cell = _Cell(
             w[k],
             r[k],
-            b[: gates * hidden],
-            b[gates * hidden :],
+            wb,
+            rb,
             None if peep is None else peep[k],
             functions[k * per : (k + 1) * per],
         )
