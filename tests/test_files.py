@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -164,3 +166,34 @@ def test_a_folder_without_permission_is_told_before_the_work(tmp_path: Path) -> 
 def test_every_error_is_ours() -> None:
     assert issubclass(StorageError, NormdeployError)
     assert StorageError.exit_code == 4
+
+
+_KILLED = """
+import os, signal, sys
+from normdeploy.files import written_together
+with written_together(sys.argv[1]) as folder:
+    (folder / "half").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path):
+    target = tmp_path / "net[1].onnx"
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(target)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir()] != []
+    others = [tmp_path / name for name in (".net[1].onnx.mine", ".net2.onnx.abc", ".net[1].onnx.both")]
+    for folder in others:
+        folder.mkdir()
+    (others[0] / "lock").write_text("of the user")
+    dead = next(path for path in tmp_path.iterdir() if path not in others)
+    shutil.copy(dead / "lock", others[2] / "lock")
+    (others[2] / "note.txt").write_text("the user put something in")
+    with written_together(target) as living:
+        (living / target.name).write_bytes(b"whole")
+        assert not dead.exists()
+        with written_together(target, overwrite=True) as second:
+            assert living.is_dir()
+            assert second != living
+    assert target.read_bytes() == b"whole"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([target.name, *(f.name for f in others)])

@@ -13,8 +13,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from normdeploy.export import attention
+from normdeploy.export import attention, bags, delegated
 from normdeploy.export.attention import op
+from normdeploy.export.delegated import NoTranslationError
 
 aten = torch.ops.aten
 
@@ -96,10 +97,6 @@ def log_sigmoid(self: Any) -> Any:
     return op.Neg(op.Softplus(op.Neg(self)))
 
 
-class NoTranslationError(NotImplementedError):
-    """A torch operator has no form in ONNX with these arguments."""
-
-
 def _resize_antialiased(
     x: Any,
     output_size: Any,
@@ -160,5 +157,12 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.log_sigmoid.default: log_sigmoid,
         aten._upsample_bilinear2d_aa.default: bilinear_antialiased,
         aten._upsample_bicubic2d_aa.default: bicubic_antialiased,
+        aten._embedding_bag.default: bags.embedding_bag,
+        aten._embedding_bag_forward_only.default: bags.embedding_bag,
+        aten.embedding_bag.padding_idx: bags.embedding_bag,
+        aten.lstm.input: delegated.lstm,
+        aten.scatter.src: delegated.scatter_src,
+        aten.scatter_add.default: delegated.scatter_add,
+        aten.scatter_reduce.two: delegated.scatter_reduce,
         aten.scaled_dot_product_attention.default: attention.translation(opset),
     }

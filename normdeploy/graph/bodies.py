@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph.operators.call import need
+from normdeploy.graph.operators.limits import require_turns
 
 RunBody = Callable[[ir.Graph, list[Tensor]], list[Tensor]]
 """Evaluates a body on its inputs, in order; returns its outputs, in order."""
@@ -30,6 +31,7 @@ def run_loop(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -> list[T
     scanned: list[list[Tensor]] = [[] for _ in list(body.outputs)[1 + len(carried) :]]
     iteration = 0
     while going and (limit is None or iteration < limit):
+        require_turns(f"operator Loop ({node.name})", iteration)
         condition, *found = run(body, [torch.tensor(iteration), torch.tensor(True), *carried])
         going = bool(condition)
         carried, new = found[: len(carried)], found[len(carried) :]

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, evaluate_region, module_path
+from normdeploy.graph.operators import RANDOM
 from normdeploy.inspect.site import Array, StoredNorm
 
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 # what a stored variance may pass on its way to the root without being another quantity
 _CARRIERS = {"Reshape", "Unsqueeze", "Squeeze", "Cast", "CastLike", "Identity", "Expand", "Transpose", "Flatten"}
 
@@ -33,7 +33,7 @@ class Constants:
             inputs = set(graph.inputs)
             self._known |= {value for value in graph.initializers.values() if value not in inputs}
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            if node.op_type in _RANDOM or any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+            if node.op_type in RANDOM or any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
                 continue
             if all(value is None or value in self._known for value in node.inputs):
                 self._known.update(node.outputs)

@@ -17,7 +17,8 @@ import numpy as np
 from normdeploy.errors import InputError
 from normdeploy.verify import masks
 from normdeploy.verify.specs import InputSpec, batch_name, resized
-from normdeploy.verify.values import Array, Arrays
+from normdeploy.verify.structure import is_float
+from normdeploy.verify.values import Array, Arrays, as_array
 
 
 @dataclass(frozen=True)
@@ -283,8 +284,8 @@ def user_families(data: Any, specs: Sequence[InputSpec], *, rows: int) -> list[F
         for spec in specs:
             if spec.name not in batch:
                 raise InputError(f"data has no input {spec.name!r}; it has {sorted(map(str, batch))}: add it")
-            array = np.asarray(batch[spec.name])
-            if array.dtype != spec.dtype and not (array.dtype.kind == "f" and spec.is_float):
+            array = as_array(batch[spec.name], f"data for {spec.name!r}")
+            if array.dtype != spec.dtype and not (is_float(array) and spec.is_float):
                 raise InputError(f"data for {spec.name!r} has dtype {array.dtype}; expected {spec.dtype}: convert it")
             fixed = [i for i, n in enumerate(spec.shape) if i not in spec.dynamic and array.shape[i : i + 1] != (n,)]
             if array.ndim != len(spec.shape) or fixed:

@@ -226,7 +226,7 @@ def _check_found(context: Context, case: Case) -> None:
     problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
     for setting in context.settings:
         outputs = context.subject.run(case.family.feeds, setting)
-        problems += judge_outputs(context, case, outputs, str(setting))[0]
+        problems += judge_outputs(context, case, outputs, setting)[0]
     if problems:
         context.answer("rounding", "fail", "; ".join(problems[:4]))
 

@@ -17,6 +17,7 @@ from normdeploy.errors import GraphError, InputError
 from normdeploy.export.forward import flatten_outputs
 from normdeploy.export.mode import evaluation_mode
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph, weight_bytes
+from normdeploy.graph.operators.limits import TooMuchError
 from normdeploy.inputs import require_memory
 from normdeploy.nn.reach import Snapshot
 from normdeploy.rewrite.infer import infer_missing_types
@@ -292,6 +293,10 @@ def _unit(native: Any) -> float:
     return UNIT_ROUNDOFF.get(np.asarray(native).dtype.name, UNIT_ROUNDOFF["float32"]) / UNIT_ROUNDOFF["float32"]
 
 
+_SIZED_BY_NUMBERS = frozenset({"Loop", "Range", "ConstantOfShape", "Tile", "Pad"})
+"""Operators that numbers of the graph make long or large (:mod:`normdeploy.graph.operators.limits`)."""
+
+
 class Subject:
     """The file under verification: its graph in float64 and its runtime sessions, opened once per setting.
 
@@ -335,6 +340,21 @@ class Subject:
     def run(self, feeds: Feeds, setting: Setting) -> list[Any]:
         """Return the outputs under one runtime setting, in the order of ``output_names``."""
         return run_session(self.session(setting), {n: feeds[n] for n in self.input_names}, self.output_names)
+
+    def require_bounded(self, feeds: Feeds) -> None:
+        """Refuse a file with loops whose evaluation asks for too much, before a runtime is at it for years.
+
+        Raises:
+            TooMuchError: it does.
+        """
+        if not any(node.op_type in _SIZED_BY_NUMBERS for node in self.model.graph.all_nodes()):
+            return
+        try:
+            self.logic(feeds)
+        except TooMuchError:
+            raise
+        except GraphError:
+            return  # what cannot be evaluated here is the runtime's to refuse
 
     def logic(self, feeds: Feeds) -> list[Any]:
         """Return the outputs of the emitted graph in float64, in the order of ``output_names``."""

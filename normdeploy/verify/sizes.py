@@ -132,7 +132,7 @@ def _judged(context: Context, case: Case, *, logic: bool = True) -> list[str]:
         except GraphError as error:
             problems.append(f"{case.family.name}: {error}")
             continue
-        problems += judge_outputs(context, case, outputs, str(setting), name_precision=False)[0]
+        problems += judge_outputs(context, case, outputs, setting, name_precision=False)[0]
     return problems
 
 

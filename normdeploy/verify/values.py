@@ -27,6 +27,31 @@ def to_numpy(tensor: Tensor) -> Array:
     return np.asarray(tensor.numpy())
 
 
+def as_array(value: Any, what: str) -> Array:
+    """Return the user's array, list or tensor (on any device, bfloat16 included) as NumPy.
+
+    Args:
+        value: what was given. what: what it is, for the message.
+
+    Raises:
+        InputError: NumPy has no numbers for it.
+    """
+    try:
+        array = to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError, OverflowError) as error:
+        kind = getattr(value, "dtype", type(value).__name__)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{what} is {kind} and cannot become an array ({reason}); expected numbers in a regular array: convert "
+            "it where it is made, for example with .float()"
+        ) from error
+    if array.dtype.kind not in "biufcSUT" and array.dtype.name != "bfloat16":
+        raise InputError(
+            f"{what} holds {array.dtype} values; expected numbers in a regular array: convert it where it is made"
+        )
+    return array
+
+
 def to_torch(array: Array) -> Tensor:
     """Return an array's values as a tensor that owns its memory, bfloat16 included."""
     if array.dtype == ml_dtypes.bfloat16:

@@ -13,8 +13,6 @@ from normdeploy.graph import Evaluator
 from normdeploy.graph.operators.sequences import Parts
 
 LEFT = {
-    ("LSTM", "clip"): "onnx's reference implementation ignores it",
-    ("MaxPool", "storage_order"): "onnx's reference implementation ignores it",
     ("MaxUnpool", "output shape"): "onnx's reference implementation and onnxruntime put the values elsewhere",
     ("MaxRoiPool", ""): "has no float64 implementation",
 }

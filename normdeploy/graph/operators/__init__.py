@@ -14,19 +14,31 @@ from normdeploy.graph.operators.linear import LINEAR
 from normdeploy.graph.operators.normalization import NORMALIZATION, affine
 from normdeploy.graph.operators.pooling import POOLING
 from normdeploy.graph.operators.quantized import QUANTIZED
+from normdeploy.graph.operators.random import RANDOM, RANDOMS
+from normdeploy.graph.operators.recurrent import RECURRENT
 from normdeploy.graph.operators.reduction import REDUCTION
 from normdeploy.graph.operators.resampling import RESAMPLING
 from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.operators.shaping import SHAPING
 
+_STANDARD: tuple[dict[str, Implementation], ...] = (
+    ELEMENTWISE,
+    LINEAR,
+    NORMALIZATION,
+    POOLING,
+    QUANTIZED,
+    RANDOMS,
+    RECURRENT,
+    REDUCTION,
+    RESAMPLING,
+    SEQUENCES,
+    SHAPING,
+)
+
 OPERATORS: dict[tuple[str, str], Implementation] = {
-    **{
-        ("", name): implementation
-        for table in (ELEMENTWISE, LINEAR, NORMALIZATION, POOLING, QUANTIZED, REDUCTION, RESAMPLING, SEQUENCES, SHAPING)
-        for name, implementation in table.items()
-    },
+    **{("", name): implementation for table in _STANDARD for name, implementation in table.items()},
     (AFFINE_DOMAIN, "Affine"): affine,
     **{(CONTRIB_DOMAIN, name): implementation for name, implementation in CONTRIB.items()},
 }
 
-__all__ = ["OPERATORS", "Call", "Implementation", "Inputs", "Result"]
+__all__ = ["OPERATORS", "RANDOM", "Call", "Implementation", "Inputs", "Result"]

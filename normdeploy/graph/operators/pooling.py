@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,14 +58,33 @@ def _average_pool(call: Call, inputs: Inputs) -> Tensor:
     return summed / _window_sum(mask, kernel, stride, dilation)
 
 
-def _max_pool(call: Call, inputs: Inputs) -> Tensor:
-    if len(call.node.outputs) > 1 and call.node.outputs[1].name:
-        raise NotImplementedError("MaxPool with its Indices output")
+def _max_pool(call: Call, inputs: Inputs) -> Tensor | list[Tensor]:
     x = need(inputs, 0)
     kernel, stride, dilation, begin, _, reach = _geometry(call, x)
     lowest = float("-inf") if x.is_floating_point() else int(torch.iinfo(x.dtype).min)
     padded = pad_spatial(x, begin, reach, value=lowest)
-    return _MAX_POOL[len(kernel)](padded, kernel, stride, 0, dilation)
+    if len(call.node.outputs) < 2 or not call.node.outputs[1].name:
+        return _MAX_POOL[len(kernel)](padded, kernel, stride, 0, dilation)
+    numbers = padded if padded.is_floating_point() else padded.to(torch.float64)
+    best, places = _MAX_POOL[len(kernel)](numbers, kernel, stride, 0, dilation, return_indices=True)
+    by_columns = bool(call.attr("storage_order", 0))
+    return [best.to(x.dtype), _flat_places(places, x.shape, padded.shape[2:], begin, by_columns=by_columns)]
+
+
+def _flat_places(
+    places: Tensor, shape: Sequence[int], padded: Sequence[int], begin: Sequence[int], *, by_columns: bool
+) -> Tensor:
+    """Return places in padded planes as indices into the whole flat input, planes counted by rows or by columns."""
+    sizes, flat, stride = list(shape[2:]), torch.zeros_like(places), 1
+    at: list[Tensor] = []
+    for size, low in zip(reversed(padded), reversed(begin), strict=True):
+        at.insert(0, places % size - low)
+        places = places // size
+    axes = range(len(sizes)) if by_columns else reversed(range(len(sizes)))
+    for axis in axes:
+        flat, stride = flat + at[axis] * stride, stride * sizes[axis]
+    planes = torch.arange(shape[0] * shape[1]).reshape(shape[0], shape[1], *(1,) * len(sizes))
+    return flat + planes * stride
 
 
 def _spatial_axes(x: Tensor) -> list[int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
 from normdeploy.graph.operators.elementwise import torch_dtype
+from normdeploy.graph.operators.limits import require_elements
 
 
 def _reshape(call: Call, inputs: Inputs) -> Tensor:
@@ -109,6 +110,7 @@ def _shape(call: Call, inputs: Inputs) -> Tensor:
 
 def _constant_of_shape(call: Call, inputs: Inputs) -> Tensor:
     shape = [int(size) for size in need(inputs, 0).tolist()]
+    require_elements(f"operator ConstantOfShape ({call.node.name})", shape)
     value = call.attr("value")
     if value is None:
         return torch.zeros(shape, dtype=call.dtype)
@@ -118,6 +120,7 @@ def _constant_of_shape(call: Call, inputs: Inputs) -> Tensor:
 def _range(call: Call, inputs: Inputs) -> Tensor:
     start, limit, delta = (need(inputs, i) for i in range(3))
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
+    require_elements(f"operator Range ({call.node.name})", [count])
     return start + delta * torch.arange(count, dtype=start.dtype)
 
 
@@ -132,6 +135,8 @@ def _pad(call: Call, inputs: Inputs) -> Tensor:
     begin, end = pads[: len(axes)], pads[len(axes) :]
     if mode != "constant":
         return _pad_by_index(x, axes, begin, end, mode)
+    sizes = dict(enumerate(x.shape)) | {a: x.shape[a] + b + e for a, b, e in zip(axes, begin, end, strict=True)}
+    require_elements(f"operator Pad ({call.node.name})", list(sizes.values()))
     flat = [0] * (2 * x.dim())
     for axis, low, high in zip(axes, begin, end, strict=True):
         flat[2 * (x.dim() - 1 - axis)], flat[2 * (x.dim() - 1 - axis) + 1] = low, high
@@ -155,7 +160,9 @@ def _pad_by_index(x: Tensor, axes: list[int], begin: list[int], end: list[int], 
 
 
 def _tile(call: Call, inputs: Inputs) -> Tensor:
-    return need(inputs, 0).repeat([int(times) for times in need(inputs, 1).tolist()])
+    x, times = need(inputs, 0), [int(count) for count in need(inputs, 1).tolist()]
+    require_elements(f"operator Tile ({call.node.name})", [n * count for n, count in zip(x.shape, times, strict=True)])
+    return x.repeat(times)
 
 
 def _depth_to_space(call: Call, inputs: Inputs) -> Tensor:

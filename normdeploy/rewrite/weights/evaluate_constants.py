@@ -34,6 +34,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant64
+from normdeploy.graph.operators import RANDOM
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.weights.expression import Expressions, Step
 from normdeploy.rewrite.weights.shapes import KnownShapes
@@ -47,9 +48,6 @@ GROWTH = 2
 HELD_ELEMENTS = 1 << 14
 """Results up to this many elements are held in float64; larger ones are recomputed from their expression."""
 
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 _QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 _LAYOUT = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators whose result is known without its numbers: what they move is not loaded."""
@@ -284,7 +282,7 @@ def is_constant(value: ir.Value) -> bool:
 
 
 def _depends_on_constants_only(node: ir.Node, results: dict[ir.Value, torch.Tensor]) -> bool:
-    if node.op_type in _RANDOM or node.op_type in _QUANTIZED:
+    if node.op_type in RANDOM or node.op_type in _QUANTIZED:
         return False
     if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
         return False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from normdeploy.errors import UsageError
-from normdeploy.files import put_in_place, require_writable, storage
+from normdeploy.files import hold, put_in_place, require_writable, storage
 
 UNFINISHED = ".unfinished"
 _LOCK, _RUN, _OURS = "lock", "run.json", "normdeploy predict, process "
@@ -70,7 +69,7 @@ class Workspace:
         with storage(folder):
             folder.mkdir(mode=_MARKED, exist_ok=True)
             self._lock = lock.open("a+")
-        if not self._held():
+        if not hold(self._lock):
             self._lock.close()
             raise UsageError(f"another process is writing {folder}; expected one at a time: wait for it")
         self._lock.truncate(0)
@@ -89,18 +88,6 @@ class Workspace:
             with storage(folder):
                 (folder / f"run{UNFINISHED}").write_text(json.dumps(wanted), encoding="utf-8")
                 put_in_place(folder / f"run{UNFINISHED}", folder / _RUN)
-
-    def _held(self) -> bool:
-        if sys.platform == "win32":
-            return True
-        import fcntl
-
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            here = (self.folder / _LOCK).stat()
-        except OSError:  # locked, or deleted by the run that ends just now
-            return False
-        return os.path.samestat(os.fstat(self._lock.fileno()), here)
 
     def _described(self) -> dict[str, Any] | None:
         try:
