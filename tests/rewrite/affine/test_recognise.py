@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from normdeploy.errors import GraphError
 from normdeploy.rewrite import rewrite
 
 settings.load_profile("affine")
