@@ -397,7 +397,7 @@ def test_a_candidate_replaced_while_it_is_judged_is_not_written(tmp_path: Path) 
     out = tmp_path / "out.onnx"
 
     def damage(stage: str, share: float) -> None:
-        for candidate in tmp_path.glob(".out.onnx.*/out.onnx"):
+        for candidate in tmp_path.glob(".out.onnx.*/**/out.onnx"):
             model = onnx.load(candidate)
             for tensor in model.graph.initializer:
                 tensor.raw_data = bytes(len(tensor.raw_data))
