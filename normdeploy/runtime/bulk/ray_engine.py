@@ -126,7 +126,7 @@ def run_on_ray(job: Job, units: Sequence[Sequence[Part]], workers: int | None) -
     chatter.setLevel(logging.ERROR)  # a plan and a time for each run, and that bars are off
     context.enable_progress_bars, context.target_max_block_size = False, None  # a part is a block
     try:
-        there = ray.cluster_resources()  # type: ignore[no-untyped-call] # as ray ships it
+        there = ray.cluster_resources()
         options = actor_options(job.predictor.settings, workers, int(there.get("CPU", 1)) - 1, int(there.get("GPU", 0)))
         pool = ray.data.ActorPoolStrategy(size=min(options.pop("size"), sum(map(len, units))))
         blocks = ray.data.read_datasource(_datasource(ray.put(job.source), units), override_num_blocks=len(units))
@@ -156,7 +156,7 @@ def _datasource(source: Any, units: Sequence[Sequence[Part]]) -> Any:
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
 
-    class Units(Datasource):
+    class Units(Datasource):  # type: ignore[misc] # ray is optional: its classes have no type here
         def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:
             each = -(-len(units) // min(parallelism, _TASKS))
             unknown = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None)
@@ -167,4 +167,4 @@ def _datasource(source: Any, units: Sequence[Sequence[Part]]) -> Any:
         def estimate_inmemory_data_size(self) -> int | None:
             return None
 
-    return Units()  # type: ignore[no-untyped-call] # as ray ships it
+    return Units()
