@@ -27,11 +27,6 @@ def dims_of(value: ir.Value) -> Dims | None:
     return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
 
 
-def same_size(left: int | str | None, right: int | str | None) -> bool:
-    """Tell whether two dimensions are certainly equal."""
-    return left is not None and left == right
-
-
 def groups(source: Dims, target: Dims) -> list[tuple[range, range]]:
     """Split a reshape into the finest groups of consecutive dimensions with certainly equal products.
 
@@ -132,22 +127,3 @@ def reshape(array: Array, source: Dims, target: Dims) -> Array | None:
         written.extend(static_in)
         result.extend(static_out)
     return compress(np.broadcast_to(array, written).reshape(result))
-
-
-def restrict(array: Array, dims: Dims) -> Array | None:
-    """Cut s or t of a broadcasting operator's result down to an operand of dimensions ``dims``.
-
-    The operand must have, with certainty, every axis along which the array varies; None otherwise.
-    """
-    extra = array.ndim - len(dims)
-    if extra < 0 or any(size != 1 for size in array.shape[:extra]):
-        return None
-    for size, dim in zip(array.shape[extra:], dims, strict=True):
-        if size not in (1, dim):
-            return None
-    return array.reshape(array.shape[extra:])
-
-
-def widen(array: Array, rank: int) -> Array:
-    """Give s or t leading axes of size 1, as broadcasting does."""
-    return array.reshape((1,) * (rank - array.ndim) + array.shape)

@@ -65,16 +65,6 @@ class AffineMap:
         return varying(self.scale) | varying(self.shift)
 
     @property
-    def scale_axes(self) -> frozenset[int]:
-        """Axes along which s varies."""
-        return varying(self.scale)
-
-    @property
-    def shift_axes(self) -> frozenset[int]:
-        """Axes along which t varies."""
-        return varying(self.shift)
-
-    @property
     def finite(self) -> bool:
         """Whether s and t hold no NaN and no infinity."""
         return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
@@ -104,20 +94,9 @@ class AffineMap:
         """Return the map with both arrays transformed (transposed, reshaped, cut, ...)."""
         return AffineMap(compress(transform(self.scale)), compress(transform(self.shift)))
 
-    def without_shift(self) -> AffineMap:
-        """Return s * x."""
-        return AffineMap(self.scale, np.zeros((1,) * self.rank))
-
     def with_shift(self, shift: Array) -> AffineMap:
         """Return s * x + shift."""
         return AffineMap(self.scale, compress(shift))
-
-    def shift_in_front(self) -> AffineMap | None:
-        """Return x + t / s, after which the scale alone is the whole; None where s is 0 somewhere."""
-        if not (self.scale != 0).all():
-            return None
-        with np.errstate(over="ignore"):
-            return identity(self.rank).with_shift(self.shift / self.scale)
 
     def same(self, other: AffineMap) -> bool:
         """Tell whether two maps are equal, number for number."""
