@@ -22,12 +22,12 @@ import torch
 from onnx import numpy_helper, parser
 
 from normdeploy.graph import Evaluator
-from normdeploy.verify.cases import hold_against, make_case
-from normdeploy.verify.families import make_families
-from normdeploy.verify.noise import NoisyGraph
-from normdeploy.verify.sessions import Setting
-from normdeploy.verify.sides import GraphReference, Subject, example_from_file, run_evaluator
-from normdeploy.verify.specs import input_specs
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.cases import hold_against, make_case
+from normdeploy.verification.samples.families import make_families
+from normdeploy.verification.samples.specs import input_specs
+from normdeploy.verification.sides.reference import GraphReference, Subject, example_from_file, run_evaluator
+from normdeploy.verification.sides.sessions import Setting
 
 Floats = npt.NDArray[np.float32]
 

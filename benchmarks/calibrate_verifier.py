@@ -11,7 +11,7 @@ over blocks, as judged. A clean file that fails or a mutant that survives unprov
 code is 1.
 
 ``--functions`` measures instead how accurately the runtime's kernels compute each function over float32's useful range
-(the table in ``normdeploy/verify/accuracy.py``). Single operators: ``calibrate_operators.py``.
+(the table in ``normdeploy/verification/bounds/accuracy.py``). Single operators: ``calibrate_operators.py``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from normdeploy.build import load_trained, recipe_example
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
-from normdeploy.verify import Verdict, verify
+from normdeploy.verification import Verdict, verify
 
 ROOT = Path(__file__).parents[1]
 

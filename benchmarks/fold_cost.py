@@ -30,7 +30,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import load_graph, save_graph, weight_bytes
 from normdeploy.rewrite import rewrite
 

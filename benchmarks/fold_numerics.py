@@ -47,15 +47,15 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.build import load_trained, recipe_example
-from normdeploy.export.mode import evaluation_mode
-from normdeploy.export.trace import trace
+from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, ExactTensor, evaluate_node
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.affine import offset as far_from_zero
 from normdeploy.rewrite.gauge import limits
 from normdeploy.train.from_recipe import recipe_data
-from normdeploy.verify.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 
 ROOT = Path(__file__).resolve().parent.parent
 RESAMPLES = 2000

@@ -17,7 +17,7 @@ import warnings
 
 from fold_numerics import ratio, reference_models, squares
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.rewrite import rewrite
 
 

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
-from normdeploy.verify import Verdict
-from normdeploy.verify.core import verify
+from normdeploy.verification import Verdict
+from normdeploy.verification.core import verify
 
 _PAGE = resource.getpagesize()
 

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from normdeploy.errors import NormdeployError, VerificationError
 
 if TYPE_CHECKING:
     from normdeploy.api import ExportResult, FoldResult, export, fold, inspect, tune, verify
-    from normdeploy.inspect import Finding, Findings
+    from normdeploy.inspection import Finding, Findings
     from normdeploy.rewrite.ledger import Ledger, LedgerRow
     from normdeploy.runtime import Plan, Predictor, load
-    from normdeploy.verify import Verdict
+    from normdeploy.verification import Verdict
 
 # Read when torch is loaded: threads that spin while they wait take the cores from whoever works, onnxruntime above all
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -60,14 +58,14 @@ _LAZY = {
     "inspect": "normdeploy.api",
     "verify": "normdeploy.api",
     "tune": "normdeploy.api",
-    "Finding": "normdeploy.inspect",
-    "Findings": "normdeploy.inspect",
+    "Finding": "normdeploy.inspection",
+    "Findings": "normdeploy.inspection",
     "Ledger": "normdeploy.rewrite.ledger",
     "LedgerRow": "normdeploy.rewrite.ledger",
     "load": "normdeploy.runtime",
     "Plan": "normdeploy.runtime",
     "Predictor": "normdeploy.runtime",
-    "Verdict": "normdeploy.verify",
+    "Verdict": "normdeploy.verification",
 }
 
 
@@ -81,23 +79,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
-
-
-class _Package(ModuleType):
-    """Keeps ``normdeploy.export``, ``.inspect`` and ``.verify`` the public functions.
-
-    Rooms of these names are subpackages, and importing a subpackage binds it as an attribute of its parent; here the
-    function wins. The rooms stay importable in full: ``from normdeploy.verify.verdict import Verdict``.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and name in _LAZY:
-            return
-        super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel by name, as modules do with the picklers of Ray, Beam and Spark, which look at the exact type."""
-        return importlib.import_module, (self.__name__,)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from torch import nn
 
-    from normdeploy.inspect import Findings
+    from normdeploy.inspection import Findings
     from normdeploy.runtime import Plan
-    from normdeploy.verify import Verdict
+    from normdeploy.verification import Verdict
 
 require_onnxruntime()
 
@@ -120,7 +120,7 @@ def export(
     """
     import time
 
-    from normdeploy.export.trace import trace
+    from normdeploy.exporting.trace import trace
 
     target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
     traced = trace(
@@ -145,7 +145,7 @@ def export(
         program, ledger = rewritten.model, rewritten.ledger
 
     def prove(candidate: Path) -> Verdict:
-        from normdeploy.verify import verify as run_verifier
+        from normdeploy.verification import verify as run_verifier
 
         return run_verifier(
             model,
@@ -171,7 +171,7 @@ def export(
 
 def _errors_held(model: nn.Module) -> list[str]:
     """Return what the doctor calls an error without running the model: a faithful export deploys it all the same."""
-    from normdeploy.inspect import inspect as run_inspection
+    from normdeploy.inspection import inspect as run_inspection
 
     return [f"{f.where}: {f.what}; {f.remedy}" for f in run_inspection(model) if f.severity == "error"]
 
@@ -224,7 +224,7 @@ def fold(
         rewritten = rewrite(graph, highest_opset=highest)
 
         def prove(candidate: Path) -> Verdict:
-            from normdeploy.verify import verify as run_verifier
+            from normdeploy.verification import verify as run_verifier
 
             level = _level(verify)
             return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
@@ -246,7 +246,7 @@ def inspect(model_or_path: nn.Module | PathLike, args: Any = None) -> Findings:
     Raises:
         ModelError: the model, its arguments or the file are unusable.
     """
-    from normdeploy.inspect import inspect as run_inspection
+    from normdeploy.inspection import inspect as run_inspection
 
     return run_inspection(model_or_path, args)
 
@@ -282,7 +282,7 @@ def verify(
     Raises:
         ModelError: the reference, the file or the data are unusable.
     """
-    from normdeploy.verify import verify as run_verifier
+    from normdeploy.verification import verify as run_verifier
 
     return run_verifier(
         model_or_onnx, path, args=args, kwargs=kwargs, data=data, seed=seed, level=level, progress=progress
@@ -320,7 +320,7 @@ def _level(verify: bool | Level) -> Level:
 
 def _require_outputs(path: PathLike, *, verify: bool, overwrite: bool) -> Path:
     """Check that the file, and its certificate where there will be one, may be written."""
-    from normdeploy.verify.certificate import certificate_path
+    from normdeploy.verification.record.certificate import certificate_path
 
     target = require_writable(path, overwrite=overwrite)
     if verify:
@@ -351,7 +351,7 @@ def _write_proven(
         VerificationError: the verdict is "fail" or "error".
     """
     from normdeploy.graph import save_graph
-    from normdeploy.verify.certificate import certify
+    from normdeploy.verification.record.certificate import certify
 
     with written_together(target, overwrite=overwrite) as folder:
         candidate = folder / target.name

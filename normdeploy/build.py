@@ -20,7 +20,7 @@ from torch import nn
 
 from normdeploy import __version__, api
 from normdeploy.errors import ModelError, OutputExistsError, RecipeError, UsageError, VerificationError, WeightsError
-from normdeploy.export.mode import evaluation_mode
+from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.files import sha256_file, write_text
 from normdeploy.inputs import Example, make_example, parse_inputs
 from normdeploy.installed import BUILDS, version_of

@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from normdeploy.verify.verdict import Verdict
+    from normdeploy.verification.record.verdict import Verdict
 
 
 class NormdeployError(Exception):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import InputError, ModelError
-from normdeploy.export.mode import evaluation_mode
+from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import load_graph
 from normdeploy.onnxfile import read_model
 from normdeploy.recipe import BenchSection

@@ -20,7 +20,7 @@ from normdeploy import runtime
 from normdeploy.cli.app import app
 from normdeploy.errors import NormdeployError
 from normdeploy.onnxfile import read_model, tensors
-from normdeploy.verify.certificate import certificate_path, check_certificate
+from normdeploy.verification.record.certificate import certificate_path, check_certificate
 
 X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)
 
@@ -192,7 +192,7 @@ def test_a_file_certified_through_a_link_stays_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["small", "body_constants"])
 def test_the_optimizers_of_such_a_file_are_named(form: str, tmp_path: Path) -> None:
-    from normdeploy.verify.optimizers import applied_optimizers
+    from normdeploy.verification.diagnosis.optimizers import applied_optimizers
 
     assert applied_optimizers(external_models.write(form, tmp_path / "net.onnx")).known
 
@@ -374,7 +374,7 @@ def test_what_is_replaced_while_it_is_judged_is_not_certified(tmp_path: Path) ->
 
     verdict = nd.verify(whole, path, level="quick", progress=damage)
     assert verdict.status == "pass"  # of the file as it was when it was read
-    from normdeploy.verify.certificate import certify
+    from normdeploy.verification.record.certificate import certify
 
     with pytest.raises(NormdeployError, match="changed since it was verified"):
         certify(path, verdict)

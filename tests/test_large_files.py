@@ -17,7 +17,7 @@ import normdeploy as nd
 from normdeploy import runtime
 from normdeploy.errors import NormdeployError, OutputExistsError
 from normdeploy.graph import files, load_graph, save_graph
-from normdeploy.verify.certificate import check_certificate
+from normdeploy.verification.record.certificate import check_certificate
 
 X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from normdeploy.inputs import Example
-    from normdeploy.verify import Verdict
+    from normdeploy.verification import Verdict
 
 Weights = Annotated[
     Path | None,
@@ -93,7 +93,7 @@ def load_model(
         SourceError: it cannot be built.
         WeightsError: the weights do not fit.
     """
-    from normdeploy.export.weights import load_weights, read_weights
+    from normdeploy.exporting.weights import load_weights, read_weights
     from normdeploy.report.text import printable
 
     model: nn.Module = build(source, parse_arguments(arguments or []))
@@ -145,7 +145,7 @@ def require_opset(version: int | None) -> None:
     Raises:
         UsageError: it is too old or too new.
     """
-    from normdeploy.export.trace import check_opset
+    from normdeploy.exporting.trace import check_opset
 
     try:
         check_opset(version)

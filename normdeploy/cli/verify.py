@@ -61,9 +61,9 @@ def verify(
     from normdeploy.graph import load_graph
     from normdeploy.report import console
     from normdeploy.runtime.samples import read_arrays
-    from normdeploy.verify import verify as run_verifier
-    from normdeploy.verify.certificate import certificate_path
-    from normdeploy.verify.certificate import certify as write_certificate
+    from normdeploy.verification import verify as run_verifier
+    from normdeploy.verification.record.certificate import certificate_path
+    from normdeploy.verification.record.certificate import certify as write_certificate
 
     if certify:
         require_writable(certificate_path(model), overwrite=overwrite)
@@ -102,7 +102,7 @@ def verify(
 
 def _check_certificate(path: str, as_json: bool) -> None:
     from normdeploy.report.text import printable
-    from normdeploy.verify.certificate import check_certificate
+    from normdeploy.verification.record.certificate import check_certificate
 
     report = check_certificate(path)
     if as_json:

@@ -211,7 +211,7 @@ def _contestants(
     if isinstance(reference, (str, os.PathLike)):
         yield from file_peers(Path(reference), folder, label, wanted, beside, plain)
         return
-    from normdeploy.export.mode import evaluation_mode
+    from normdeploy.exporting.mode import evaluation_mode
     from normdeploy.nn.hidden import move
 
     module: nn.Module = reference if origin is None else origin.build()

@@ -163,7 +163,7 @@ def _file_footprint(fields: Mapping[str, Any], feeds: Mapping[str, Array]) -> Fo
 def _module_footprint(fields: Mapping[str, Any], feeds: Mapping[str, Array]) -> Footprint:
     import torch
 
-    from normdeploy.export.mode import evaluation_mode
+    from normdeploy.exporting.mode import evaluation_mode
     from normdeploy.runtime.module_peers import ModuleContestant, ModuleSource
 
     if fields["compiled"]:

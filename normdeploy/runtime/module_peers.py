@@ -52,7 +52,7 @@ class ModuleSource:
             SourceError: it cannot be built.
             WeightsError: the weights do not fit.
         """
-        from normdeploy.export.weights import load_weights, read_weights
+        from normdeploy.exporting.weights import load_weights, read_weights
         from normdeploy.sources import build
 
         if self.module is not None:

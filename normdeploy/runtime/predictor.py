@@ -244,7 +244,7 @@ def _warn_if_changed(model: Path) -> None:
     """Warn where a certificate lies beside the file and no longer matches it."""
     if not model.with_name(f"{model.stem}.certificate.json").is_file():
         return  # nothing was promised about this file
-    from normdeploy.verify.certificate import check_certificate
+    from normdeploy.verification.record.certificate import check_certificate
 
     report = check_certificate(model)
     if not report.matches:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.nn import BatchNorm, LayerNorm
-from normdeploy.verify.pytest import assert_equivalent
+from normdeploy.verification.pytest import assert_equivalent
 
 WIDTH = 6
 

@@ -295,8 +295,8 @@ def test_changed_file_no_longer_matches_its_certificate(linear):
     import onnx
 
     from normdeploy.runtime import CertificateWarning
-    from normdeploy.verify import Verdict
-    from normdeploy.verify.certificate import certify
+    from normdeploy.verification import Verdict
+    from normdeploy.verification.record.certificate import certify
 
     path = linear[0]
     certify(path, Verdict(status="pass"))

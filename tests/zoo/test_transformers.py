@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from zoo_networks import ZOO, shake
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
-from normdeploy.inspect import inspect
+from normdeploy.inspection import inspect
 from normdeploy.rewrite import rewrite
 
 pytest.importorskip("transformers", reason="the zoo needs transformers: install normdeploy[zoo]")

@@ -22,13 +22,13 @@ from normdeploy.errors import InputError, UsageError
 from normdeploy.graph import load_graph
 from normdeploy.runtime.backend import Array
 from normdeploy.runtime.tuning.budget import Budget
-from normdeploy.verify.cases import Case, hold_against, make_case
-from normdeploy.verify.families import make_families, user_families
-from normdeploy.verify.noise import NoisyGraph
-from normdeploy.verify.precision import drop_in_words, mantissa_bits
-from normdeploy.verify.sides import EagerReference, GraphReference, Reference, example_from_file
-from normdeploy.verify.specs import batch_name, input_specs, resized
-from normdeploy.verify.values import Signature, to_torch
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.bounds.precision import drop_in_words, mantissa_bits
+from normdeploy.verification.cases import Case, hold_against, make_case
+from normdeploy.verification.samples.families import make_families, user_families
+from normdeploy.verification.samples.specs import batch_name, input_specs, resized
+from normdeploy.verification.sides.reference import EagerReference, GraphReference, Reference, example_from_file
+from normdeploy.verification.sides.values import Signature, to_torch
 
 RunFeeds = Callable[[Mapping[str, Array]], Sequence[Array]]
 

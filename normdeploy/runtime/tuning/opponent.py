@@ -40,7 +40,7 @@ def against_compiler(
     Returns:
         a trial for each, "skipped", whose reason says its time over the plan's.
     """
-    from normdeploy.export.mode import evaluation_mode
+    from normdeploy.exporting.mode import evaluation_mode
 
     trials = []
     for count in threads:

@@ -42,7 +42,7 @@ from normdeploy.runtime.tuning.kept import require_places, save_plan
 from normdeploy.runtime.tuning.lower import write_float16
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
 from normdeploy.runtime.tuning.opponent import against_compiler
-from normdeploy.verify.optimizers import guilty_optimizers
+from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.rewrite import Ledger, rewrite
 

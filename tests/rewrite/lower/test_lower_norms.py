@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 

@@ -19,7 +19,7 @@ import torch
 from onnx import parser
 from torch import nn
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import RewriteResult, rewrite
 

@@ -13,7 +13,7 @@ import torch
 from body_graphs import BRANCHES, CONSTANTS, SCAN, STEPS, N, layer_norm
 from torch import nn
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 

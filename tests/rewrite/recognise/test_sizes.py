@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from normdeploy.errors import GraphError
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.recognise.sizes import TURNS, Sizes

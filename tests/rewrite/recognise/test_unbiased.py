@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 
-from normdeploy.export.trace import trace
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 

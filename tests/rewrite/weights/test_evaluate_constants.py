@@ -106,7 +106,7 @@ def test_large_computed_positions_keep_their_numbers():
 
 @pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "standardized"])
 def test_a_parametrized_convolution_of_torch_becomes_a_plain_one(kind):
-    from normdeploy.export.trace import trace
+    from normdeploy.exporting.trace import trace
 
     class Standardized(torch.nn.Conv2d):
         def forward(self, x):

@@ -1,0 +1,351 @@
+"""From an eager model to a graph: ``torch.onnx.export`` without its optimizer, in certain evaluation mode.
+
+The exporter's own optimizer folds some normalizations in the weights' dtype; the graph here keeps every operator the
+model ran, so that the rewriting rooms see what its author wrote.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx import defs
+from torch import nn
+
+from normdeploy.errors import InputError, ModeError, ModelError, TraceError
+from normdeploy.exporting.blame import blaming, essential_line, explain, module_in_traceback, root_cause
+from normdeploy.exporting.forward import (
+    Arguments,
+    Outputs,
+    flat_forward,
+    flatten_arguments,
+    flatten_outputs,
+    split_arguments,
+)
+from normdeploy.exporting.mode import ModeReport, evaluation_mode, fast_paths
+from normdeploy.exporting.naming import name_plain_tensors, rename_values, separate_outputs
+from normdeploy.exporting.noise import quiet
+from normdeploy.exporting.registered import module_tensors, plain_tensors_registered
+from normdeploy.exporting.repair import drop_written_zero_bias
+from normdeploy.exporting.shapes import Spec, batch_shapes, user_shapes, widened
+from normdeploy.exporting.stuck import statistics_at_rest, stuck_in_training
+from normdeploy.exporting.tracing import traced_otherwise
+from normdeploy.exporting.translations import translations
+from normdeploy.exporting.updates import Updated, updates_seen, updates_traced
+from normdeploy.nn.reach import Snapshot, is_foreign
+
+_OLDEST_OPSET = 18
+
+
+@dataclass
+class Traced:
+    """A traced model.
+
+    Args:
+        model: the graph; its initializers alias the eager model's weights until it is saved.
+        seconds: time the trace took, s.
+        input_names: graph inputs in order.
+        output_names: graph outputs in order.
+        feeds: the example arguments by graph input name, as given.
+        notes: sentences for the user: what was switched, what could not be made dynamic.
+        mode: what was found in training mode.
+        updated: state that the model updates in evaluation mode, and the graph does not.
+    """
+
+    model: ir.Model
+    seconds: float
+    input_names: list[str]
+    output_names: list[str]
+    feeds: dict[str, np.ndarray[Any, Any]]
+    notes: list[str] = field(default_factory=list)
+    mode: ModeReport | None = None
+    updated: tuple[Updated, ...] = ()
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor's values as an array on the host; bfloat16 and float8 as their ml_dtypes types."""
+    host = tensor.detach().cpu().contiguous()
+    try:
+        return host.numpy()
+    except TypeError:  # a dtype numpy itself does not have
+        return ir.tensor(host).numpy()
+
+
+@contextmanager
+def _random_state_kept(device: torch.device | None) -> Iterator[None]:
+    cuda = [device] if device is not None and device.type == "cuda" else []
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's forward may draw from it
+    with torch.random.fork_rng(devices=cuda):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002 - likewise
+
+
+def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor]) -> Outputs:
+    """Run the eager model on the example: a wrong argument is told from a model that cannot be traced."""
+    args, kwargs = arguments.build(tensors)
+    try:
+        result = model(*args, **kwargs)
+    except Exception as error:
+        given = ", ".join(
+            f"{name}={str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+            for name, tensor in zip(arguments.names, tensors, strict=True)
+        )
+        raise InputError(
+            f"the model does not run on the example arguments {given}: {module_in_traceback(model, error)}: "
+            f"{type(error).__name__}: {essential_line(error)}; expected args and kwargs that model(*args, **kwargs) "
+            "accepts: correct their shapes and dtypes"
+        ) from error
+    return flatten_outputs(result)
+
+
+def _asks_whether_traced(model: nn.Module) -> list[str]:
+    return [
+        f"{f'module {path!r}' if path else 'the model'} ({kind}) asks {question}: the trace is what it computes then, "
+        "which may be another function than the one that was trained"
+        for path, kind, question in traced_otherwise(model)
+    ]
+
+
+def _fast_path_differs(model: nn.Module, arguments: Arguments, outputs: Outputs) -> Iterator[str]:
+    """Say where torch's fast path of attention gives other outputs on the example than its layers do."""
+    with_path = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+    if not any(isinstance(module, with_path) for module in model.modules()):
+        return
+    with fast_paths(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a run that the user did not ask for
+        fast = _run_once(model, arguments, arguments.tensors)
+    for name, slow, other in zip(outputs.names, outputs.tensors, fast.tensors, strict=True):
+        if slow.shape != other.shape or not torch.allclose(slow, other, rtol=1e-2, atol=1e-3, equal_nan=True):
+            yield (
+                f"output {name!r}: the layers' own code is exported; torch's fast path of attention gives something "
+                "else on the example (NaN where a mask leaves no key, 0 behind the end of padded sequences): compare "
+                "with torch.backends.mha.set_fastpath_enabled(False)"
+            )
+
+
+def _torchs_own(model: nn.Module, name: str) -> bool:
+    """Tell whether an attribute is bookkeeping of one of torch's own modules (nn.LSTM's list of its weights)."""
+    with suppress(AttributeError):
+        return is_foreign(model.get_submodule(name.rpartition(".")[0]))
+    return False
+
+
+def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
+    with quiet():
+        return torch.onnx.export(
+            model,
+            tuple(tensors),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            dynamic_shapes=tuple(specs) if any(specs) else None,
+            opset_version=opset,
+            custom_translation_table=translations(opset),
+        )
+
+
+def _export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | None, notes: list[str]) -> Any:
+    """Export with a dynamic batch; where the model fixes it, with as much of it dynamic as it allows.
+
+    Args:
+        model: the model, its forward taking flat tensors.
+        tensors: the example arguments as given.
+        opset: ONNX operator set.
+        notes: appended to where the batch, or part of it, is static.
+    """
+    specs = batch_shapes(tensors)
+    example = widened(tensors, specs)
+    reason = _runs(model, example)
+    if reason is None:
+        try:
+            return _export(model, example, specs, opset)
+        except Exception as error:
+            reason = error
+    first = root_cause(reason)
+    named = set(re.findall(r"inputs\['(\w+)'\]\.shape\[0\]", str(first)))
+    names = list(inspect.signature(model.forward).parameters)
+    partial: list[Spec] = [None if name in named else spec for name, spec in zip(names, specs, strict=True)]
+    mixed = [wide if spec else given for wide, given, spec in zip(example, tensors, partial, strict=True)]
+    program = None
+    if named and any(partial):
+        with suppress(Exception):  # it may fail for more than these dimensions: then every one is fixed below
+            program = _export(model, mixed, partial, opset)
+    if program is None:
+        partial = [None] * len(specs)
+        try:
+            program = _export(model, tensors, partial, opset)
+        except Exception as error:
+            # not the batch's fault: tell what stops the trace with fixed shapes too
+            raise TraceError(explain(model, error)) from error
+    fixed = [name for name, before, after in zip(names, specs, partial, strict=True) if before and not after]
+    notes.append(
+        f"the batch dimension of {', '.join(map(repr, fixed))} is fixed at the example's size, because "
+        f"{module_in_traceback(model, reason)} fixes it ({type(first).__name__}: {essential_line(first)}): "
+        "take it from x.shape there, or pass dynamic_shapes"
+    )
+    return program
+
+
+def trace(
+    model: nn.Module,
+    args: Any,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
+    opset_version: int | None = None,
+) -> Traced:
+    """Trace an eager model in evaluation mode to an ONNX graph that holds every operator it ran.
+
+    The batch dimension is dynamic by default: dimension 0 of every tensor argument whose size there is that of the
+    first tensor argument. An example batch of 1 is traced as 2, because 1 would be specialised. Where the model
+    itself fixes the batch (``x.view(4, -1)``), the shapes are static and a note says so.
+
+    Args:
+        model: the model, on any device, in any mode; given back as it was (training flags, attributes, gradient
+            mode, random state).
+        args: a tensor or a tuple of positional arguments; nested dicts, lists and tuples of tensors are allowed,
+            other Python values become constants. As in ``torch.onnx.export``, keyword arguments may come as a dict at
+            the end of the tuple, where its keys are names of parameters.
+        kwargs: keyword arguments.
+        input_names: names of the graph's inputs, in order; by default the arguments' names.
+        output_names: names of the graph's outputs, in order; by default the keys or field names of the returned
+            mapping or dataclass, "output" for a single tensor, "output_0", "output_1", ... for a sequence.
+        dynamic_shapes: as in ``torch.onnx.export``; replaces the default. ``{}`` makes every dimension static.
+        opset_version: the ONNX operator set, 18 or newer; by default torch's own default.
+
+    Returns:
+        A ``Traced``.
+
+    Raises:
+        ModelError: ``model`` is not an eager ``torch.nn.Module``, or returns something else than tensors.
+        ModeError: evaluation mode cannot be made certain; the message names what stays in training.
+        InputError: the model does not run on the arguments; names or shapes that do not fit.
+        TraceError: the model cannot be traced; the message names the module.
+    """
+    model = _eager(model)
+    check_opset(opset_version)
+    started = time.perf_counter()
+    device = _device(model)
+    positional, named = split_arguments(model, args, kwargs)
+    with blaming(), _random_state_kept(device), evaluation_mode(model) as mode:
+        notes = [*mode.notes, *_asks_whether_traced(model)]
+        arguments = flatten_arguments(model, positional, named)
+        if arguments.constants:
+            notes.append(f"constants in the graph, not inputs: {', '.join(arguments.constants)}")
+        parameters = list(inspect.signature(model.forward).parameters)
+        tensors = arguments.tensors
+        held, snapshot = module_tensors(model), Snapshot(model)
+        with statistics_at_rest(model), updates_seen(model) as seen:
+            outputs = _run_once(model, arguments, tensors)
+        notes += _fast_path_differs(model, arguments, outputs) if mode.fast_paths else []
+        kept = [plain for plain in held if plain.unchanged()]
+        snapshot.restore()  # what that run assigned is no constant of the graph
+        if outputs.dropped:
+            notes.append(f"returned by forward but not by the graph (not tensors): {', '.join(outputs.dropped)}")
+        if isinstance(dynamic_shapes, torch.export.ShapesCollection):
+            # torch leaves this method unannotated
+            dynamic_shapes = dynamic_shapes.dynamic_shapes(model, positional, named)  # type: ignore[no-untyped-call]
+        with plain_tensors_registered(kept), flat_forward(model, arguments) as assigned:
+            if dynamic_shapes is None:
+                program = _export_batched(model, tensors, opset_version, notes)
+            else:
+                specs = user_shapes(dynamic_shapes, arguments.paths, parameters)
+                try:
+                    program = _export(model, widened(tensors, specs), specs, opset_version)
+                except Exception as error:
+                    raise TraceError(explain(model, error)) from error
+        stuck = stuck_in_training(program.exported_program)
+        if stuck:
+            raise ModeError(
+                f"in training whatever the mode: {'; '.join(map(str, stuck))}; expected every layer to follow eval(): "
+                "pass training=self.training",
+                tuple(row.where for row in stuck),
+            )
+        updated = tuple(dict.fromkeys([*seen, *updates_traced(model, program.exported_program)]))
+        graph = program.model.graph
+        drop_written_zero_bias(graph)
+        name_plain_tensors(graph, program.exported_program.constants, model)
+    notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]
+    told = {f"{row.where}.{row.name}".lstrip(".") for row in updated}
+    assigned = [name for name in assigned if name not in told]
+    assigned = [name for name in assigned if not _torchs_own(model, name)]
+    if assigned:
+        notes.append(f"forward assigns {', '.join(assigned[:4])}: the graph returns its outputs only")
+    _name_ends(graph, arguments.names, outputs.names, input_names, output_names)
+    return Traced(
+        model=program.model,
+        seconds=time.perf_counter() - started,
+        input_names=[str(value.name) for value in graph.inputs],
+        output_names=[str(value.name) for value in graph.outputs],
+        feeds={str(value.name): to_numpy(leaf) for value, leaf in zip(graph.inputs, tensors, strict=True)},
+        notes=notes,
+        mode=mode,
+        updated=updated,
+    )
+
+
+def _eager(model: Any) -> nn.Module:
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise ModelError(
+            f"model is a {type(model).__name__}; expected an eager torch.nn.Module: wrap a function or plain class "
+            "in a module, and export a scripted model from its original source"
+        )
+    inner = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
+    if isinstance(inner, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        inner = inner.module
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def check_opset(version: int | None) -> None:
+    """Require an operator set that torch's exporter writes and the installed onnx knows; None is the default.
+
+    Raises:
+        InputError: it is too old or too new.
+    """
+    newest = defs.onnx_opset_version()
+    if version is not None and not _OLDEST_OPSET <= version <= newest:
+        raise InputError(
+            f"opset_version is {version}; expected {_OLDEST_OPSET} (the oldest torch's exporter writes) to {newest} "
+            "(the newest the installed onnx knows): choose one of these, or leave it out"
+        )
+
+
+def _device(model: nn.Module) -> torch.device | None:
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def _runs(model: nn.Module, tensors: list[torch.Tensor]) -> Exception | None:
+    """Return what the model raises on tensors that it was not given, or None."""
+    try:
+        model(*tensors)
+    except Exception as error:  # whatever it is, it means the same: this model wants the batch it was given
+        return error
+    return None
+
+
+def _name_ends(
+    graph: ir.Graph,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+) -> None:
+    separate_outputs(graph)
+    rename_values(graph, graph.inputs, input_names or inputs, what="input", given=input_names is not None)
+    rename_values(graph, graph.outputs, output_names or outputs, what="output", given=output_names is not None)

@@ -1,0 +1,179 @@
+"""All checks of a graph: what a deployed file computes, whoever wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from normdeploy.errors import NormdeployError
+from normdeploy.graph import Evaluator, module_path
+from normdeploy.inspection.companions import Dependence, arises_at, batched_inputs, dependence
+from normdeploy.inspection.conventions import check_conventions
+from normdeploy.inspection.examples import example_feeds
+from normdeploy.inspection.findings import Finding
+from normdeploy.inspection.graph_sites import Constants, stored_norms
+from normdeploy.inspection.holders import running_layernorm
+from normdeploy.inspection.neighbours import check_neighbours
+from normdeploy.inspection.site import StoredNorm
+from normdeploy.inspection.statistics import check_statistics
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.ledger import Ledger
+from normdeploy.rewrite.pipeline import understand
+
+# in float64, one sample's outputs agree to far less unless it is mixed with its companions
+_MIXED = 1e-9
+_GENERATORS = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+_AVERAGES = ("Reduce", "BatchNormalization", "MeanVarianceNormalization", "Einsum", "MatMul", "Gemm")
+
+
+def check_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None = None) -> Iterator[Finding]:
+    """Yield what is wrong or risky in the normalizations of a graph.
+
+    Args:
+        model: the graph as traced or loaded; left as it is.
+        feeds: example inputs by name; random ones where not given.
+    """
+    model = model.clone()
+    common.InlinePass()(model)
+    infer_missing_types(model)
+    constants = Constants(model)
+    for site in stored_norms(model, constants):
+        if _varies_by_row(site):
+            yield running_layernorm(site.where, ["mean", "variance"], site.variance.shape)
+            continue
+        yield from check_statistics(site)
+        yield from check_neighbours(site, constants)
+    yield from _random(model, constants)
+    canonical, ledger = _recognised(model)
+    yield from _mixes_samples(canonical, ledger, dict(feeds or example_feeds(model.graph)))
+    values = {str(value.name): value for node in _nodes(model) for value in node.outputs}
+    values |= {str(value.name): value for graph in model.graphs() for value in graph.inputs}
+    for row in ledger:
+        yield from check_conventions(row, values)
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the graph and of the bodies in it."""
+    yield from ir.traversal.RecursiveGraphIterator(model.graph)
+
+
+def _recognised(model: ir.Model) -> tuple[ir.Model, Ledger]:
+    context = RewriteContext(check=False)
+    work = model.clone()
+    for step in understand(context):
+        step(work)
+    return work, context.ledger
+
+
+def _varies_by_row(site: StoredNorm) -> bool:
+    """Whether stored statistics vary along other axes than the scale does, the last axis not among them."""
+    if site.x is None or site.x.shape is None or site.variance.ndim < 2 or site.variance.shape[-1] != 1:
+        return False
+    rank = len(site.x.shape)
+    rows = _varying(site.variance.shape, rank)
+    affine = [_varying(array.shape, rank) for array in (site.scale, site.shift) if array is not None]
+    by_batch = 0 in rows
+    return by_batch or bool(rows and any(affine) and not any(axes & rows for axes in affine))
+
+
+def _varying(shape: tuple[int, ...], rank: int) -> set[int]:
+    return {axis + rank - len(shape) for axis, size in enumerate(shape) if size > 1}
+
+
+def _random(model: ir.Model, constants: Constants) -> Iterator[Finding]:
+    for node in _nodes(model):
+        if node.op_type == "Dropout" and len(node.inputs) > 2 and constants.scalar(node.inputs[2]) == 1:
+            yield Finding(
+                "error",
+                "random",
+                module_path(node),
+                "this Dropout is in training mode: deployed outputs are random",
+                "export in evaluation mode; pass training=self.training to F.dropout",
+            )
+        elif node.op_type in _GENERATORS:
+            yield Finding(
+                "warning",
+                "random",
+                module_path(node),
+                f"{node.op_type} draws random numbers in the deployed graph: the same input gives different outputs",
+                "if it is noise for training only, guard it with self.training; if it is meant, give it as an input",
+            )
+
+
+def _mixes_samples(model: ir.Model, ledger: Ledger, feeds: dict[str, npt.NDArray[Any]]) -> Iterator[Finding]:
+    places = [
+        module_path(node)
+        for node in _nodes(model)
+        if node.op_type == "BatchNormalization" and int(node.attributes.get_int("training_mode", 0) or 0) == 1
+    ]
+    places += [row.where for row in ledger if row.kind == "batch statistics"]
+    inputs = [
+        (str(value.name), [dim if isinstance(dim, int) else str(dim.value) for dim in value.shape or ()])
+        for value in model.graph.inputs
+        if str(value.name) in feeds
+    ]
+    batched, static = batched_inputs(inputs)
+    evaluator = Evaluator(model)
+    outputs = _batched_outputs(model.graph, static)
+    try:
+        shown = dependence(lambda given: evaluator.run(given, fetch=outputs), feeds, batched, static, tolerance=_MIXED)
+        node = arises_at(model, feeds, batched, static) if shown is not None and not places else None
+    except NormdeployError as error:
+        yield Finding(
+            "note",
+            "not-run",
+            "",
+            f"the graph was not run to see whether samples of a batch affect each other: {error}",
+            "give example inputs of your own; normdeploy verify compares batches too",
+        )
+        shown, node = None, None
+    else:
+        if shown is None and (static or 2) > 1:
+            return  # it was tried, and no sample affects another
+    for place in dict.fromkeys(places):
+        yield batch_statistics(place, shown)
+    if places or shown is None:
+        return
+    where = "" if node is None else module_path(node)
+    if node is not None and node.op_type.startswith(_AVERAGES):
+        yield batch_statistics(where, shown)
+        return
+    yield Finding(
+        "warning",
+        "batch-dependence",
+        where,
+        f"samples of a batch affect each other here: {shown}",
+        "if that is not meant, find the operator that works along the batch axis",
+        detail={"largest": shown.largest},
+    )
+
+
+def _batched_outputs(graph: ir.Graph, static: int | None) -> list[str]:
+    """Return the outputs that may carry the batch on axis 0: not those declared of another length there."""
+    names: list[str] = []
+    for value in graph.outputs:
+        first = value.shape[0] if value.shape is not None and len(value.shape) else None
+        if not isinstance(first, int) or first == static:
+            names.append(str(value.name))
+    return names
+
+
+def batch_statistics(where: str, shown: Dependence | None) -> Finding:
+    """Return the finding for a normalization with the statistics of the batch it is given."""
+    seen = f": {shown}" if shown is not None else ""
+    return Finding(
+        "error",
+        "batch-statistics",
+        where,
+        f"it normalizes with the statistics of the batch it is given, so deployed outputs of a sample depend on its "
+        f"companions{seen}",
+        "keep running statistics (track_running_stats=True, or population statistics) and export in evaluation mode; "
+        "pass training=self.training to functional forms",
+        detail={} if shown is None else {"largest": float(np.nan_to_num(shown.largest, posinf=1e300))},
+    )

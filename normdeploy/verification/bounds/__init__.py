@@ -1,0 +1,1 @@
+"""What rounding explains: the criterion, and how far a correct run may be off."""

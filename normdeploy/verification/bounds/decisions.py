@@ -1,0 +1,182 @@
+"""Decisions inside a network: a comparison, a rounding to integers, the order of a TopK.
+
+Where a margin is within rounding, either outcome is right: such elements of the outputs are ties and are left out. They
+are found with noise of the criterion's own reach in which equal values get unequal noise, so that exact ties (scores
+that saturate at 1) fall either way. S itself is measured with every decision held as the clean run makes it: a decision
+that turns says nothing of rounding.
+
+Arithmetic whose result the format holds makes no error at all (IEEE 754 rounds +, -, x, / and the root correctly): the
+positions 0, 1, 2, ... halved and floored are the same everywhere, and no ties. In front of a decision such results get
+no noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph.evaluate import StandIn, evaluate_node
+from normdeploy.verification.bounds.accuracy import EXACT_OPERATORS
+from normdeploy.verification.sides.structure import is_float
+from normdeploy.verification.sides.values import Array, Feeds
+
+if TYPE_CHECKING:
+    from normdeploy.verification.bounds.noise import NoisyGraph
+
+_TIE_RUNS = 24
+_TIE_AMPLIFICATION = 24.0
+"""A decision is a tie if noise of the criterion's own reach (8 times 3 S) can turn it."""
+
+MOST_TIES = 0.25
+"""Share of an output's elements up to which ties are left out one by one; beyond, the output is not judged at all in
+that family, since what is left would be judged by accident."""
+
+_HELD = frozenset(
+    [
+        "TopK",
+        "ArgMax",
+        "ArgMin",
+        "NonMaxSuppression",
+        "NonZero",
+        "Greater",
+        "Less",
+        "GreaterOrEqual",
+        "LessOrEqual",
+        "Round",
+        "Floor",
+        "Ceil",
+        "Sign",
+        "Unique",
+        "Hardmax",
+        "Equal",
+    ]
+)
+DECIDING = _HELD | {"QuantizeLinear", "DynamicQuantizeLinear"}
+
+_CORRECTLY_ROUNDED = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Cast"})
+
+
+def decides(graph: ir.Graph) -> bool:
+    """True where a graph takes decisions."""
+    return any(node.op_type in DECIDING for node in graph.all_nodes())
+
+
+def held_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes of the main graph whose decisions can be held."""
+    return [node for node in graph if node.op_type in _HELD and node.domain in ("", "ai.onnx")]
+
+
+def arithmetic_before(nodes: Sequence[ir.Node]) -> tuple[set[ir.Node], set[str]]:
+    """Return the correctly rounded operators through which alone numbers reach decisions, and the initializers there.
+
+    Args:
+        nodes: the deciding nodes.
+    """
+    found: set[ir.Node] = set()
+    tables: set[str] = set()
+    queue, seen = [v for node in nodes for v in node.inputs], set[ir.Value]()
+    while queue:
+        value = queue.pop()
+        if value is None or value in seen:
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node is None:
+            tables |= {str(value.name)} if value.is_initializer() else set()
+        elif node.op_type in _CORRECTLY_ROUNDED or node.op_type in EXACT_OPERATORS:
+            found |= {node} if node.op_type in _CORRECTLY_ROUNDED else set()
+            queue += node.inputs
+    return found, tables
+
+
+def representable(values: Tensor, roundoff: float) -> Tensor:
+    """Return where a format with unit roundoff ``roundoff`` holds a float64 exactly (its exponents left aside)."""
+    mantissa = torch.frexp(values).mantissa / roundoff
+    return mantissa == mantissa.round()
+
+
+def held(nodes: Sequence[ir.Node], clean: Mapping[str, Sequence[Tensor]]) -> dict[ir.Node, StandIn]:
+    """Return what decides as a clean run did.
+
+    Args:
+        nodes: the deciding nodes. clean: their results in the clean run, by name of the first output.
+    """
+    return {node: _holding(node, clean[str(node.outputs[0].name)]) for node in nodes}
+
+
+def _holding(node: ir.Node, results: Sequence[Tensor]) -> Callable[[Sequence[Tensor | None]], list[Tensor]]:
+    if node.op_type != "TopK":
+        return lambda _: list(results)
+    axis = node.attributes.get_int("axis", -1)
+
+    def top(inputs: Sequence[Tensor | None]) -> list[Tensor]:
+        x = inputs[0]
+        assert x is not None
+        return [torch.take_along_dim(x, results[1], axis), results[1]]
+
+    return top
+
+
+def shuffling(nodes: Sequence[ir.Node], seed: int) -> dict[ir.Node, StandIn]:
+    """Return TopKs that order exactly equal values at random: torch promises no order, ONNX that of the indices."""
+    generator = torch.Generator().manual_seed(seed)
+    return {node: _shuffled(node, generator) for node in nodes if node.op_type == "TopK"}
+
+
+def _shuffled(node: ir.Node, generator: torch.Generator) -> Callable[[Sequence[Tensor | None]], list[Tensor]]:
+    axis = node.attributes.get_int("axis", -1)
+
+    def top(inputs: Sequence[Tensor | None]) -> list[Tensor]:
+        x = inputs[0]
+        assert x is not None
+        order = torch.randperm(x.shape[axis], generator=generator)
+        values, places = evaluate_node(node, [x.index_select(axis, order), *inputs[1:]])
+        return [values, order[places]]
+
+    return top
+
+
+def find_ties(
+    noisy: NoisyGraph,
+    feeds: Feeds,
+    truth: Sequence[Array],
+    spread: Sequence[Array],
+    *,
+    roundoff: float,
+    floor: float,
+    seed: int,
+) -> list[Array]:
+    """Return the elements of each output that turn under noise as large as the bound.
+
+    Args:
+        noisy: the reference's graph. feeds: the inputs. truth, spread: outputs and S on them.
+        roundoff, floor: of the precision judged.
+    """
+    masks = [np.zeros(np.shape(t), bool) for t in truth]
+    for run in range(_TIE_RUNS):
+        one = seed + 7919 * (run + 1)
+        outputs = noisy.run(
+            feeds,
+            roundoff=_TIE_AMPLIFICATION * roundoff,
+            floor=floor,
+            seed=one,
+            distinct=True,
+            exact=roundoff,
+            decisions=shuffling(noisy.deciding, one),
+        ).values()
+        for mask, y, n, s in zip(masks, truth, outputs, spread, strict=True):
+            if y.shape != n.shape:
+                mask[...] = True
+            elif is_float(y):
+                # A jump far beyond proportional noise is another branch taken, not rounding
+                typical = float(np.median(s)) + roundoff * float(np.median(np.abs(y))) if y.size else 0.0
+                with np.errstate(invalid="ignore"):
+                    mask |= np.abs(n - y) > 100 * _TIE_AMPLIFICATION * typical
+            else:
+                mask |= n != y
+    return masks

@@ -1,0 +1,267 @@
+"""A case: one input family with its float64 truth, eager's result, and what rounding explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from normdeploy.verification.bounds.criteria import (
+    CONSTANTS,
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
+    Bounds,
+    Constants,
+    Floats,
+    Judgement,
+    judge,
+)
+from normdeploy.verification.bounds.decisions import MOST_TIES, find_ties
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.samples.families import Family
+from normdeploy.verification.sides.ensemble import EnsembleReference, ensemble
+from normdeploy.verification.sides.reference import EagerReference, Reference, run_evaluator
+from normdeploy.verification.sides.structure import exact_differences, is_float, nonfinite_problems
+from normdeploy.verification.sides.values import Array
+
+_DOUBTFUL = 4.0
+"""Ratio of error to bound up to which S is measured anew: a few runs may have drawn it small in one of many blocks."""
+
+_MORE_RUNS = 16
+
+
+@dataclass
+class Case:
+    """One input family, evaluated on the reference.
+
+    Args:
+        family: the inputs.
+        names: output names.
+        truth: float64 outputs (integers and booleans as they are).
+        eager: outputs in the reference's own precision.
+        spread: S per output, pointwise; zeros where not a float.
+        precision: the float dtype whose rounding is judged.
+        noisy: the reference graph, for tie decisions; None where there is no graph.
+        resolution: measured relative difference of the recomputed graph from the traced one in float64, per output.
+        traced: float64 outputs of the reference's graph.
+        chain: spread by the rounding of stored constants alone (:mod:`normdeploy.verification.derivation.links`).
+    """
+
+    family: Family
+    names: Sequence[str]
+    truth: list[Array]
+    eager: list[Array]
+    spread: list[Array]
+    precision: str
+    noisy: NoisyGraph | None
+    seed: int = 0
+    constants: Constants = CONSTANTS
+    chain: list[Floats] | None = None
+    resolution: list[float] = field(default_factory=list)
+    traced: list[Array] = field(default_factory=list, repr=False)
+    fast: bool = False
+    runs: int = 0
+    _ties: dict[int, Array] = field(default_factory=dict, repr=False)
+    _refined: list[bool] = field(default_factory=list, repr=False)
+
+    def refine(self) -> bool:
+        """Measure S with more runs, once; False where that was done before or there is no graph to run."""
+        if self._refined or self.noisy is None or not self.runs:
+            return False
+        self._refined.append(True)
+        found = _spread(self.noisy, self.family, _MORE_RUNS, self.seed + 500_009, self.precision, fast=self.fast)[0]
+        total = self.runs + _MORE_RUNS
+        for i, more in enumerate(found):
+            if more.shape == self.spread[i].shape:
+                square = self.runs * np.square(self.spread[i]) + _MORE_RUNS * np.square(more)
+                self.spread[i] = np.sqrt(square / total)
+        return True
+
+    @property
+    def roundoff(self) -> float:
+        """U of the precision judged."""
+        return UNIT_ROUNDOFF[self.precision]
+
+    def bounds(self, index: int, *, keep: Array | None = None, eager: bool = True) -> Bounds:
+        """Return what rounding explains of one float output.
+
+        Args:
+            index: which output. keep: elements to judge; all by default.
+            eager: count eager's own error; without it only the noise model speaks (for float64 comparisons).
+        """
+        y = np.asarray(self.truth[index], np.float64)
+        finite = np.isfinite(y) & np.isfinite(np.asarray(self.eager[index], np.float64))
+        keep = finite if keep is None else keep & finite
+        y0 = np.where(finite, y, 0.0)
+        error: Floats = np.zeros_like(y0)
+        if eager:
+            error = np.abs(np.where(finite, np.asarray(self.eager[index], np.float64), 0.0) - y0)
+        s = np.where(np.isfinite(self.spread[index]), self.spread[index], 0.0)
+        floor = SMALLEST_NORMAL[self.precision]
+        return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
+
+    def undecided(self, index: int) -> bool:
+        """Return whether so much of an output hangs on ties that it is not judged (computed once, on demand)."""
+        ties = self.ties(index)
+        return bool(ties.sum() > MOST_TIES * max(ties.size, 4))
+
+    @property
+    def found_undecided(self) -> list[int]:
+        """The outputs that were found undecided so far."""
+        return [i for i in self._ties if self.undecided(i)]
+
+    def ties(self, index: int) -> Array:
+        """Return the elements of an output that turn under noise as large as the bound (computed once, on demand)."""
+        if index in self._ties:
+            return self._ties[index]
+        if self.noisy is None:
+            self._ties = {i: np.zeros(np.shape(t), bool) for i, t in enumerate(self.truth)}
+            return self._ties[index]
+        masks = find_ties(
+            self.noisy,
+            self.family.feeds,
+            self.truth,
+            self.spread,
+            roundoff=self.roundoff,
+            floor=SMALLEST_NORMAL[self.precision],
+            seed=self.seed,
+        )
+        self._ties = dict(enumerate(masks))
+        return self._ties[index]
+
+
+def make_case(
+    reference: Reference,
+    noisy: NoisyGraph | None,
+    family: Family,
+    names: Sequence[str],
+    *,
+    runs: int,
+    seed: int,
+    precision: str,
+    fast: bool = False,
+) -> Case:
+    """Evaluate the reference on a family.
+
+    Args:
+        reference: gives truth and eager outputs.
+        noisy: the reference's graph for the noise runs; None takes S from a module's own runs (:mod:`.ensemble`).
+        runs: noisy runs. fast: take S from float32 runs (:meth:`NoisyGraph.spread_fast`).
+    """
+    truth = reference.truth(family.feeds)
+    eager = reference.native(family.feeds)
+    deviations = [np.zeros(np.shape(y)) for y in truth]
+    clean: list[Array] = []
+    if noisy is None and isinstance(reference, (EagerReference, EnsembleReference)):
+        module = reference if isinstance(reference, EagerReference) else reference.module
+        deviations = [deviation for _, deviation in ensemble(module, family.feeds)]
+    elif noisy is not None:
+        found, clean = _spread(noisy, family, runs, seed, precision, fast=fast)
+        if fast:
+            clean = list(run_evaluator(noisy.evaluator, family.feeds).values())
+        # A data-dependent shape may differ between eager and graph; structure says so, S has nothing to say there
+        deviations = [s if s.shape == np.shape(y) else d for s, d, y in zip(found, deviations, truth, strict=True)]
+    return Case(family, names, truth, eager, deviations, precision, noisy, seed, traced=clean, fast=fast, runs=runs)
+
+
+def _spread(
+    noisy: NoisyGraph, family: Family, runs: int, seed: int, precision: str, *, fast: bool
+) -> tuple[list[Array], list[Array]]:
+    """Return S and, unless ``fast``, the clean outputs."""
+    u, floor = UNIT_ROUNDOFF[precision], SMALLEST_NORMAL[precision]
+    if fast:
+        return noisy.spread_fast(family.feeds, roundoff=u, runs=runs, seed=seed), []
+    return noisy.spread(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """One output held against its case.
+
+    Args:
+        index: which output. problems: failures, in sentences. notes: remarks.
+        judgement: of a float output that was judged. ties: elements left out as undecidable.
+    """
+
+    index: int
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    judgement: Judgement | None
+    ties: int = 0
+
+
+def hold_against(case: Case, outputs: Sequence[Array], *, eager: bool = True, exact: bool = True) -> list[OutputResult]:
+    """Hold a candidate's outputs against the case: shapes, non-finite values, integers, rounding.
+
+    Args:
+        outputs: the candidate's, in order.
+        eager: count eager's error in the bound.
+        exact: dtypes must agree (False for float64 candidates).
+    """
+    results = []
+    for i, (y, o) in enumerate(zip(case.truth, outputs, strict=True)):
+        name = case.names[i]
+        want = case.eager[i].dtype if exact else None
+        if want is not None and o.dtype != want:
+            results.append(
+                OutputResult(i, (f"output {name!r} has dtype {o.dtype}; the reference has {want}",), (), None)
+            )
+        elif y.shape != o.shape:
+            results.append(_shape_result(case, i, name, y, o))
+        elif is_float(y):
+            results.append(_float_result(case, i, name, o, eager=eager))
+        else:
+            results.append(_exact_result(case, i, name, y, o))
+    return results
+
+
+def _shape_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputResult:
+    dynamic = case.noisy is not None and len(y.shape) == len(o.shape) and bool(case.ties(i).size) and case.ties(i).all()
+    if dynamic:
+        return OutputResult(
+            i, (), (f"the shape of {name!r} turns on a tie: {y.shape} or {o.shape}",), None, int(y.size)
+        )
+    return OutputResult(i, (f"output {name!r} has shape {o.shape}; the reference has {y.shape}",), (), None)
+
+
+def _exact_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputResult:
+    different = exact_differences(y.astype(o.dtype) if y.dtype.kind == o.dtype.kind else y, o)
+    if not different.any():
+        return OutputResult(i, (), (), None)
+    ties = case.ties(i)
+    if case.undecided(i):
+        return _undecided(case, i)
+    wrong = different & ~ties
+    tied = int((different & ties).sum())
+    if wrong.any():
+        at = tuple(int(k) for k in np.argwhere(wrong)[0])
+        text = (
+            f"output {name!r} is {o[at]} at {list(at)}; the reference is {y[at]} ({int(wrong.sum())} of {y.size} differ"
+        )
+        return OutputResult(i, (text + (", beyond what ties explain)" if tied else ")"),), (), None, tied)
+    return OutputResult(i, (), (f"{tied} elements of {name!r} are decided by a margin within the bound",), None, tied)
+
+
+def _undecided(case: Case, i: int) -> OutputResult:
+    size = int(np.size(case.truth[i]))
+    note = f"{case.names[i]!r} hangs on decisions within the bound in {int(case.ties(i).sum())} of {size} elements"
+    return OutputResult(i, (), (f"{note}: not judged in this family",), None, size)
+
+
+def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> OutputResult:
+    failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
+    candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
+    judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
+    if 1 < judgement.ratio <= _DOUBTFUL and case.refine():
+        judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
+    tied = 0
+    if judgement.ratio > 1 and case.noisy is not None and case.noisy.decides:
+        if case.undecided(i):
+            return _undecided(case, i)
+        ties = case.ties(i)
+        if ties.any():
+            tied = int(ties.sum())
+            judgement = judge(candidate, case.bounds(i, keep=finite & ~ties, eager=eager))
+            notes = [*notes, f"{tied} elements of {name!r} hang on decisions within the bound and are left out"]
+    return OutputResult(i, tuple(failures), tuple(notes), judgement, tied)

@@ -1,0 +1,1 @@
+"""The questions of a verdict, one module each."""

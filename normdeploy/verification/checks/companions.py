@@ -1,0 +1,92 @@
+"""Batch companions: a sample's result must not depend on its neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from normdeploy.errors import GraphError
+from normdeploy.verification.bounds.criteria import rms
+from normdeploy.verification.checks.sizes import drawn_at, why
+from normdeploy.verification.context import Context
+from normdeploy.verification.samples.specs import batch_name
+from normdeploy.verification.sides.reference import Refused
+from normdeploy.verification.sides.structure import is_float
+from normdeploy.verification.sides.values import Array
+
+
+def check_companions(context: Context) -> None:
+    """Compare a sample's result in two batches that differ in every other sample."""
+    batch = batch_name(context.specs)
+    if batch is None:
+        context.not_checked.append("batch companions (the batch dimension is fixed)")
+        return
+    rows = 2 if context.heavy else 4
+    one = drawn_at(context, {batch: rows}, "companions", seed=11)
+    other = drawn_at(context, {batch: rows}, "companions", seed=12)
+    feeds = {
+        spec.name: np.concatenate([one.feeds[spec.name][:1], other.feeds[spec.name][1:]])
+        if spec.dynamic.get(0) == batch
+        else one.feeds[spec.name]
+        for spec in context.specs
+    }
+    try:
+        case = context.case(one, runs=4)
+        mixed = context.reference.truth(feeds)
+    except (Refused, GraphError) as error:
+        context.not_checked.append(f"batch companions, {rows} rows: {why(error)}")
+        return
+    problems: list[str] = []
+    notes: list[str] = []
+    for setting in context.settings:
+        try:
+            first = context.subject.run(one.feeds, setting)
+            second = context.subject.run(feeds, setting)
+        except GraphError as error:
+            problems.append(str(error))
+            continue
+        for i, (a, b) in enumerate(zip(first, second, strict=True)):
+            if (
+                not _per_sample(context, i, a, rows)
+                or a.dtype.kind != "f"
+                or a.shape != b.shape
+                or mixed[i].shape != a.shape
+            ):
+                continue
+            bounds = case.bounds(i)
+            s = rms(bounds.spread) + bounds.roundoff * float(np.abs(bounds.truth).max(initial=0.0))
+            limit = 8 * 3 * s + 8 * float(bounds.eager.max(initial=0.0))
+            own = _moved(mixed[i][0], case.truth[i][0])
+            moved = _moved(a[0].astype(np.float64), b[0].astype(np.float64))
+            if own > limit:
+                notes.append(
+                    f"the reference itself mixes the samples of a batch in {case.names[i]!r} (by {own:.3g}), and so "
+                    "does the file: a deployed result depends on its batch; normdeploy inspect says where"
+                )
+            elif not moved <= limit:
+                problems.append(
+                    f"sample 0 of {case.names[i]!r} moves by {moved:.3g} when its batch companions change; the "
+                    f"reference's does not"
+                )
+    if problems:
+        context.answer("companions", "fail", "; ".join(problems))
+    elif notes:
+        context.answer("companions", "note", "; ".join(dict.fromkeys(notes)))
+    else:
+        context.answer("companions", "pass", "a sample's result does not depend on its batch companions")
+
+
+def _moved(first: Array, second: Array) -> float:
+    """Return the largest difference; NaN on both sides and equal infinities are none, NaN on one side is infinite."""
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    with np.errstate(invalid="ignore"):  # an infinity less itself, where nothing moved
+        change = np.where(same, 0.0, np.abs(first - second))
+    return float(np.where(np.isnan(change), np.inf, change).max(initial=0.0))
+
+
+def _per_sample(context: Context, index: int, array: Array, rows: int) -> bool:
+    """True where an output's axis 0 is the batch."""
+    if array.ndim == 0 or array.shape[0] != rows or not is_float(array):
+        return False
+    name = context.subject.output_names[index]
+    shape = next(v.shape for v in context.subject.model.graph.outputs if v.name == name)
+    return shape is None or not isinstance(shape[0], int)

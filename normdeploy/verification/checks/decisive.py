@@ -1,0 +1,135 @@
+"""Outputs that decide (argmax, a comparison, the best few, one number): what stands in front of the decision is asked.
+
+A mutant that turns no decision moves no output, though the numbers in front of it move. So the value that a decision is
+taken on becomes an output too, in the reference's graph, in the one in which mutants are made and in the file (found
+there by what it holds). Where the file agrees there with the reference, in float64 and under the runtime at every
+optimization level, a mutant that would have moved that value would have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.verification.bounds.decisions import DECIDING
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.cases import make_case
+from normdeploy.verification.context import Context
+from normdeploy.verification.diagnosis.cut import first_equal
+from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, Cut, CutFile, CutReference, judged_cut
+from normdeploy.verification.mutation.tape import Tape, Target, difference_ratio
+from normdeploy.verification.record.verdict import MutantReport
+from normdeploy.verification.sides.reference import run_evaluator
+
+_NOTE = "exercised in front of a decision: the value it is taken on was compared"
+
+
+def in_front(graph: ir.Graph) -> list[str]:
+    """Return the names of the values of a graph's main level that its outputs are decisions on.
+
+    Decisions are comparisons, orders and roundings; a reduction to one number hides what it reduces as they do.
+    """
+    found: dict[str, None] = {}
+    queue = [(value, _single(value)) for value in graph.outputs]
+    seen = {value for value, _ in queue}
+    for value, single in queue:
+        node = value.producer()
+        if node is None or node.graph is not graph:
+            continue
+        hides = node.op_type in DECIDING or (single and node.op_type.startswith("Reduce"))
+        for item in node.inputs:
+            if item is None or item.producer() is None or constant_tensor(item) is not None:
+                continue
+            if hides and item.dtype in (None, ir.DataType.FLOAT):
+                found[str(item.name)] = None
+            elif item not in seen:
+                seen.add(item)
+                queue.append((item, single))
+    outputs = {str(value.name) for value in graph.outputs}
+    return [name for name in found if name not in outputs]
+
+
+def _single(value: ir.Value) -> bool:
+    """True where an output is declared to hold one number."""
+    return value.shape is not None and all(size == 1 for size in value.shape)
+
+
+def probe_decisions(context: Context, targets: Sequence[Target]) -> None:
+    """Report the survivors that move what a decision is taken on.
+
+    Args:
+        targets: survivors; those killed get a report.
+    """
+    for evaluator in dict.fromkeys(target.evaluator for target in targets):
+        mine = [t for t in targets if t.evaluator is evaluator and not t.site.inner]
+        made = _opened_graphs(context, evaluator) if mine else None
+        if made is None:
+            continue
+        for known in list(context.cases):
+            alive = [t for t in mine if t.report is None]
+            if not alive:
+                break
+            case = make_case(
+                made.reference,
+                made.noisy,
+                known.family,
+                made.base.names,
+                runs=context.noise_runs,
+                seed=context.seed,
+                precision=context.precision,
+                fast=context.heavy,
+            )
+            if judged_cut(context, made, case)[0]:
+                break
+            tape = Tape(made.mutated, case, [t.site for t in alive])
+            for target in alive:
+                moved = difference_ratio(case, tape.outputs, tape.mutated(target.site, target.mutant))
+                if moved >= case.constants.kill:
+                    found = target.mutant.name, True, moved, case.family.name, _NOTE
+                    target.report = MutantReport(*found, by="site")
+
+
+def _opened_graphs(context: Context, evaluator: Evaluator) -> Cut | None:
+    """Return all three graphs with what stands in front of decisions as outputs; None where there is no such value."""
+    reference, mutated = context.reference.graph, context.graph_of(evaluator)
+    if reference is None or mutated is None or context.noisy is None or not context.facts.get("traced", True):
+        return None
+    base, file = context.cases[0], context.subject
+    feeds = base.family.feeds
+    try:
+        values = run_evaluator(evaluator, feeds, fetch=in_front(evaluator.graph))
+        names: list[tuple[str, str, str]] = []
+        for name, value in values.items():
+            if value.dtype != np.float64 or not value.size or not np.isfinite(value).all():
+                continue
+            own = first_equal(context.noisy.evaluator, feeds, value, SAME_GRAPH)
+            its = first_equal(file.evaluator, feeds, value, SAME_FILE)
+            names += [(own, name, its)] if own and its else []
+    except GraphError:
+        return None
+    if not names:
+        return None
+    before, inside, after = (list(part) for part in zip(*names, strict=True))
+    graph = _opened(reference, before)
+    dtypes = [*(np.asarray(a).dtype for a in base.eager), *(np.dtype(np.float32) for _ in names)]
+    shown = CutFile(_opened(file.model, after), [*file.output_names, *after])
+    named = replace(base, names=[*base.names, *inside])
+    made = Evaluator(_opened(mutated, inside))
+    return Cut("decisions", (), base.truth[0], CutReference(graph, dtypes), made, shown, NoisyGraph(graph), named)
+
+
+def _opened(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy of a graph with some values as further outputs."""
+    copy = model.clone()
+    values = {str(v.name): v for node in copy.graph for v in node.outputs}
+    for name in names:
+        value = values[name]
+        if value.dtype is None:
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+        copy.graph.outputs.append(value)
+    return copy

@@ -1,0 +1,258 @@
+"""Sensitivity: could the checks have failed? Every mutant of every normalization site must move the outputs.
+
+A mutant counts as killed where its outputs differ from the right ones by at least twice the rounding bound in some
+input family. One that survives every family gets a search for an input that kills it; one that provably stays below a
+rounding of the site's own operator is harmless and says so. Anything else leaves the site not exercised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from normdeploy.graph import Evaluator
+from normdeploy.verification.cases import Case
+from normdeploy.verification.checks.decisive import probe_decisions
+from normdeploy.verification.checks.logic import logic_problems
+from normdeploy.verification.checks.rounding import judge_outputs
+from normdeploy.verification.context import Context
+from normdeploy.verification.cost import elements
+from normdeploy.verification.derivation.links import chain_bounds
+from normdeploy.verification.mutation.derivative import MARGIN, Sensitivities
+from normdeploy.verification.mutation.harmless import harmless
+from normdeploy.verification.mutation.invariant import cancels
+from normdeploy.verification.mutation.mutants import Site
+from normdeploy.verification.mutation.probes import probe_sites
+from normdeploy.verification.mutation.search import SHARE, search
+from normdeploy.verification.mutation.tape import Tape, Target, difference_ratio, site_groups
+from normdeploy.verification.mutation.zeros import behind_zeros
+from normdeploy.verification.record.verdict import MutantReport, SiteReport
+from normdeploy.verification.sides.structure import plural
+
+
+def epsilons(model: ir.Model | None) -> list[float]:
+    """Return the epsilons of a graph's normalization operators, for the small-variance families."""
+    if model is None:
+        return [1e-5]
+    found = {
+        node.attributes.get_float("epsilon", 1e-5)
+        for node in model.graph.all_nodes()
+        if node.op_type.endswith("Normalization")
+    }
+    return sorted(found) or [1e-5]
+
+
+def check_sensitivity(context: Context) -> None:
+    """Try every mutant; add one site report each and one check."""
+    if context.canonical is None or context.evaluator is None or not context.cases:
+        context.answer("sensitivity", "weak", "no graph of the reference to make mutants of")
+        return
+    groups = site_groups(context)
+    targets = [Target(evaluator, site, m) for evaluator, sites in groups for site in sites for m in site.mutants]
+    if not targets:
+        context.answer("sensitivity", "note", "the reference has no normalization: there is nothing to mutate")
+        return
+    for evaluator, sites in groups:
+        unseen = behind_zeros(evaluator.graph, sites)
+        for target in targets:
+            if target.evaluator is evaluator and id(target.site) in unseen:
+                target.note = unseen[id(target.site)]
+    everything, targets = targets, [t for t in targets if not t.note]
+    estimated = context.heavy or len(targets) * context.budget.once > context.level.mutants
+    if estimated and targets:
+        context.leave_out("mutants one by one (tried by derivative first)")
+        _by_derivatives(context, groups, targets)
+        _prove(context, groups, _alive(targets))
+    for number, case in enumerate(list(context.cases)):
+        eager = number < _EAGER_FAMILIES and not estimated
+        alive = [t for t in targets if t.killed != "rounding"] if eager else _unproven(targets)
+        if not alive:
+            break
+        _try_family(context, case, groups, alive)
+        context.tell("sensitivity", (number + 1) / len(context.cases))
+    _prove(context, groups, _unproven(targets))
+    for target in _unproven(targets):
+        _prove_cancelling(context, target)
+    for target in _unproven(targets):
+        _second_chance(context, target)
+    probe_decisions(context, _alive(targets))
+    probe_sites(context, _alive(targets))
+    for target in _unproven(targets):
+        if target.unsearched:
+            _second_chance(context, target, freely=True)
+    for evaluator, sites in groups:
+        for site in sites:
+            mine = [t for t in everything if t.site is site and t.evaluator is evaluator]
+            context.sites.append(SiteReport(site.where, site.kind, tuple(_report(t) for t in mine)))
+    _conclude(context)
+
+
+_FEW = 8
+"""Survivors so few are run exactly on the next family; more are tried by derivative first."""
+
+_EAGER_FAMILIES = 3
+"""Families on which a mutant that only the float64 chain killed is still tried against the rounding bound."""
+
+
+def _alive(targets: Sequence[Target]) -> list[Target]:
+    return [target for target in targets if not target.killed and target.report is None]
+
+
+def _by_derivatives(
+    context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]
+) -> None:
+    """Kill by backward passes, a family each, what they kill with room to spare, until few enough are left."""
+    for number, case in enumerate(sorted(context.cases, key=lambda c: elements(c.family.feeds))):
+        alive = [t for t in _alive(targets) if not t.site.inner]
+        if number and len(alive) <= _FEW:
+            return
+        _by_derivative(context, case, groups, alive)
+
+
+def _by_derivative(
+    context: Context, case: Case, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]
+) -> None:
+    for evaluator, sites in groups:
+        mine = [t for t in targets if t.evaluator is evaluator]
+        if not mine:
+            continue
+        sites = [site for site in sites if any(t.site is site for t in mine)]
+        tape = Tape(evaluator, case, sites)
+        # Gradients in float32: an estimate needs no more, and autograd keeps every weight for its way back
+        single = Evaluator(evaluator.graph, dtype=torch.float32)
+        gradients = Sensitivities(single, case, sites, seed=context.seed)
+        for target in mine:
+            values = tape.inputs(target.site)
+            with torch.no_grad():
+                change = target.mutant.apply(values) - tape.kept[target.site.output]
+            ratio, chain_ratio = gradients.ratios(target.site, change)
+            limit = MARGIN * case.constants.kill
+            chain_ratio = chain_ratio if context.facts.get("chain") and chain_ratio >= limit else 0.0
+            if ratio >= limit or chain_ratio:
+                target.seen(ratio if ratio >= limit else 0.0, chain_ratio, case.family.name, case.constants.kill)
+                target.note = "estimated by a directional derivative"
+
+
+def _try_family(
+    context: Context, case: Case, groups: Sequence[tuple[Evaluator, list[Site]]], alive: Sequence[Target]
+) -> None:
+    for evaluator, sites in groups:
+        mine = [t for t in alive if t.evaluator is evaluator]
+        if not mine:
+            continue
+        tape = Tape(evaluator, case, [s for s in sites if any(t.site is s for t in mine)])
+        for target in mine:
+            ratio, chain_ratio = _effect(context, tape, target)
+            target.seen(ratio, chain_ratio, case.family.name, case.constants.kill)
+
+
+def _effect(context: Context, tape: Tape, target: Target) -> tuple[float, float]:
+    outputs = tape.mutated(target.site, target.mutant)
+    ratio = difference_ratio(tape.case, tape.outputs, outputs)
+    chain = 0.0
+    if context.facts.get("chain") and tape.case.chain is not None and ratio < tape.case.constants.kill:
+        chain = difference_ratio(tape.case, tape.outputs, outputs, bounds=chain_bounds)
+    return ratio, chain
+
+
+def _report(target: Target) -> MutantReport:
+    if target.report is not None:
+        return target.report
+    if not target.killed:
+        note, spared = target.harmless or target.note, bool(target.harmless)
+        return MutantReport(target.mutant.name, False, target.ratio, target.family, note, harmless=spared)
+    ratio = target.ratio if target.killed == "rounding" else target.chain_ratio
+    return MutantReport(target.mutant.name, True, ratio, target.family, target.note, by=target.killed)
+
+
+def _prove(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], alive: Sequence[Target]) -> None:
+    """Find the survivors that are harmless, for every input or (to be tried at the site yet) for those seen."""
+    for evaluator, sites in groups:
+        mine = [t for t in alive if t.evaluator is evaluator]
+        wanted = [s for s in sites if any(t.site is s for t in mine)]
+        tapes = [Tape(evaluator, case, wanted) for case in context.cases] if mine else []
+        for target in mine:
+            proof, always = harmless(tapes, target.site, target.mutant)
+            target.harmless = proof
+            if always:
+                known = target.mutant.name, False, target.ratio, target.family
+                target.report = MutantReport(*known, proof, harmless=True)
+
+
+def _prove_cancelling(context: Context, target: Target) -> None:
+    """Find out whether what a survivor changes cancels behind its site, whatever the site reads."""
+    if target.site.inner:
+        return
+    proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
+    if proof:
+        known = target.mutant.name, False, target.ratio, target.family
+        target.report = MutantReport(*known, proof, harmless=True)
+
+
+def _unproven(targets: Sequence[Target]) -> list[Target]:
+    return [target for target in _alive(targets) if not target.harmless]
+
+
+def _second_chance(context: Context, target: Target, *, freely: bool = False) -> None:
+    """Look for an input that kills a survivor; such an input is checked like any family.
+
+    Args:
+        freely: nothing else can tell, so that the level's work does not limit the search.
+    """
+    name, ratio, family = target.mutant.name, target.ratio, target.family
+    note = target.note if freely else "no input family moves the outputs beyond rounding"
+    target.note, target.unsearched = note, False
+    if not context.level.search_steps:
+        return
+    if not freely and not context.budget.affords(SHARE):
+        target.unsearched = True
+        return
+    found = search(context, target.evaluator, target.site, target.mutant, freely=freely)
+    if found is not None and found[1] >= context.cases[0].constants.kill:
+        case = context.case(found[0])
+        context.cases.append(case)
+        _check_found(context, case)
+        target.report = MutantReport(name, True, found[1], found[0].name, "killed by an input searched for")
+        return
+    if found is not None:
+        target.ratio, target.family = max((ratio, family), (found[1], found[0].name))
+    target.note += ", nor does any input the search found"
+
+
+def _check_found(context: Context, case: Case) -> None:
+    """Hold the file against an input found by the search."""
+    problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
+    for setting in context.settings:
+        outputs = context.subject.run(case.family.feeds, setting)
+        problems += judge_outputs(context, case, outputs, setting)[0]
+    if problems:
+        context.answer("rounding", "fail", "; ".join(problems[:4]))
+
+
+def _conclude(context: Context) -> None:
+    killed = sum(m.killed for s in context.sites for m in s.mutants)
+    total = sum(len(s.mutants) for s in context.sites)
+    spared = sum(m.harmless and not m.killed for s in context.sites for m in s.mutants)
+    if context.fails("site"):
+        return
+    reasons: dict[str, list[SiteReport]] = {}
+    for site in context.sites:
+        if not site.exercised:
+            reasons.setdefault(site.survivors[0].note, []).append(site)
+    for note, sites in reasons.items():
+        names = ", ".join(dict.fromkeys(m.name for site in sites for m in site.survivors))
+        context.answer("sensitivity", "not-exercised", f"{_places(sites)}: {note} ({names})")
+    if reasons:
+        return
+    text = f"{killed} of {total} mutants killed at {plural(len(context.sites), 'site')}"
+    if spared:
+        text += f", {spared} proven undetectable and harmless here"
+    context.answer("sensitivity", "pass", text, killed=killed, total=total, harmless=spared)
+
+
+def _places(sites: Sequence[SiteReport]) -> str:
+    """Name some sites: the first three, and how many more."""
+    first = "; ".join(f"{site.kind} at {site.where!r}" for site in sites[:3])
+    return first if len(sites) <= 3 else f"{first}; and {len(sites) - 3} more sites"

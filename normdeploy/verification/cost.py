@@ -1,0 +1,127 @@
+"""What evaluating a network costs, from the sizes of its operators alone: the unit of the verifier's budgets.
+
+Work is counted in billions of multiply-adds. An element that an operator stores counts as :data:`PER_ELEMENT` of them
+(float64 noise is passes over memory), an operator as :data:`PER_OPERATOR` (Python, and torch's own call). What a level
+affords is a number of such units, so that what is checked depends on the network and never on the machine or its load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import Evaluator
+from normdeploy.verification.bounds.accuracy import reduction_length
+from normdeploy.verification.sides.values import Feeds
+
+PER_ELEMENT = 40.0
+PER_OPERATOR = 2e5
+
+_MULTIPLYING = frozenset(
+    {
+        "Conv",
+        "FusedConv",
+        "DeformConv",
+        "ConvTranspose",
+        "MatMul",
+        "Gemm",
+        "FusedMatMul",
+        "Einsum",
+        "LSTM",
+        "GRU",
+        "RNN",
+    }
+)
+
+
+class Counter:
+    """A hook for :class:`normdeploy.graph.Evaluator` that adds up the work of a run; nodes of bodies count as they run.
+
+    Attributes:
+        products: multiply-adds. elements: stored by all operators. operators: how many ran.
+    """
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._shapes: dict[str, tuple[int, ...]] = {name: tuple(np.shape(a)) for name, a in feeds.items()}
+        self.products = self.elements = self.operators = 0
+
+    def __call__(self, node: ir.Node, results: list[Tensor]) -> None:
+        """Count one operator's results."""
+        for output, result in zip(node.outputs, results, strict=False):
+            self._shapes[str(output.name)] = tuple(result.shape)
+        self.operators += 1
+        if node.op_type == "Constant":
+            return
+        self.elements += sum(result.numel() for result in results)
+        if node.op_type in _MULTIPLYING and results:
+            self.products += results[0].numel() * reduction_length(node, self._shape, tuple(results[0].shape))
+
+    def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if value.const_value is not None:
+            return tuple(int(n) for n in value.const_value.shape.numpy())
+        return self._shapes.get(str(value.name))
+
+    @property
+    def work(self) -> float:
+        """The run's work in billions of multiply-adds."""
+        return (self.products + PER_ELEMENT * self.elements + PER_OPERATOR * self.operators) / 1e9
+
+
+def work_of(graphs: Sequence[ir.Model], feeds: Feeds) -> float:
+    """Return the work of evaluating a network once, in billions of multiply-adds; 0 if no graph of it can be evaluated.
+
+    Args:
+        graphs: of the network, the first that evaluates is measured. feeds: its inputs.
+    """
+    for model in graphs:
+        counter = Counter(feeds)
+        try:
+            with torch.no_grad():
+                Evaluator(model, dtype=torch.float32).run(dict(feeds), hook=counter)
+        except GraphError:
+            continue
+        return counter.work
+    return 0.0
+
+
+@dataclass
+class Budget:
+    """Work that a verification may spend on what it could also leave out.
+
+    Args:
+        limit: all of it, in billions of multiply-adds. once: the work of one evaluation of the example.
+        size: elements of the example's inputs: larger inputs cost in proportion.
+    """
+
+    limit: float
+    once: float = 0.0
+    size: int = 1
+    spent: float = field(default=0.0, init=False)
+
+    def spend(self, evaluations: float, feeds: Feeds | None = None) -> None:
+        """Count some evaluations of the network, optional or not.
+
+        Args:
+            feeds: their inputs; the example's size by default.
+        """
+        self.spent += evaluations * self.once * self._scale(feeds)
+
+    def affords(self, share: float = 1.0) -> bool:
+        """True while less than a share of the limit is spent."""
+        return self.spent < share * self.limit
+
+    def _scale(self, feeds: Feeds | None) -> float:
+        return 1.0 if feeds is None else max(1.0, elements(feeds) / max(self.size, 1))
+
+
+def elements(feeds: Feeds) -> int:
+    """Return the number of elements of all inputs."""
+    return sum(int(np.size(a)) for a in feeds.values())

@@ -1,0 +1,1 @@
+"""The file's numbers against what they follow from."""

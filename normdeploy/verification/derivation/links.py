@@ -1,0 +1,244 @@
+r"""The float64 chain from the eager model to the stored weights, link by link.
+
+::
+
+    eager, float64 --(1)-- traced graph, float64 --(2)-- recomputed graph, unrounded --(3)-- numbers in the file
+
+1. The trace stores the model's Python constants (an epsilon, a scale) as float32, and nothing else changes: the bound
+   is the spread of float64 runs in which only these constants move by one rounding.
+2. Two float64 graphs of one function: float64's own rounding.
+3. Each stored number is the one rounding of the recomputed value
+   (:mod:`normdeploy.verification.derivation.recomputed`).
+
+Where all three hold, an error far below float32's rounding of the whole network would have shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import FLOATS, Evaluator, ExactTensor
+from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF, Bounds, Floats, judge, rms
+from normdeploy.verification.bounds.noise import hashed_noise
+from normdeploy.verification.cases import Case, hold_against
+from normdeploy.verification.context import Context
+from normdeploy.verification.derivation.recomputed import compare_graphs
+from normdeploy.verification.sides.reference import EagerReference, run_evaluator
+from normdeploy.verification.sides.structure import is_float, shortened
+from normdeploy.verification.sides.values import Array
+
+EXACT = 1e-9
+"""Largest RMS(difference)/RMS(value) between two float64 graphs of one function: far above float64's rounding in any
+network that float32 can run, far below one float32 rounding (6e-8)."""
+
+_FINEST = 1e-13
+"""Nothing finer than this relative difference is claimed to be seen in float64."""
+
+_RUNS = 3
+_FLOAT64_NOISE = 64 * 2.0**-53
+
+
+def check_links(context: Context) -> None:
+    """Check the three links; the chain is used by the sensitivity check only if all hold."""
+    context.facts["chain"] = False
+    if context.evaluator is None:
+        return
+    if not context.reference.has_truth:
+        context.facts["traced"] = False
+        context.not_checked.append("the traced graph against the module in float64 (the module does not run in it)")
+        return
+    constants = _stored_constants(context)
+    moved = _moved_graphs(context, constants)
+    recomputed = None if context.derived is None else Evaluator(context.derived)
+    traced_worst, recomputed_worst, where = 0.0, 0.0, ""
+    for number, case in enumerate(context.cases):
+        context.tell("links", number / len(context.cases))
+        traced = case.traced
+        case.chain = _constants_spread(moved, case)
+        context.budget.spend(len(moved) + 1, case.family.feeds)
+        for i, y in enumerate(traced):
+            if is_float(y) and y.shape == case.truth[i].shape:
+                traced_worst = max(traced_worst, _ratio(case, i, y))
+        if recomputed is not None:
+            after = list(run_evaluator(recomputed, case.family.feeds).values())
+            pairs = list(enumerate(zip(traced, after, strict=True)))
+            ratio = max((_exact_ratio(case, i, a, b) for i, (a, b) in pairs), default=0.0)
+            case.resolution = [_relative(a, b) for _, (a, b) in pairs]
+            if ratio > recomputed_worst:
+                recomputed_worst, where = ratio, case.family.name
+    tight = context.facts["traced"] = traced_worst <= 1
+    context.answer(
+        "traced",
+        "pass" if tight else "note",
+        "the traced graph is the reference in float64, but for the rounding of its constants"
+        if tight
+        else f"the traced graph differs from eager float64 by {traced_worst:.3g} times what rounding its constants "
+        "explains; float32's bound judges alone",
+        worst_ratio=traced_worst,
+    )
+    if context.derived is None:
+        context.not_checked.append("stored weights against weights recomputed from the reference")
+        return
+    if recomputed_worst > 1:
+        context.answer(
+            "recomputed",
+            "fail",
+            f"the graph recomputed from the reference differs from it in float64 by {recomputed_worst:.3g} times what "
+            f"float64's rounding explains ({where})",
+            worst_ratio=recomputed_worst,
+        )
+    else:
+        text = "unrounded, the recomputed graph is the reference's function in float64"
+        context.answer("recomputed", "pass", text, worst_ratio=recomputed_worst)
+    stored = _stored_against_recomputed(context)
+    context.facts["chain"] = tight and recomputed_worst <= 1 and stored
+
+
+def chain_bounds(case: Case, index: int) -> Bounds:
+    """Return the chain's bound for one output: the constants' spread, float64's noise, ten times link 2 as measured."""
+    bounds = case.bounds(index, eager=False)
+    assert case.chain is not None
+    measured = max(_FINEST, 10 * case.resolution[index]) if case.resolution else EXACT
+    own = np.where(np.isfinite(case.spread[index]), case.spread[index], 0.0) / case.roundoff * _FLOAT64_NOISE
+    return replace(bounds, spread=case.chain[index] + own, roundoff=measured, floor=float(np.finfo(np.float64).tiny))
+
+
+def _ratio(case: Case, index: int, y: Array) -> float:
+    if case.noisy is not None and case.noisy.decides and case.ties(index).any():
+        if case.undecided(index):
+            return 0.0
+        y = np.where(case.ties(index), case.truth[index], y)
+    single = replace(
+        case,
+        truth=[case.truth[index]],
+        eager=[case.eager[index]],
+        spread=[case.spread[index]],
+        names=[case.names[index]],
+        noisy=None,
+        chain=[case.chain[index]] if case.chain is not None else None,
+        resolution=[],
+    )
+    problems = [p for r in hold_against(single, [y], eager=False, exact=False) for p in r.problems]
+    if problems:
+        return float("inf")
+    bounds = chain_bounds(case, index)
+    keep = bounds.keep & np.isfinite(y)
+    return judge(np.where(keep, y, 0.0), replace(bounds, keep=keep)).ratio
+
+
+def _relative(a: Array, b: Array) -> float:
+    """Return RMS(a - b) / RMS(a) over what is finite on both sides; infinity for other shapes, 0 for integers."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not is_float(a):
+        return 0.0
+    keep = np.isfinite(a) & np.isfinite(b)
+    difference = rms(a[keep] - b[keep])
+    return difference / (rms(a[keep]) or 1.0)
+
+
+def _exact_ratio(case: Case, index: int, a: Array, b: Array) -> float:
+    if not is_float(a) or a.shape != b.shape:
+        return 0.0 if a.shape == b.shape else float("inf")
+    keep = np.isfinite(a) & np.isfinite(b)
+    # Where float64's own noise is larger than the limit (a cancelling input), it is the limit
+    own = rms(np.where(keep, case.spread[index], 0.0)) / case.roundoff * _FLOAT64_NOISE
+    allowed = EXACT * rms(a[keep]) + own
+    difference = rms(a[keep] - b[keep])
+    return difference / allowed if difference > 0 and allowed > 0 else (0.0 if difference == 0 else float("inf"))
+
+
+def _stored_constants(context: Context) -> list[str]:
+    """Return the float initializers that are no weights of the eager model: Python numbers, tables made in forward."""
+    if not isinstance(context.reference, EagerReference) or context.evaluator is None:
+        return []
+    known = set(context.reference.model.state_dict())
+    return [
+        name
+        for name, value in context.evaluator.graph.initializers.items()
+        if name not in known and value.const_value is not None and value.const_value.dtype in FLOATS
+    ]
+
+
+def _moved_graphs(context: Context, constants: list[str]) -> list[Evaluator]:
+    model = context.reference.graph
+    if model is None or not isinstance(context.reference, EagerReference):
+        return []  # an ONNX reference is its own graph: nothing was stored anew
+    return [_with_moved_constants(model, constants, seed) for seed in range(1 if context.heavy else _RUNS)]
+
+
+def _with_moved_constants(model: ir.Model, names: list[str], seed: int) -> Evaluator:
+    """Return an evaluator of the graph with each stored constant and float attribute moved by one rounding."""
+    copy = model.clone()
+    u = UNIT_ROUNDOFF["float32"]
+    for number, name in enumerate(names):
+        tensor = copy.graph.initializers[name].const_value
+        assert tensor is not None
+        value = torch.from_numpy(np.array(tensor.numpy(), np.float64))
+        moved = _moved(value, u, 977 * seed + number).numpy()
+        exact = ExactTensor(partial(np.asarray, moved), tensor.dtype, moved.shape, name)
+        copy.graph.initializers[name].const_value = exact
+    for number, node in enumerate(copy.graph.all_nodes()):
+        for attribute in list(node.attributes.values()):
+            key = 7001 * seed + number
+            if attribute.type == ir.AttributeType.FLOAT:
+                value = _moved(torch.tensor(attribute.value, dtype=torch.float64), u, key)
+                node.attributes[attribute.name] = ir.AttrFloat32(attribute.name, float(value))
+            elif attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in FLOATS:
+                value = _moved(torch.from_numpy(np.array(attribute.value.numpy(), np.float64)), u, key)
+                exact = ExactTensor(partial(np.asarray, value.numpy()), attribute.value.dtype, tuple(value.shape))
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, exact)
+    return Evaluator(copy)
+
+
+def _constants_spread(moved: list[Evaluator], case: Case) -> list[Floats]:
+    """Return the pointwise RMS deviation of runs in which only stored constants move by one rounding."""
+    squares = [np.zeros(y.shape) for y in case.traced]
+    for evaluator in moved:
+        for i, n in enumerate(run_evaluator(evaluator, case.family.feeds).values()):
+            if is_float(n) and n.shape == squares[i].shape:
+                with np.errstate(invalid="ignore"):
+                    squares[i] += np.nan_to_num(np.square(n - case.traced[i]), nan=0.0, posinf=0.0, neginf=0.0)
+    return [np.sqrt(s / max(len(moved), 1)) for s in squares]
+
+
+def _moved(value: Tensor, u: float, seed: int) -> Tensor:
+    """Move floats by one rounding, but for those short enough to be what was written (1, 0.5, -2048)."""
+    if not value.is_floating_point() or value.numel() == 0:
+        return value
+    short = value.to(torch.float32).view(torch.int32) & 0xFFF == 0
+    return torch.where(short, value, value * (1 + u * hashed_noise(value, seed)))
+
+
+def _stored_against_recomputed(context: Context) -> bool:
+    """Compare the file with the recomputed graph, or with the graph before folding if that is what it is."""
+    assert context.derived is not None
+    names = context.subject.output_names
+    comparison = compare_graphs(context.derived, context.subject.model, outputs=names)
+    if not comparison.same_structure and context.reference.graph is not None:
+        unfolded = compare_graphs(context.reference.graph, context.subject.model, outputs=names)
+        comparison = unfolded if unfolded.same_structure else comparison
+    if not comparison.same_structure:
+        context.answer("weights", "note", f"stored weights were not recomputed: {comparison.reason}")
+        context.not_checked.append("stored weights against weights recomputed from the reference")
+        return False
+    if comparison.problems and not context.own and all(p.rounding for p in comparison.problems):
+        text = (
+            f"{len(comparison.problems)} of {comparison.tensors} stored tensors are not the one rounding of the "
+            "recomputed values, but no further off than folding in their own precision explains: right within rounding"
+        )
+        context.answer("weights", "pass", f"{text} ({comparison.problems[0].text})", tensors=comparison.tensors)
+        return False
+    if comparison.problems:
+        context.answer("weights", "fail", shortened([p.text for p in comparison.problems]))
+        context.facts["weight_problems"] = comparison.problems
+        return False
+    text = f"all {comparison.tensors} stored tensors are the one rounding of the recomputed values"
+    context.answer("weights", "pass", text, tensors=comparison.tensors)
+    return True

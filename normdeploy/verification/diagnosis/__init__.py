@@ -1,0 +1,1 @@
+"""Where a failure starts, what it looks like, and a bundle that shows it again."""

@@ -1,0 +1,177 @@
+"""The bundle of a failure: the smallest failing subgraph with inputs and expected outputs, and one command to rerun it.
+
+::
+
+    bundle/
+        model.onnx
+        test_data_set_0/input_0.pb ... output_0.pb ...      ONNX's own test layout
+        settings.json                                       level, provider, disabled optimizers, bounds per output
+        run.py                                              python run.py: needs numpy, onnx and onnxruntime only
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from normdeploy.errors import GraphError, UsageError
+from normdeploy.graph import bare_proto
+from normdeploy.verification.diagnosis.optimizers import LEVEL_NAMES
+from normdeploy.verification.sides.sessions import Setting
+from normdeploy.verification.sides.values import Array
+
+_RUN = '''"""Rerun this failure: python run.py. Prints the largest error per output; exits with 1 above a bound."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import numpy_helper
+
+here = Path(__file__).resolve().parent
+settings = json.loads((here / "settings.json").read_text())
+data = here / "test_data_set_0"
+
+
+def read(path):
+    tensor = onnx.TensorProto()
+    tensor.ParseFromString(path.read_bytes())
+    return tensor.name, numpy_helper.to_array(tensor)
+
+
+options = ort.SessionOptions()
+options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
+options.intra_op_num_threads = settings["threads"]
+for key, value in settings["config"]:
+    options.add_session_config_entry(key, value)
+session = ort.InferenceSession(
+    str(here / "model.onnx"), options, providers=settings["providers"], disabled_optimizers=settings["disabled"] or None
+)
+feeds = dict(read(path) for path in sorted(data.glob("input_*.pb")))
+expected = dict(read(path) for path in sorted(data.glob("output_*.pb")))
+bad = False
+for name, got in zip(expected, session.run(list(expected), feeds)):
+    want, bound = expected[name], settings["bounds"][name]
+    if want.shape != got.shape or want.dtype != got.dtype:
+        print(f"{name}: {got.dtype}{got.shape}, expected {want.dtype}{want.shape}")
+        bad = True
+        continue
+    if want.dtype.kind == "f":
+        same = (want == got) | (np.isnan(want) & np.isnan(got))
+        with np.errstate(invalid="ignore"):
+            error = np.where(same, 0.0, np.abs(got.astype(np.float64) - want.astype(np.float64)))
+        worst = float("inf") if np.isnan(error).any() else float(error.max(initial=0.0))
+    else:
+        worst = float((want != got).sum())
+    print(f"{name}: error {worst:.6g}, bound {bound:.6g}")
+    bad = bad or not worst <= bound
+sys.exit(1 if bad else 0)
+'''
+
+
+def subgraph(
+    model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[str], values: Mapping[str, Array]
+) -> ir.Model:
+    """Return a model of some nodes: what they read from outside become inputs, constants stay constants.
+
+    Args:
+        model: where the nodes are from. nodes: in order. outputs: names of values they compute.
+        values: an array per value name, for the dtypes of inputs and outputs.
+    """
+    whole = model.clone()
+    names = {node.outputs[0].name for node in nodes}
+    for node in list(whole.graph):
+        if node.op_type == "Constant" and node.domain == "":
+            names.add(node.outputs[0].name)
+    by_name = {str(v.name): v for node in whole.graph for v in node.outputs}
+    by_name |= {str(v.name): v for v in whole.graph.inputs}
+    whole.graph.outputs.clear()
+    whole.graph.outputs.extend(by_name[name] for name in outputs)
+    made = {str(v.name) for node in whole.graph if node.outputs[0].name in names for v in node.outputs}
+    read = {
+        str(v.name): v
+        for node in whole.graph
+        if node.outputs[0].name in names
+        for v in node.inputs
+        if v is not None and v.name and v.name not in made and v.name not in whole.graph.initializers
+    }
+    inputs = []
+    for name, value in read.items():
+        fresh = ir.Value(
+            name=name,
+            type=ir.TensorType(ir.DataType.from_numpy(values[name].dtype)),
+            shape=ir.Shape(values[name].shape),
+        )
+        value.replace_all_uses_with(fresh, replace_graph_outputs=True)
+        inputs.append(fresh)
+    whole.graph.inputs.clear()
+    for node in reversed(list(whole.graph)):
+        unread = all(not v.uses() and not v.is_graph_output() for v in node.outputs)
+        if node.outputs[0].name not in names or unread:
+            whole.graph.remove(node, safe=True)
+    for name in [n for n, v in whole.graph.initializers.items() if not v.uses() and not v.is_graph_output()]:
+        del whole.graph.initializers[name]
+    whole.graph.inputs.extend(inputs)
+    for value in whole.graph.outputs:
+        array = values[str(value.name)]
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
+    return whole
+
+
+def write_bundle(
+    folder: str | os.PathLike[str],
+    model: ir.Model,
+    inputs: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    bounds: Mapping[str, float],
+    setting: Setting,
+    *,
+    note: str = "",
+) -> str:
+    """Write a bundle; return the command that reruns it.
+
+    Args:
+        folder: a new or empty folder. model: the failing subgraph. inputs, expected: by name.
+        bounds: largest allowed absolute error per output. setting: how to run it. note: what failed, in words.
+
+    Raises:
+        UsageError: the folder holds other files.
+        GraphError: the subgraph is not valid ONNX.
+    """
+    target = Path(folder)
+    if target.exists() and any(target.iterdir()):
+        raise UsageError(f"{target} is not empty; expected a new folder for the failure's bundle: choose another")
+    data = target / "test_data_set_0"
+    data.mkdir(parents=True, exist_ok=True)
+    proto = bare_proto(model)
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        raise GraphError(f"the failing subgraph is not valid ONNX: {error}") from error
+    (target / "model.onnx").write_bytes(proto.SerializeToString())
+    for stem, arrays in (("input", inputs), ("output", expected)):
+        for number, (name, array) in enumerate(arrays.items()):
+            (data / f"{stem}_{number}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
+    settings: dict[str, Any] = {
+        "level": LEVEL_NAMES[setting.level],
+        "providers": list(dict.fromkeys([setting.provider, "CPUExecutionProvider"])),
+        "threads": setting.threads,
+        "disabled": list(setting.disabled),
+        "config": [list(pair) for pair in setting.config],
+        "bounds": {name: float(bound) for name, bound in bounds.items()},
+        "note": note,
+    }
+    (target / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    (target / "run.py").write_text(_RUN, encoding="utf-8")
+    return f"python {target / 'run.py'}"

@@ -1,0 +1,89 @@
+"""Which known mistake a wrong output looks like: the mutant whose outputs it matches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from normdeploy.verification.bounds.criteria import rms
+from normdeploy.verification.cases import Case
+from normdeploy.verification.context import Context
+from normdeploy.verification.mutation.mutants import Mutant, Site
+from normdeploy.verification.mutation.tape import Tape, site_groups
+from normdeploy.verification.sides.structure import is_float
+from normdeploy.verification.sides.values import Array
+
+_CLOSE = 0.1
+"""A mutant is named if it leaves at most this share of the error unexplained."""
+
+
+def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> dict[str, Any]:
+    """Return the mutant that explains an output best, in words; {} if none explains nine tenths of the error.
+
+    Args:
+        case: where the failure shows. outputs: the wrong outputs.
+    """
+    if context.canonical is None or context.evaluator is None:
+        return {}
+    best: tuple[float, Site, Mutant] | None = None
+    for evaluator, sites in site_groups(context):
+        if sites:
+            found = _closest(case, Tape(evaluator, case, sites), sites, outputs)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+    if best is None:
+        return {}
+    unexplained, site, mutant = best
+    return {
+        "likely": _in_words(site, mutant),
+        "likely_where": site.where,
+        "likely_kind": site.kind,
+        "unexplained": unexplained,
+    }
+
+
+def closest_mutant(case: Case, tape: Tape, sites: Sequence[Site], outputs: Sequence[Array]) -> str:
+    """Return in words the mutant of some sites that explains an output; "" if none explains nine tenths of the error.
+
+    Args:
+        case: where the failure shows. tape: a clean run on it. sites: whose mutants. outputs: the wrong outputs.
+    """
+    best = _closest(case, tape, sites, outputs)
+    return _in_words(best[1], best[2]) if best is not None else ""
+
+
+def _in_words(site: Site, mutant: Mutant) -> str:
+    return f"output matches {mutant.words or mutant.name} at {site.where!r}"
+
+
+def _closest(
+    case: Case, tape: Tape, sites: Sequence[Site], outputs: Sequence[Array]
+) -> tuple[float, Site, Mutant] | None:
+    plain = _distance(case.truth, outputs) if len(outputs) == len(case.truth) else None
+    if not plain:
+        return None
+    best: tuple[float, Site, Mutant] | None = None
+    for site in sites:
+        for mutant in site.mutants:
+            distance = _distance(tape.mutated(site, mutant), outputs)
+            if distance is not None and distance / plain < (_CLOSE if best is None else best[0]):
+                best = (distance / plain, site, mutant)
+    return best
+
+
+def _distance(a: Sequence[Array], b: Sequence[Array]) -> float | None:
+    """Return the RMS difference over the RMS value, worst over the float outputs; None if shapes differ."""
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        if x.shape != y.shape:
+            return None
+        if not is_float(x):
+            continue
+        p, q = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        finite = np.isfinite(p) & np.isfinite(q)
+        if bool((np.isfinite(p) != np.isfinite(q)).any()):
+            return None
+        worst = max(worst, rms(p[finite] - q[finite]) / (rms(q[finite]) or 1.0))
+    return worst

@@ -1,0 +1,70 @@
+"""How much is checked: quick, default, thorough. What a level leaves out is listed in the verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from normdeploy.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Level:
+    """One amount of checking.
+
+    What it affords depends on the network and never on the machine: work is counted from the sizes of the operators
+    (:mod:`normdeploy.verification.cost`), in billions of multiply-adds.
+
+    Args:
+        name: "quick", "default" or "thorough".
+        work: after which what is optional (further families, sizes, the input search) is left out. What decides between
+            a pass and "not exercised" is never left out for it.
+        heavy: work of one evaluation of the example above which a network is taken with single rows, noise in float32
+            and mutants by derivative.
+        mutants: work of one exact run per mutant above which mutants are tried by derivative first.
+        batch: rows of axis 0 in the generated families, where it is dynamic.
+        noise_runs: float64 runs with noise behind S (4 for heavy networks).
+        families: at most this many generated families; None for all.
+        user_rows: rows of the user's data used.
+        optimization: optimization levels at which the first family is run; the deployed one runs them all.
+        sensitivity: mutants are tried.
+        search_steps: steps of the search for an input that kills a surviving mutant.
+        sizes: sizes tried for the batch.
+        localize: a failure is localized.
+    """
+
+    name: str
+    work: float
+    heavy: float
+    mutants: float
+    batch: int
+    noise_runs: int
+    families: int | None
+    user_rows: int
+    optimization: tuple[str, ...]
+    sensitivity: bool
+    search_steps: int
+    sizes: tuple[int, ...]
+    localize: bool = True
+
+
+_ALL = ("disabled", "basic", "extended", "layout", "all")
+
+LEVELS: dict[str, Level] = {
+    "quick": Level("quick", 60.0, 0.25, 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
+    "default": Level("default", 250.0, 1.0, 60.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
+    "thorough": Level(
+        "thorough", math.inf, math.inf, math.inf, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 7, 33, 65)
+    ),
+}
+
+
+def level_named(name: str) -> Level:
+    """Return a level.
+
+    Raises:
+        UsageError: the name is unknown.
+    """
+    if name not in LEVELS:
+        raise UsageError(f"level is {name!r}; expected one of {sorted(LEVELS)}")
+    return LEVELS[name]

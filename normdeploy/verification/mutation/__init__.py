@@ -1,0 +1,1 @@
+"""Deliberate errors: could the checks have failed?"""

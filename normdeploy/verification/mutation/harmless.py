@@ -1,0 +1,82 @@
+"""Proofs that a surviving mutant is undetectable and harmless: it stays below one rounding of the site's own operator.
+
+For a BatchNorm in evaluation both the site and its mutant are affine maps y = a x + c and y' = a' x + c'. If
+|a' - a| <= u |a| and |c' - c| <= u |c| for every channel, then |y' - y| <= u (|a x| + |c|) for **every** x: what one
+rounding of the products explains. For statistics norms there is no such bound over all inputs, so the claim is about
+the rows seen: the largest relative change of the site's output, and it is harmless only below u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from normdeploy.verification.mutation.mutants import Mutant, Site
+from normdeploy.verification.mutation.tape import Tape
+
+
+def harmless(tapes: Sequence[Tape], site: Site, mutant: Mutant) -> tuple[str, bool]:
+    """Return the proof as a sentence ("" where there is none), and whether it holds for every input or those seen.
+
+    Args:
+        tapes: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
+    """
+    seen = [values for tape in tapes for values in tape.calls(site)]
+    if not seen:
+        return "", False
+    roundoff = tapes[0].case.roundoff
+    affine = site.kind in ("BatchNormalization", "affine map") and mutant.name.startswith(
+        ("epsilon", "variance", "shift", "scale", "stale", "a neighbouring")
+    )
+    if affine:
+        proof = _affine_proof(seen[0], site, mutant, roundoff)
+        if proof:
+            return proof, True
+    return _observed(seen, site, mutant, roundoff), False
+
+
+def _affine_proof(values: Sequence[Tensor | None], site: Site, mutant: Mutant, roundoff: float) -> str:
+    x = values[0]
+    assert x is not None
+    zero, one = torch.zeros_like(x), torch.ones_like(x)
+    with torch.no_grad():
+        c, c_wrong = site.clean([zero, *values[1:]]), mutant.apply([zero, *values[1:]])
+        a, a_wrong = site.clean([one, *values[1:]]) - c, mutant.apply([one, *values[1:]]) - c_wrong
+    if torch.equal(a, a_wrong) and torch.equal(c, c_wrong):
+        return "it is the same function here, for every input: there is nothing to detect"
+    # a and c come from differences of float64 results; that noise is far below u
+    if bool(((a_wrong - a).abs() <= roundoff * a.abs()).all()) and bool(
+        ((c_wrong - c).abs() <= roundoff * c.abs()).all()
+    ):
+        change = float(((a_wrong - a).abs() / a.abs().clamp_min(1e-300)).max())
+        return (
+            "undetectable and harmless here: it changes scale and shift by at most "
+            f"{change / roundoff:.2g} u, for every input"
+        )
+    return ""
+
+
+def _observed(seen: Sequence[Sequence[Tensor | None]], site: Site, mutant: Mutant, roundoff: float) -> str:
+    worst = 0.0
+    for values in seen:
+        with torch.no_grad():
+            right, wrong = site.clean(values), mutant.apply(values)
+        if right.shape != wrong.shape:
+            return ""
+        same = (wrong == right) | (wrong.isnan() & right.isnan())  # a fully masked row is NaN on both sides
+        change = (wrong - right).abs().masked_fill(same, 0.0)
+        if not bool(torch.isfinite(change).all()):
+            return ""
+        if bool((change > 0).any()):
+            size = right.abs() + right.abs().mean(-1, keepdim=True)
+            worst = max(worst, float((change / size.clamp_min(1e-300)).masked_fill(same, 0.0).max()))
+    if worst == 0.0:
+        return "it is the same function on every row seen: there is nothing to detect here"
+    if worst <= roundoff:
+        return (
+            "undetectable and harmless here: on every row seen it changes the site's output by at most "
+            f"{worst / roundoff:.2g} u"
+        )
+    return ""

@@ -1,0 +1,369 @@
+"""Sites that no input of the model reaches as their mutants need: feed them directly, everything else in place.
+
+Behind an embedding no text makes a row whose spread is near epsilon, so an epsilon ten times smaller moves no output.
+For such a site the reference's graph, the graph its mutants are made in and the file are cut at the site's input. What
+was computed there becomes an input, which gets rows of every family. The file's two halves of the question stay the
+same: its graph in float64 against the reference's, and the runtime against float64, under the same criterion. A mutant
+that moves the outputs of the cut graph by twice the bound is killed at the site.
+
+A cut is believed only where it is seen to be right: with the value that the model computes, and with other samples'
+values in its place, the cut graphs agree. What this shows and what it does not: docs/verification.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import Evaluator, bare_proto, weight_bytes
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.checks.logic import logic_problems
+from normdeploy.verification.checks.rounding import judge_outputs
+from normdeploy.verification.context import Context
+from normdeploy.verification.diagnosis.cut import cut, entries_of, first_equal, joined
+from normdeploy.verification.diagnosis.likely import closest_mutant
+from normdeploy.verification.mutation.mutants import Site
+from normdeploy.verification.mutation.tape import Tape, Target, difference_ratio, site_groups
+from normdeploy.verification.record.verdict import MutantReport
+from normdeploy.verification.samples.families import Family, make_families, small_spread_first
+from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.sides.reference import run_evaluator
+from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.structure import plural, shortened
+from normdeploy.verification.sides.values import Array, Arrays, Feeds
+
+_LARGEST = 1 << 30
+"""Bytes of weights above which a file is not cut: each cut holds them once more in a session."""
+
+SAME_GRAPH = 1e-12
+SAME_FILE = 1e-6
+"""Relative RMS difference up to which two values are taken for the same before the cut is tried: what rounding stored
+weights does. A fresh BatchNorm's scale, 1 - 5e-6, which a fold moved elsewhere, is another value."""
+
+_ENTRIES = 3
+"""How many entries of a site are tried: a file that fuses its norm holds the outermost only."""
+
+_MOVING = frozenset(
+    {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Concat", "Expand", "Identity", "Cast"}
+)
+"""A file that does not hold what such an operator moves does not hold its result either."""
+
+KILLED = "exercised at the site: fed there directly, since no model input reaches it"
+
+
+class CutReference:
+    """The reference's graph behind a cut: float64 through the evaluator, eager's precision through torch's kernels."""
+
+    has_truth = True
+
+    def __init__(self, model: ir.Model, dtypes: Sequence[np.dtype[Any]]) -> None:
+        self.name = "the reference behind the cut"
+        self.output_names: Sequence[str] = [str(value.name) for value in model.graph.outputs]
+        self.graph: ir.Model | None = model
+        self.evaluator = Evaluator(model)
+        self._single = Evaluator(model, dtype=torch.float32)
+        self._dtypes = dtypes
+
+    def ready(self) -> AbstractContextManager[Any]:
+        """Nothing to prepare."""
+        return nullcontext()
+
+    def truth(self, feeds: Feeds) -> list[Any]:
+        """Return the outputs in float64."""
+        return list(run_evaluator(self.evaluator, feeds).values())
+
+    def native(self, feeds: Feeds) -> list[Any]:
+        """Return the outputs in float32, operator by operator."""
+        found = run_evaluator(self._single, feeds).values()
+        return [array.astype(dtype) for array, dtype in zip(found, self._dtypes, strict=True)]
+
+
+@dataclass
+class CutFile:
+    """The file behind a cut, its sessions, and the names of its outputs in the reference's order."""
+
+    model: ir.Model
+    names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.evaluator = Evaluator(self.model)
+        self._bytes = bare_proto(self.model).SerializeToString()
+        self._sessions: dict[Setting, Any] = {}
+
+    def run(self, feeds: Feeds, setting: Setting) -> list[Array]:
+        """Return the outputs under one runtime setting."""
+        if setting not in self._sessions:
+            self._sessions[setting] = open_session(self._bytes, setting)
+        return run_session(self._sessions[setting], feeds, self.names)
+
+    def logic(self, feeds: Feeds) -> list[Array]:
+        """Return the outputs in float64."""
+        found = run_evaluator(self.evaluator, feeds)
+        return [found[name] for name in self.names]
+
+
+@dataclass
+class Cut:
+    """One site's input cut in all three graphs.
+
+    Args:
+        where: the site. names: of the cut value in each graph. value: what the model computes there.
+        reference, mutated: the reference's graph and the one the mutants are made in. file: the file's.
+    """
+
+    where: str
+    names: tuple[str, ...]
+    value: Array
+    reference: CutReference
+    mutated: Evaluator
+    file: CutFile
+    noisy: NoisyGraph
+    base: Case
+
+    def case(self, context: Context, name: str, value: Array, *, runs: int = 0) -> Case:
+        """Evaluate the reference on one value at the site; ``runs`` with noise, the level's number by default."""
+        stored = value.astype(np.float32)
+        feeds: Arrays = {**self.base.family.feeds, **dict.fromkeys(self.names, stored)}
+        family = Family(f"{name} at {self.where}", feeds)
+        return make_case(
+            self.reference,
+            self.noisy,
+            family,
+            self.base.names,
+            runs=runs or context.noise_runs,
+            seed=context.seed,
+            precision=context.precision,
+            fast=context.heavy,
+        )
+
+
+def probe_sites(context: Context, targets: Sequence[Target]) -> None:
+    """Feed the sites of surviving mutants directly; report what is killed there, note why where nothing can be.
+
+    Args:
+        targets: survivors; those killed get a report, the others a longer note.
+    """
+    made: dict[tuple[int, str], Cut | str] = {}
+    tried: dict[str, float] = {}
+    for site, evaluator, known in _by_site(targets):
+        mine = [t for t in known if t.report is None]  # what was fed in front may have killed them
+        if context.fails("site"):
+            return
+        if not mine:
+            continue
+        why = "it stands in the body of a control flow operator"
+        for entry in [] if site.inner else _entries(site, evaluator):
+            found = _cut_at(context, site, evaluator, entry, made)
+            if isinstance(found, str):
+                why = found
+                continue
+            worst = _feed(context, found, mine, _behind(found, evaluator, targets))
+            tried[site.where] = max(tried.get(site.where, 0.0), worst)
+            mine = [t for t in mine if t.report is None]
+            if not mine or context.fails("site"):
+                break
+        for target in mine:
+            fed = site.where in tried
+            target.note += (
+                ", nor do rows fed at the site itself" if fed else f"; the site cannot be fed directly: {why}"
+            )
+    if tried and not context.fails("site"):
+        killed = sum(t.report is not None for t in targets)
+        places = plural(len(tried), "site")
+        text = f"{places} fed directly, which killed {plural(killed, 'mutant')} that no model input shows"
+        context.answer("site", "pass", text, worst_ratio=max(tried.values()), sites=sorted(tried))
+
+
+def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Target]]]:
+    groups: dict[int, tuple[Site, Evaluator, list[Target]]] = {}
+    for target in targets:
+        groups.setdefault(id(target.site), (target.site, target.evaluator, []))[2].append(target)
+    places = {str(v.name): i for _, e, _ in groups.values() for i, n in enumerate(e.graph) for v in n.outputs}
+    return sorted(groups.values(), key=lambda group: places.get(group[0].output, len(places)))
+
+
+def _behind(made: Cut, evaluator: Evaluator, targets: Sequence[Target]) -> list[Target]:
+    """Return the survivors whose sites lie wholly in a cut graph, behind the cut or beside it."""
+    graph = made.mutated.graph
+    values = {str(v.name) for node in graph for v in node.outputs} | {str(v.name) for v in graph.inputs}
+    values |= set(graph.initializers)
+    return [
+        t
+        for t in targets
+        if t.evaluator is evaluator
+        and not t.site.inner
+        and values.issuperset({*filter(None, t.site.inputs), t.site.output})
+    ]
+
+
+def _cut_at(
+    context: Context, site: Site, evaluator: Evaluator, entry: str, made: dict[tuple[int, str], Cut | str]
+) -> Cut | str:
+    """Cut at an entry, once; the reason in words where that cannot be."""
+    key = id(evaluator), entry
+    if key not in made:
+        made[key] = _made(context, site, evaluator, entry)
+    return made[key]
+
+
+def _entries(site: Site, evaluator: Evaluator) -> list[str]:
+    """Return the values to cut at, in the order in which to try them.
+
+    A file that folds a site into what computes its input has no such value, but may have one further up through which
+    all of it passes. A norm's epsilon shows on rows of small spread, best fed right there; an affine map shows on
+    ordinary rows, and the further up these go in, the more is alive behind them (equal keys hide a query's scale).
+    """
+    if site.kind == "epsilon":
+        return entries_of(joined(site.node.outputs[0]))[:_ENTRIES]
+    computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
+    value = computed.get(site.inputs[0])
+    above = [] if value is None else entries_of(value)
+    distinct = [name for name in above if name in computed and _kind(computed[name]) not in _MOVING]
+    entries = [site.inputs[0], *distinct[:_ENTRIES]]
+    return entries[::-1] if site.kind == "affine map" else entries
+
+
+def _kind(value: ir.Value) -> str:
+    producer = value.producer()
+    return "" if producer is None else producer.op_type
+
+
+def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut | str:
+    """Cut the three graphs at a site's entry; the reason in words where that cannot be done or is not right."""
+    base = context.cases[0]
+    reference, mutated = context.reference.graph, context.graph_of(evaluator)
+    if reference is None or mutated is None or context.noisy is None:
+        return "the reference has no graph"
+    if not context.facts.get("traced", True):
+        return "the traced graph is not the eager model in float64, so nothing would be shown of the model"
+    if weight_bytes(context.subject.model) > _LARGEST:
+        return f"the file has more than {_LARGEST >> 20} MB of weights"
+    feeds = base.family.feeds
+    value = run_evaluator(evaluator, feeds, fetch=[entry])[entry]
+    if value.dtype != np.float64 or value.ndim < 2 or not np.isfinite(value).all():
+        return "its input is no float tensor"
+    sides = (
+        (context.noisy.evaluator, reference, SAME_GRAPH),
+        (evaluator, mutated, SAME_GRAPH),
+        (context.subject.evaluator, context.subject.model, SAME_FILE),
+    )
+    names, models = [], []
+    for own, model, tolerance in sides:
+        name = first_equal(own, feeds, value, tolerance)
+        model_cut = cut(model, name) if name else None
+        if model_cut is None:
+            which = "the file" if own is context.subject.evaluator else "the reference's graph"
+            return f"{which} does not compute its input as a value of its own"
+        names.append(name)
+        models.append(model_cut)
+    before = CutReference(models[0], [np.asarray(a).dtype for a in base.eager])
+    file, noisy = CutFile(models[2], context.subject.output_names), NoisyGraph(models[0])
+    made = Cut(site.where, tuple(names), value, before, Evaluator(models[1]), file, noisy, base)
+    return _doubt(context, made) or made
+
+
+def _doubt(context: Context, made: Cut) -> str:
+    """Say why a cut is not believed: on values as the model computes them all three graphs must agree."""
+    flipped = np.flip(made.value, axis=tuple(range(made.value.ndim - 1)))
+    for name, value in (("own values", made.value), ("other samples' values", 1.5 * flipped)):
+        try:
+            case = made.case(context, name, value, runs=4)
+            others = made.file.logic(case.family.feeds), list(run_evaluator(made.mutated, case.family.feeds).values())
+        except GraphError as error:
+            return f"behind the cut it cannot be evaluated ({error})"
+        if any(logic_problems(case, outputs)[0] for outputs in others):
+            return "its input feeds the file in another way than the reference"
+    return ""
+
+
+def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequence[Target]) -> float:
+    """Feed one site with every family until all its mutants are dead; return the worst ratio of error to bound.
+
+    Args:
+        targets: the site's. behind: these and others that may die of what is fed here.
+    """
+    spec = InputSpec(made.names[0], np.dtype(np.float32), made.value.shape, {})
+    worst = 0.0
+    for family in _rows(spec, context.seed + 57, targets):
+        alive = [t for t in targets if t.report is None]
+        if not alive:
+            break
+        alive += [t for t in behind if t.report is None and t not in alive]
+        case = made.case(context, family.name, family.feeds[spec.name])
+        problems, ratio = judged_cut(context, made, case)
+        worst = max(worst, ratio)
+        if problems:
+            _failed(context, made, case, problems, targets)
+            return worst
+        tape = Tape(made.mutated, case, [t.site for t in alive])
+        for target in alive:
+            moved = difference_ratio(case, tape.outputs, tape.mutated(target.site, target.mutant))
+            if moved >= case.constants.kill:
+                name = case.family.name
+                here = target.site.where == made.where
+                note = KILLED if here else f"exercised behind {made.where!r}, which was fed directly"
+                target.report = MutantReport(target.mutant.name, True, moved, name, note, by="site")
+    return worst
+
+
+def _rows(spec: InputSpec, seed: int, targets: Sequence[Target]) -> list[Family]:
+    """Return the families to feed: for a norm those with a spread near its epsilon first, near 1e-5 if it has none."""
+    if targets[0].site.kind == "affine map":
+        return list(make_families([spec], seed=seed))
+    return small_spread_first(spec, seed, max(target.site.epsilon for target in targets) or 1e-5)
+
+
+def judged_cut(context: Context, made: Cut, case: Case) -> tuple[list[str], float]:
+    """Hold the cut file against a case, in float64 and under the deployed settings at every optimization level."""
+    problems, worst = logic_problems(case, made.file.logic(case.family.feeds))
+    if problems:
+        return problems, worst
+    settings = [replace(s, level=level) for s in context.settings for level in context.level.optimization]
+    for setting in dict.fromkeys([*context.settings, *settings]):
+        try:
+            outputs = made.file.run(case.family.feeds, setting)
+        except GraphError as error:
+            return [f"{case.family.name}: {error}"], worst
+        found, ratio = judge_outputs(context, case, outputs, str(setting), name_precision=False)
+        problems, worst = problems + found, max(worst, ratio)
+    return problems, worst
+
+
+def _failed(context: Context, made: Cut, case: Case, problems: list[str], targets: Sequence[Target]) -> None:
+    outputs = made.file.logic(case.family.feeds)
+    export = bool(logic_problems(case, outputs)[0])
+    text = (
+        f"fed directly at {made.where!r} with rows that no model input was found to make, the file does not compute "
+        f"what the reference computes: {shortened(problems)}"
+    )
+    context.answer("site", "fail", text)
+    words = _likely(context, made, case, targets, outputs) if export else ""
+    blame = "the file itself is wrong, whatever runs it" if export else "the runtime computes the file wrongly"
+    parts = [blame, f"first bad site: {made.where} ({targets[0].site.kind})", *([words] if words else [])]
+    context.facts["localization"] = {
+        "family": case.family.name,
+        "side": "export" if export else "runtime",
+        "where": made.where,
+        "op": targets[0].site.kind,
+        "likely": words,
+        "summary": "; ".join(parts),
+    }
+
+
+def _likely(context: Context, made: Cut, case: Case, targets: Sequence[Target], outputs: Sequence[Array]) -> str:
+    """Name the mutant that explains the outputs: an epsilon written out at the site, or one of those that survived."""
+    written = [s for _, sites in site_groups(context) for s in sites if s.kind == "epsilon" and s.where == made.where]
+    survived = list({id(t.site): t.site for t in targets}.values())
+    for evaluator, sites in ((made.reference.evaluator, written), (made.mutated, survived)):
+        words = closest_mutant(case, Tape(evaluator, case, sites), sites, outputs) if sites else ""
+        if words:
+            return words
+    return ""

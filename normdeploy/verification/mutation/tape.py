@@ -1,0 +1,178 @@
+"""One mutant and its effect: a clean float64 run kept at the sites, and what lies behind a site run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.verification.bounds.criteria import Bounds, Floats, judge_error
+from normdeploy.verification.cases import Case
+from normdeploy.verification.context import Context
+from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, sites_of
+from normdeploy.verification.mutation.mutate_affine import affine_sites, epsilon_sites
+from normdeploy.verification.record.verdict import MutantReport
+from normdeploy.verification.sides.structure import is_float
+from normdeploy.verification.sides.values import Array, to_numpy
+
+
+class Tape:
+    """One clean float64 run of a graph, kept at the sites, so that a mutant re-runs only what lies behind its site.
+
+    Args:
+        evaluator: of the graph. case: the inputs. sites: whose inputs and outputs are kept.
+    """
+
+    def __init__(self, evaluator: Evaluator, case: Case, sites: Sequence[Site]) -> None:
+        self.evaluator, self.case = evaluator, case
+        self._graph = evaluator.graph
+        outer = [site for site in sites if not site.inner]
+        constants = {n for site in outer for n in site.inputs if n and _is_constant(self._graph, n)}
+        names = dict.fromkeys(n for s in outer for n in (*s.inputs, s.output) if n and n not in constants)
+        outputs = evaluator.output_names
+        self._calls: dict[ir.Node, list[list[Tensor | None]]] = {}
+        recording = {site.node: self._recording(site) for site in sites if site.inner}
+        with torch.no_grad():
+            found = evaluator.run(dict(case.family.feeds), fetch=[*names, *constants, *outputs], stand_ins=recording)
+        self.kept: dict[str, Tensor] = {name: found[name] for name in names}
+        self.constants = {name: found[name] for name in constants}
+        self.outputs: list[Array] = [to_numpy(found[name]) for name in outputs]
+
+    def _recording(self, site: Site) -> Apply:
+        calls = self._calls.setdefault(site.node, [])
+
+        def apply(values: Sequence[Tensor | None]) -> Tensor:
+            calls.append(list(values))
+            return site.clean(values)
+
+        return apply
+
+    def calls(self, site: Site) -> list[list[Tensor | None]]:
+        """Return what a site reads each time it runs: once in the main graph, any number of times in a body."""
+        return self._calls.get(site.node, []) if site.inner else [self.inputs(site)]
+
+    def inputs(self, site: Site) -> list[Tensor | None]:
+        """Return the values that a site of the main graph reads."""
+        return [None if not n else self.kept[n] if n in self.kept else self.constants[n] for n in site.inputs]
+
+    def mutated(self, site: Site, mutant: Mutant) -> list[Array]:
+        """Return the graph's outputs with a mutant in its site's place."""
+        with torch.no_grad():
+            if not site.inner:
+                return self.behind(site, mutant.apply(self.inputs(site)))
+            found = self.evaluator.run(dict(self.case.family.feeds), stand_ins={site.node: mutant.apply})
+        return [to_numpy(found[name]) for name in self.evaluator.output_names]
+
+    def behind(self, site: Site, wrong: Tensor) -> list[Array]:
+        """Return the graph's outputs with the output of a site of the main graph replaced."""
+        downstream = _downstream(self._graph, site.output)
+        replace = {name: tensor for name, tensor in self.kept.items() if name not in downstream}
+        replace[site.output] = wrong
+        with torch.no_grad():
+            found = self.evaluator.run(dict(self.case.family.feeds), replace=replace)
+        return [to_numpy(found[name]) for name in self.evaluator.output_names]
+
+
+def _is_constant(graph: ir.Graph, name: str) -> bool:
+    if name in graph.initializers:
+        return True
+    return any(constant_tensor(o) is not None for node in graph for o in node.outputs if o.name == name)
+
+
+def _downstream(graph: ir.Graph, name: str) -> set[str]:
+    """Return the names of every value that depends on ``name``, itself included."""
+    reached = {name}
+    for node in graph:
+        if any(value is not None and value.name in reached for value in node.inputs):
+            reached.update(str(output.name) for output in node.outputs)
+        elif any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            reached.update(str(output.name) for output in node.outputs)  # a subgraph may read anything
+    return reached
+
+
+def difference_ratio(
+    case: Case,
+    clean: Sequence[Array],
+    outputs: Sequence[Array],
+    *,
+    bounds: Callable[[Case, int], Bounds] = Case.bounds,
+) -> float:
+    """Return how many times the bound some outputs differ from the clean ones; infinity for a hard difference.
+
+    Integer outputs count where no float output shows the difference, and only outside ties.
+    """
+    worst = 0.0
+    for i, (a, b) in enumerate(zip(clean, outputs, strict=True)):
+        if a.shape != b.shape:
+            return float("inf")
+        if is_float(a):
+            finite = np.isfinite(a) & np.isfinite(b)
+            if bool((np.isfinite(a) & ~np.isfinite(b)).any()):
+                return float("inf")
+            error = np.where(finite, np.abs(np.where(finite, b, 0.0) - np.where(finite, a, 0.0)), 0.0)
+            if error.any():
+                worst = max(worst, _ratio(case, i, error, bounds(case, i)))
+    if worst == 0.0:
+        for i, (a, b) in enumerate(zip(clean, outputs, strict=True)):
+            if not is_float(a):
+                different = np.asarray(a != b)
+                if different.any() and bool((different & ~case.ties(i)).any()):
+                    return float("inf")
+    return worst
+
+
+def _ratio(case: Case, index: int, error: Floats, bounds: Bounds) -> float:
+    """Return an error over its bound; where decisions could have turned by rounding, without these elements."""
+    ratio = judge_error(error, bounds).ratio
+    if ratio >= 1 and case.noisy is not None and case.noisy.decides and case.ties(index).any():
+        if case.undecided(index):
+            return 0.0
+        return judge_error(np.where(case.ties(index), 0.0, error), bounds).ratio
+    return ratio
+
+
+@dataclass
+class Target:
+    """One mutant, the best kill so far, and why its survival would say nothing (``harmless``)."""
+
+    evaluator: Evaluator
+    site: Site
+    mutant: Mutant
+    ratio: float = 0.0
+    chain_ratio: float = 0.0
+    family: str = ""
+    killed: str = ""
+    note: str = ""
+    harmless: str = ""
+    unsearched: bool = False
+    report: MutantReport | None = None
+
+    def seen(self, ratio: float, chain_ratio: float, family: str, kill: float) -> None:
+        """Take in one family's answer."""
+        if ratio > self.ratio or not self.family:
+            self.ratio, self.family = ratio, family
+        self.chain_ratio = max(self.chain_ratio, chain_ratio)
+        if self.ratio >= kill:
+            self.killed = "rounding"
+        elif self.chain_ratio >= kill:
+            self.killed = "float64"
+
+
+def site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:
+    """Return the sites by the graph that they are evaluated on."""
+    assert context.canonical is not None
+    assert context.evaluator is not None
+    assert context.reference.graph is not None
+    canonical = Evaluator(context.canonical)
+    operators = sites_of(canonical.graph)
+    known: dict[str, list[float]] = {}
+    for site in operators:
+        known.setdefault(site.where, []).append(site.node.attributes.get_float("epsilon", 1e-5))
+    spelled = affine_sites(context.canonical)
+    epsilon = epsilon_sites(context.reference.graph, known)
+    return [(canonical, operators + spelled), (context.evaluator, epsilon)]

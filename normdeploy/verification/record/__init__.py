@@ -1,0 +1,1 @@
+"""The verdict, its page, its certificate, and what it was made with."""

@@ -1,0 +1,185 @@
+"""The certificate: a verdict kept beside its file, and the file's own word for which verdict is meant.
+
+The certificate ``<name>.certificate.json`` holds the verdict and the SHA-256 of the ONNX file *as it was verified*,
+that is without the one metadata entry that certifying adds. That entry, ``normdeploy.certificate``, holds the SHA-256
+of the certificate. So neither of the two can change without the other noticing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normdeploy.errors import UsageError
+from normdeploy.files import require_writable, storage, written_whole
+from normdeploy.onnxfile import CONTENT, KEY, read_model, set_metadata
+from normdeploy.verification.record.verdict import SCHEMA_VERSION, STATUSES, Verdict
+
+
+def certificate_path(path: str | os.PathLike[str]) -> Path:
+    """Return where the certificate of an ONNX file lies: ``<name>.certificate.json`` beside it."""
+    file = Path(path)
+    return file.with_name(f"{file.stem}.certificate.json")
+
+
+def content_digests(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the SHA-256 of the ONNX content (the certificate's entry left out) and of each external data file.
+
+    Raises:
+        GraphError: the file is missing or not ONNX, or its data is missing or may not be read.
+    """
+    return read_model(path).digests()
+
+
+def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool = True) -> Path:
+    """Write the certificate beside an ONNX file and its digest into the file's metadata; both appear together.
+
+    Args:
+        path: the verified file; its graph and weights stay as they are, one metadata entry is set.
+        verdict: of exactly this file.
+        overwrite: replace a certificate that exists.
+
+    Returns:
+        The certificate's path.
+
+    Raises:
+        UsageError: the verdict is of another content of the file.
+        GraphError: the file is missing or not ONNX.
+    """
+    file = Path(path)
+    target = certificate_path(file)
+    require_writable(target, overwrite=overwrite)
+    model = read_model(file)
+    digests = model.digests()
+    known = verdict.environment.get("content")
+    if known is not None and known != digests:
+        raise UsageError(f"{file} changed since it was verified; expected the verified content: verify it again")
+    text = json.dumps(
+        {"certificate": SCHEMA_VERSION, "file": file.name, "digests": digests, **verdict.to_dict()}, indent=1
+    )
+    written = (text + "\n").encode()
+    kept = [(entry.key, entry.value) for entry in model.proto.metadata_props if entry.key != KEY]
+    set_metadata(model.proto, [*kept, (KEY, hashlib.sha256(written).hexdigest())])
+    # through a link: the data of a linked file lies beside the file, not beside the link
+    real = file.resolve()
+    with written_whole(real, overwrite=True) as temporary:
+        temporary.write_bytes(model.proto.SerializeToString())
+        with written_whole(target, overwrite=overwrite) as beside:
+            beside.write_bytes(written)
+    return target
+
+
+@dataclass
+class CertificateReport:
+    """What a certificate says of a file.
+
+    Args:
+        path: the file. certificate: where its certificate lies.
+        matches: file and certificate belong together, unchanged.
+        problems: why they do not. status: the verdict certified. covered, not_covered: what it says something about.
+    """
+
+    path: Path
+    certificate: Path
+    matches: bool
+    problems: list[str] = field(default_factory=list)
+    status: str = ""
+    covered: list[str] = field(default_factory=list)
+    not_covered: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "path": str(self.path),
+            "certificate": str(self.certificate),
+            "matches": self.matches,
+            "problems": self.problems,
+            "status": self.status,
+            "covered": self.covered,
+            "not_covered": self.not_covered,
+        }
+
+    def summary(self) -> str:
+        """Return a few lines for a console."""
+        if not self.matches:
+            return "\n".join([f"{self.path.name} has no valid certificate", *(f"  - {p}" for p in self.problems)])
+        lines = [f"{self.path.name} matches its certificate; verdict: {self.status.upper()}"]
+        lines += [f"  covered: {text}" for text in self.covered]
+        lines += [f"  not covered: {text}" for text in self.not_covered]
+        return "\n".join(lines)
+
+
+def check_certificate(path: str | os.PathLike[str]) -> CertificateReport:
+    """Check an ONNX file against the certificate beside it, and say what the certificate covered.
+
+    Raises:
+        GraphError: the file is missing or not ONNX.
+    """
+    file = Path(path)
+    model = read_model(file)
+    target = certificate_path(file)
+    report = CertificateReport(file, target, False)
+    if not target.is_file():
+        report.problems.append(
+            f"{target.name} does not exist; expected it beside the file: verify with a reference to make one"
+        )
+        return report
+    with storage(target, "read"):
+        written = target.read_bytes()
+    recorded = next((entry.value for entry in model.proto.metadata_props if entry.key == KEY), None)
+    if recorded is None:
+        report.problems.append(f"the file names no certificate (metadata {KEY!r}); it was changed or never certified")
+    elif recorded != hashlib.sha256(written).hexdigest():
+        report.problems.append("the certificate is not the one the file names: one of the two was changed")
+    try:
+        data = _parsed(written)
+        report.covered, report.not_covered = _coverage(data)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        report.problems.append(
+            f"the certificate is not one that normdeploy wrote ({type(error).__name__}: {error}); expected a verdict "
+            "with digests: verify with a reference to make one"
+        )
+        return report
+    report.status = data["status"]
+    now = model.digests()
+    for name in sorted({*now, *data["digests"]}):
+        what = "the graph or its weights" if name == CONTENT else f"{name!r}"
+        if name not in data["digests"]:
+            report.problems.append(f"{what} is not covered: the certificate holds no digest of it")
+        elif now.get(name) != data["digests"][name]:
+            report.problems.append(f"{what} changed after the verification (SHA-256 differs)")
+    report.matches = not report.problems
+    return report
+
+
+def _parsed(written: bytes) -> dict[str, Any]:
+    """Return a certificate's data.
+
+    Raises:
+        ValueError: it is not of a certificate's shape.
+    """
+    data = json.loads(written)
+    if not isinstance(data, dict):
+        raise ValueError(f"it holds a {type(data).__name__}; expected an object")
+    if data.get("status") not in STATUSES:
+        raise ValueError(f"status is {data.get('status')!r}; expected one of {', '.join(STATUSES)}")
+    digests = data.get("digests")
+    if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
+        raise ValueError("it holds no digests")
+    return data
+
+
+def _coverage(data: dict[str, Any]) -> tuple[list[str], list[str]]:
+    facts = data["environment"]
+    covered = [f"{c['name']}: {c['status']}, {c['detail']}" for c in data["checks"] if c["status"] != "note"]
+    covered.append("runtime settings: " + "; ".join(facts.get("settings", [])))
+    versions = facts.get("versions", {})
+    covered.append("made with " + ", ".join(f"{k} {versions[k]}" for k in ("onnxruntime", "torch") if k in versions))
+    processor = facts.get("processor", {})
+    covered.append(f"processor: {processor.get('name', 'unknown')} ({', '.join(processor.get('features', []))})")
+    missing = [*data.get("not_checked", []), "other processors, providers, thread counts and onnxruntime versions"]
+    return covered, [str(text) for text in missing]

@@ -1,0 +1,1 @@
+"""Inputs: what a graph takes, and families of inputs that give each kind of mistake somewhere to show."""

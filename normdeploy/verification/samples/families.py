@@ -1,0 +1,299 @@
+"""Input families: inputs chosen so that each kind of mistake has somewhere to show.
+
+Random inputs of unit variance are blind to a wrong epsilon; constant rows are blind to it too (x - m = 0) and test
+cancellation and NaN instead; a padded border shows only where something is near it; some channels wake for a
+photograph's numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from normdeploy.errors import InputError
+from normdeploy.verification.samples import masks
+from normdeploy.verification.samples.specs import InputSpec, batch_name, resized
+from normdeploy.verification.sides.structure import is_float
+from normdeploy.verification.sides.values import Array, Arrays, as_array
+
+
+@dataclass(frozen=True)
+class Family:
+    """Named inputs of one kind.
+
+    Args:
+        name: what is special about them. feeds: array per input name.
+        user: they are the user's own data.
+    """
+
+    name: str
+    feeds: Arrays
+    user: bool = False
+
+
+Fill = Callable[[np.random.Generator, tuple[int, ...]], Any]
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    return rng.standard_normal(shape)
+
+
+def _small_variance(epsilon: float) -> Fill:
+    def fill(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        x = rng.standard_normal(shape)
+        if x.ndim < 2:
+            return x * np.sqrt(epsilon)
+        axes = tuple(range(1, x.ndim))
+        x -= x.mean(axis=axes if x.ndim == 2 else -1, keepdims=True)
+        rows = (*x.shape[:-1], 1)
+        return x * np.sqrt(epsilon * 10.0 ** rng.uniform(-1, 1, rows))
+
+    return fill
+
+
+def _constant_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    return np.broadcast_to(rng.standard_normal((*shape[:-1], 1)) if shape else rng.standard_normal(), shape)
+
+
+def _offset(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    return rng.standard_normal(shape) + 1e3
+
+
+def _outlier(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    x = rng.standard_normal(shape)
+    if x.size:
+        rows = x.reshape(shape[0], -1) if x.ndim > 1 else x.reshape(1, -1)
+        rows[np.arange(len(rows)), rng.integers(0, rows.shape[1], len(rows))] = 100.0
+    return x
+
+
+def _border(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Impulses on the rims of the spatial axes, zero elsewhere."""
+    x = np.zeros(shape)
+    for axis in range(2, len(shape)):
+        for end in (0, -1):
+            index: list[Any] = [slice(None)] * len(shape)
+            index[axis] = end
+            x[tuple(index)] = rng.standard_normal(x[tuple(index)].shape)
+    return x
+
+
+def _full(value: float) -> Fill:
+    return lambda _, shape: np.full(shape, value)
+
+
+def _denormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    return rng.standard_normal(shape) * 1e-40
+
+
+def _smooth(low: float, high: float) -> Fill:
+    """Draw what a camera sees: neighbours along the last two axes are alike, numbers fill a range."""
+
+    def fill(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        x = np.zeros(shape)
+        axes = range(max(len(shape) - 2, 1), len(shape)) if len(shape) > 2 else range(0)
+        for turns in (0.7, 1.6, 3.3):
+            waves = np.ones(shape)
+            for axis in axes:
+                place = np.linspace(0, 1, shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+                phase = rng.random([n if i not in axes else 1 for i, n in enumerate(shape)])
+                waves = waves * np.sin(2 * np.pi * (turns * place + phase))
+            x = x + waves / turns if len(axes) else x + rng.random(shape)
+        x = x + 0.1 * rng.random(shape)
+        top, bottom = x.max(initial=-np.inf), x.min(initial=np.inf)
+        return low + (high - low) * (x - bottom) / (top - bottom) if top > bottom else np.full(shape, high)
+
+    return fill
+
+
+def _spots(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Small bright spots on black, of either sign, from faint to blinding."""
+    x = np.zeros(shape)
+    spatial = shape[2:] if len(shape) > 2 else shape[-1:]
+    rows = x.reshape(-1, *spatial)
+    for row in rows:
+        for _ in range(3):
+            at = tuple(slice(s := int(rng.integers(0, n)), s + 2) for n in spatial)
+            row[at] = rng.choice([-1.0, 1.0]) * 10.0 ** rng.uniform(-1, 2.5)
+    return x
+
+
+Draw = Callable[[InputSpec, np.random.Generator], Array]
+"""Draws one input that is no float."""
+
+
+def make_families(
+    specs: Sequence[InputSpec], *, seed: int = 0, epsilons: Sequence[float] = (1e-5,)
+) -> Iterator[Family]:
+    """Yield the families for some inputs, most telling first.
+
+    Args:
+        specs: the inputs, at the sizes wanted.
+        seed: of the random numbers; each family draws its own.
+        epsilons: of the graph's normalizations; the smallest and the largest get a small-variance family each.
+    """
+    fills: list[tuple[str, Fill]] = [("normal", _normal)]
+    if any(spec.is_float for spec in specs):
+        chosen = sorted({float(e) for e in epsilons if e > 0}) or [1e-5]
+        fills += [(f"row variance around {e:.0e}", _small_variance(e)) for e in dict.fromkeys((chosen[0], chosen[-1]))]
+        fills += [("image of 0 to 255", _smooth(0.0, 255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
+        fills += [("constant rows", _constant_rows), ("image of 0 to 1", _smooth(0.0, 1.0)), ("spots", _spots)]
+        fills += [("zeros", _full(0.0)), ("ones", _full(1.0)), ("denormals", _denormal)]
+        if any(spec.is_float and len(spec.shape) >= 3 for spec in specs):
+            fills.append(("border impulse", _border))
+    drawn = [
+        Family(name, _feeds(specs, np.random.default_rng((seed, i)), fill)) for i, (name, fill) in enumerate(fills)
+    ]
+    first = sum(name == "normal" or name.startswith("row variance") for name, _ in fills)
+    yield from drawn[:first]
+    for name, pattern in _mask_patterns(specs):
+        rng = np.random.default_rng((seed, 91))
+        yield Family(name, _feeds(specs, rng, _normal, mask=partial(masks.filled, pattern)))
+    yield from _integer_families(specs, seed)
+    yield from drawn[first:]
+
+
+def _mask_patterns(specs: Sequence[InputSpec]) -> list[tuple[str, masks.Rows]]:
+    """Return the patterns for the mask of the fewest rows: rows can take turns only where all masks have enough."""
+    found = [spec for spec in specs if spec.is_mask]
+    return list(masks.patterns(min(found, key=lambda s: int(np.prod(s.shape[:-1]))))) if found else []
+
+
+_MOST_ROWS = 64
+"""Rows of a batch up to which every index of a table is fed."""
+
+
+def _integer_families(specs: Sequence[InputSpec], seed: int) -> Iterator[Family]:
+    if not any(spec.dtype.kind in "iu" for spec in specs):
+        return
+    for name, end in (("lowest ids", _lowest), ("highest ids", _highest)):
+        yield Family(name, _feeds(specs, np.random.default_rng((seed, 90)), _normal, integer=end))
+    every = _every_index(specs)
+    if every is not None:
+        yield Family("every index", _feeds(every, np.random.default_rng((seed, 92)), _normal, integer=_in_order))
+    for place in range(max(len(spec.ends) for spec in specs)):
+        reach = max(high for spec in specs for _, high in spec.ends[place : place + 1])
+        draw = _to_the_ends(place)
+        yield Family(f"integers to {reach}", _feeds(specs, np.random.default_rng((seed, 93)), _normal, integer=draw))
+
+
+def _every_index(specs: Sequence[InputSpec]) -> list[InputSpec] | None:
+    """Return the inputs at a batch that holds every index of every table; None where that would be too many rows."""
+    batch = batch_name(specs)
+    tables = [spec for spec in specs if spec.table]
+    rows = 1
+    for spec in tables:
+        axis = next((i for i, name in spec.dynamic.items() if name == batch), None)
+        size = int(np.prod(spec.shape))
+        per_row = size if axis is None else size // max(spec.shape[axis], 1)
+        if not per_row or (axis is None and size < spec.table):
+            return None
+        rows = max(rows, -(-spec.table // per_row)) if axis is not None else rows
+    if not tables or rows > _MOST_ROWS:
+        return None
+    return resized(specs, {batch: rows}) if batch is not None else list(specs)
+
+
+def _lowest(spec: InputSpec, rng: np.random.Generator) -> Array:
+    return spec.low + rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
+
+
+def _highest(spec: InputSpec, rng: np.random.Generator) -> Array:
+    return spec.high - rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
+
+
+def _anywhere(spec: InputSpec, rng: np.random.Generator) -> Array:
+    return rng.integers(spec.low, spec.high, spec.shape, endpoint=True)
+
+
+def _in_order(spec: InputSpec, rng: np.random.Generator) -> Array:
+    if not spec.table:
+        return _anywhere(spec, rng)
+    return np.resize(np.arange(spec.table), int(np.prod(spec.shape))).reshape(spec.shape)
+
+
+def _to_the_ends(place: int) -> Draw:
+    """Draw over a range, its two ends among them."""
+
+    def draw(spec: InputSpec, rng: np.random.Generator) -> Array:
+        if not spec.ends:
+            return _anywhere(spec, rng)
+        low, high = spec.ends[min(place, len(spec.ends) - 1)]
+        drawn = rng.integers(low, high, spec.shape, endpoint=True, dtype=spec.dtype.type)
+        flat = drawn.reshape(-1)
+        flat[: flat.size // 4] = high
+        flat[flat.size // 4 : flat.size // 3] = low
+        rng.shuffle(flat)
+        return drawn
+
+    return draw
+
+
+def small_spread_first(spec: InputSpec, seed: int, epsilon: float) -> list[Family]:
+    """Return the families of a single input, those with a spread near epsilon first: as a variance, as a deviation."""
+    families = list(make_families([spec], seed=seed, epsilons=(epsilon**2, epsilon)))
+    return sorted(families, key=lambda family: not family.name.startswith("row variance"))
+
+
+def _feeds(
+    specs: Sequence[InputSpec],
+    rng: np.random.Generator,
+    fill: Fill,
+    *,
+    integer: Draw | None = None,
+    mask: Draw = masks.mixed,
+) -> Arrays:
+    """Draw every input: floats by ``fill``, masks by ``mask``, integers by ``integer`` (else in their range)."""
+    feeds: Arrays = {}
+    for spec in specs:
+        if spec.is_float:
+            feeds[spec.name] = np.asarray(fill(rng, spec.shape)).astype(spec.dtype)
+        elif spec.is_mask and not (spec.ends and integer is not None):
+            feeds[spec.name] = mask(spec, rng)
+        else:
+            feeds[spec.name] = (integer or _anywhere)(spec, rng).astype(spec.dtype)
+    return feeds
+
+
+def user_families(data: Any, specs: Sequence[InputSpec], *, rows: int) -> list[Family]:
+    """Turn the user's own data into families.
+
+    Args:
+        data: an array or tensor (single-input models), a mapping from input name to array, or a list of these.
+        specs: the inputs.
+        rows: at most this many rows of axis 0 are used of each.
+
+    Raises:
+        InputError: names, dtypes or shapes do not fit the inputs.
+    """
+    batches = data if isinstance(data, (list, tuple)) else [data]
+    families = []
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, Mapping):
+            if len(specs) != 1:
+                raise InputError(
+                    f"data is one array but the model has {len(specs)} inputs; expected a mapping from "
+                    f"{[s.name for s in specs]} to arrays"
+                )
+            batch = {specs[0].name: batch}
+        feeds: Arrays = {}
+        for spec in specs:
+            if spec.name not in batch:
+                raise InputError(f"data has no input {spec.name!r}; it has {sorted(map(str, batch))}: add it")
+            array = as_array(batch[spec.name], f"data for {spec.name!r}")
+            if array.dtype != spec.dtype and not (is_float(array) and spec.is_float):
+                raise InputError(f"data for {spec.name!r} has dtype {array.dtype}; expected {spec.dtype}: convert it")
+            fixed = [i for i, n in enumerate(spec.shape) if i not in spec.dynamic and array.shape[i : i + 1] != (n,)]
+            if array.ndim != len(spec.shape) or fixed:
+                raise InputError(
+                    f"data for {spec.name!r} has shape {array.shape}; expected {spec.shape} "
+                    f"(dynamic axes: {sorted(spec.dynamic)}): reshape it"
+                )
+            array = array[:rows] if 0 in spec.dynamic else array
+            feeds[spec.name] = array.astype(spec.dtype)
+        families.append(Family("your data" if len(batches) == 1 else f"your data {number}", feeds, user=True))
+    return families

@@ -1,0 +1,198 @@
+"""What a graph takes: dtype, sizes, which of them may change, and which integers mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.errors import InputError
+from normdeploy.graph import constant_tensor
+from normdeploy.verification.sides.values import Array
+
+_FORWARDING = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Expand"})
+
+_COMPARING = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
+_ARITHMETIC = _COMPARING | {"Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where"}
+_OF_THE_FIRST = _FORWARDING | {"Clip", "Slice", "Split", "ReduceSum", "ReduceMax", "ReduceMin"}
+"""Operators that have a meaning for every integer that its type holds, as any operand or as the first."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One graph input.
+
+    Args:
+        name: its name. dtype: NumPy dtype. shape: concrete base shape.
+        dynamic: axis to dimension name, for the axes that may change.
+        low, high: inclusive range of an integer input.
+        table: rows of the smallest table that an integer input indexes; 0 if it indexes none.
+        ends: further ranges, (lowest, highest), to which an integer input that is only computed with may go.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    dynamic: Mapping[int, str]
+    low: int = 0
+    high: int = 1
+    table: int = 0
+    ends: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_float(self) -> bool:
+        """True for every floating dtype, bfloat16 included (NumPy knows it as a void kind)."""
+        return self.dtype.kind == "f" or self.dtype.name == "bfloat16"
+
+    @property
+    def is_mask(self) -> bool:
+        """True for booleans, and for integers of which only 0 and 1 are known to mean something."""
+        return self.dtype.kind == "b" or (self.dtype.kind in "iu" and (self.low, self.high) == (0, 1))
+
+
+def input_specs(model: ir.Model, example: Mapping[str, Array], *, file: ir.Model | None = None) -> list[InputSpec]:
+    """Describe a graph's inputs from its declarations and one example.
+
+    Args:
+        model: the graph (the reference's where there is one: its tables bound the integer ids).
+        example: one array per input.
+        file: the file under verification; a size that it fixes does not change, and what it casts integers to says how
+            far they are worth trying.
+
+    Raises:
+        InputError: the example lacks an input, or contradicts the declared dtype or rank.
+    """
+    specs = []
+    fixed = {} if file is None else {str(v.name): v.shape for v in file.graph.inputs}
+    others = {} if file is None else {str(v.name): v for v in file.graph.inputs}
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        name = str(value.name)
+        if name not in example:
+            raise InputError(f"no example for input {name!r}; expected one for each graph input: pass it in args")
+        array = np.asarray(example[name])
+        if value.dtype is not None and array.dtype != value.dtype.numpy():
+            raise InputError(
+                f"input {name!r} has dtype {array.dtype}; expected {value.dtype.numpy()}: convert the example"
+            )
+        dynamic: dict[int, str] = {}
+        if value.shape is not None:
+            if len(value.shape) != array.ndim:
+                raise InputError(
+                    f"input {name!r} has rank {array.ndim}; expected {len(value.shape)}: reshape the example"
+                )
+            dynamic = {i: str(d.value or f"{name}.{i}") for i, d in enumerate(value.shape) if not isinstance(d, int)}
+        declared = fixed.get(name)
+        if declared is not None and len(declared) == array.ndim:
+            dynamic = {i: word for i, word in dynamic.items() if not isinstance(declared[i], int)}
+        readers = [value, others[name]] if name in others else [value]
+        specs.append(_with_range(InputSpec(name, array.dtype, array.shape, dynamic), readers, array))
+    return _fixed_alike(specs, model)
+
+
+def _fixed_alike(specs: Sequence[InputSpec], model: ir.Model) -> list[InputSpec]:
+    """Fix a dimension that the file fixes for one input for every input to which the reference gives it by name."""
+    shapes = {str(v.name): v.shape for v in model.graph.inputs}
+    fixed = {
+        str(dim.value)
+        for spec in specs
+        for i, dim in enumerate(shapes[spec.name] or ())
+        if not isinstance(dim, int) and dim.value and i not in spec.dynamic
+    }
+    return [replace(s, dynamic={i: word for i, word in s.dynamic.items() if word not in fixed}) for s in specs]
+
+
+def _with_range(spec: InputSpec, readers: Sequence[ir.Value], example: Array) -> InputSpec:
+    """Return a spec with the integers to try.
+
+    Args:
+        readers: the input in the reference's graph, and in the file's. example: as given.
+    """
+    if spec.dtype.kind not in "iu":
+        return spec
+    size = _table_size(readers[0])
+    if size is not None:
+        return replace(spec, low=0, high=size - 1, table=size)
+    info = np.iinfo(spec.dtype)
+    if spec.dtype in (np.uint8, np.int8):
+        return replace(spec, low=int(info.min), high=int(info.max))
+    low, high = (int(example.min()), int(example.max())) if example.size else (0, 1)
+    # A mask shows only ones in most examples
+    spec = replace(spec, low=min(low, 0 if high <= 1 else low), high=max(high, 1))
+    if not all(_only_computed_with(reader) for reader in readers):
+        return spec
+    ends = [int(info.max)]
+    for bits in (8, 16, 32):
+        # A little beyond what this width holds, with and without a sign
+        ends += [2**bits + 2 ** (bits - 2)] if 2 ** (bits + 1) <= int(info.max) else []
+    return replace(spec, ends=tuple((max(-end, int(info.min)), end) for end in sorted(ends) if end > spec.high))
+
+
+def _only_computed_with(value: ir.Value) -> bool:
+    """True where an integer is no index, size or count, and no float made of it becomes an integer again."""
+    kinds = {value: value.dtype or ir.DataType.INT64}
+    queue = [value]
+    for current in queue:
+        kind = kinds[current]
+        for node, index in current.uses():
+            if node.op_type == "Shape":
+                continue
+            plain = node.op_type in _ARITHMETIC or (node.op_type in _OF_THE_FIRST and index == 0)
+            if kind.is_integer() and not plain:
+                return False
+            if kind.is_floating_point() and node.op_type == "Cast" and _result(node, kind).is_integer():
+                return False
+            for output in node.outputs:
+                if output not in kinds:
+                    kinds[output] = output.dtype or _result(node, kind)
+                    queue.append(output)
+    return True
+
+
+def _result(node: ir.Node, kind: ir.DataType) -> ir.DataType:
+    """Return the type of an operator's result, given that of an operand."""
+    if node.op_type == "Cast":
+        return ir.DataType(node.attributes.get_int("to", 1))
+    return ir.DataType.BOOL if node.op_type in _COMPARING else kind
+
+
+def _table_size(value: ir.Value, depth: int = 0) -> int | None:
+    """Return the rows of the smallest table that an integer input indexes; None if it indexes none."""
+    sizes = []
+    for node, index in value.uses():
+        if node.op_type in ("Gather", "GatherElements") and index == 1:
+            tensor = constant_tensor(node.inputs[0])
+            shape = node.inputs[0].shape if node.inputs[0] is not None else None
+            axis = node.attributes.get_int("axis", 0)
+            if tensor is not None:
+                sizes.append(int(tensor.shape.numpy()[axis]))
+            elif shape is not None:
+                rows = shape[axis]
+                sizes += [rows] if isinstance(rows, int) else []
+        elif node.op_type in _FORWARDING and index == 0 and depth < 4:
+            size = _table_size(node.outputs[0], depth + 1)
+            if size is not None:
+                sizes.append(size)
+    return min(sizes) if sizes else None
+
+
+def resized(specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> list[InputSpec]:
+    """Return the specs with dynamic dimensions set by name."""
+    return [replace(s, shape=tuple(sizes.get(s.dynamic.get(i, ""), n) for i, n in enumerate(s.shape))) for s in specs]
+
+
+def dynamic_names(specs: Sequence[InputSpec]) -> list[str]:
+    """Return the names of the dynamic dimensions, first seen first."""
+    return list(dict.fromkeys(name for spec in specs for _, name in sorted(spec.dynamic.items())))
+
+
+def batch_name(specs: Sequence[InputSpec]) -> str | None:
+    """Return the name of the dynamic dimension that is axis 0 of the first input that has one."""
+    for spec in specs:
+        if 0 in spec.dynamic:
+            return spec.dynamic[0]
+    return None

@@ -1,0 +1,111 @@
+"""onnxruntime sessions under named settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from normdeploy.errors import GraphError, UsageError
+from normdeploy.onnxfile import session_source
+from normdeploy.verification.sides.values import Feeds
+
+LEVELS: dict[str, Any] = {
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+if hasattr(ort.GraphOptimizationLevel, "ORT_ENABLE_LAYOUT"):
+    LEVELS["layout"] = ort.GraphOptimizationLevel.ORT_ENABLE_LAYOUT
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run a file.
+
+    Args:
+        level: graph optimization level, a key of :data:`LEVELS`.
+        provider: execution provider.
+        threads: intra-operator threads; 0 leaves the choice to the runtime.
+        disabled: names of graph optimizers switched off.
+        config: session configuration entries, as sorted pairs.
+    """
+
+    level: str = "all"
+    provider: str = "CPUExecutionProvider"
+    threads: int = 1
+    disabled: tuple[str, ...] = ()
+    config: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.provider.removesuffix('ExecutionProvider')} level={self.level} threads={self.threads or 'auto'}"
+        if self.disabled:
+            text += " without " + ",".join(self.disabled)
+        if self.config:
+            text += " " + ",".join(f"{key}={value}" for key, value in self.config)
+        return text
+
+
+def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any:
+    """Open a session and make certain that the provider asked for is the one that runs.
+
+    Raises:
+        UsageError: unknown level, or the provider is not available here.
+        GraphError: onnxruntime refuses the file, or silently left the provider out.
+    """
+    if setting.level not in LEVELS:
+        raise UsageError(f"optimization level {setting.level!r} is unknown; expected one of {sorted(LEVELS)}")
+    available = ort.get_available_providers()
+    if setting.provider not in available:
+        raise UsageError(
+            f"execution provider {setting.provider!r} is not available; expected one of {available}: "
+            "install its package"
+        )
+    options = ort.SessionOptions()
+    options.graph_optimization_level = LEVELS[setting.level]
+    options.intra_op_num_threads = setting.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what fails raises; its text would stand on the console a second time
+    # Spinning threads burn a core between runs and change no result
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for key, value in setting.config:
+        options.add_session_config_entry(key, value)
+    providers = [setting.provider]
+    if setting.provider != "CPUExecutionProvider":
+        providers.append("CPUExecutionProvider")
+    source: str | bytes
+    source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    try:
+        session = ort.InferenceSession(
+            source, options, providers=providers, disabled_optimizers=list(setting.disabled) or None
+        )
+    except Exception as error:  # onnxruntime raises its own classes and RuntimeError
+        raise GraphError(f"onnxruntime cannot load the file ({setting}): {error}") from error
+    if setting.provider not in session.get_providers():
+        raise GraphError(
+            f"onnxruntime left out {setting.provider} without an error; expected it to run: check its installation"
+        )
+    return session
+
+
+def run_session(session: Any, feeds: Feeds, outputs: Sequence[str]) -> list[Any]:
+    """Run a session on named arrays.
+
+    Raises:
+        GraphError: onnxruntime failed.
+    """
+    wanted: Mapping[str, Any] = {item.name: item for item in session.get_inputs()}
+    # Not ascontiguousarray: it makes a scalar a vector of one
+    ready = {name: np.asarray(feeds[name], order="C") for name in wanted if name in feeds}
+    try:
+        return list(session.run(list(outputs), ready))
+    except Exception as error:  # as above
+        shapes = {name: array.shape for name, array in ready.items()}
+        raise GraphError(f"onnxruntime failed on inputs of shapes {shapes}: {error}") from error

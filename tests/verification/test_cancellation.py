@@ -1,0 +1,166 @@
+"""Sums that cancel: their noise is measured on their terms, and covers what kernels really do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normdeploy.graph import Evaluator
+from normdeploy.verification import verify
+from normdeploy.verification.bounds.cancellation import condensed, row_shift, terms
+from normdeploy.verification.bounds.noise import NoisyGraph
+
+U, FLOOR = 2.0**-24, 2.0**-126
+Graph = Callable[[str], ir.Model]
+
+
+def spread(model: ir.Model, feeds: Mapping[str, np.ndarray], runs: int = 24) -> np.ndarray:
+    return NoisyGraph(model).spread(feeds, roundoff=U, floor=FLOOR, runs=runs)[0][0]
+
+
+def with_weights(model: ir.Model, **weights: np.ndarray) -> ir.Model:
+    for name, array in weights.items():
+        old = next(v for n in model.graph for v in n.inputs if v is not None and v.name == name)
+        new = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        old.replace_all_uses_with(new)
+        model.graph.register_initializer(new)
+    return model
+
+
+def test_a_mean_that_cancels_has_noise_of_its_terms(graph_of: Graph):
+    model = graph_of("g (float[1,1,16,16] x) => (float[1,1,1,1] y) { y = GlobalAveragePool(x) }")
+    x = np.random.default_rng(0).standard_normal((1, 1, 16, 16)).astype(np.float32)
+    x[0, 0, 8:] = -x[0, 0, :8]  # the mean is zero but for one unit
+    x[0, 0, 0, 0] = np.nextafter(x[0, 0, 0, 0], np.float32(9))
+    s = float(spread(model, {"x": x}).item())
+    size = float(np.abs(x.astype(np.float64)).mean())
+    assert 0.1 * U * size < s < 0.2 * U * size  # 1/4 of the terms, uniform: 0.144
+
+
+def test_an_addition_of_two_numbers_is_rounded_relative_to_its_result(graph_of: Graph):
+    model = graph_of("g (float[64] a, float[64] b) => (float[64] y) { y = Sub(a, b) }")
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(64).astype(np.float32)
+    b = (a * np.float32(1 - 2**-12)).astype(np.float32)
+    s = spread(model, {"a": a, "b": b})
+    assert (s <= U * np.abs(a.astype(np.float64) - b)).all()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "g (float[6,40] x) => (float[6,3] y) { y = MatMul(x, w) }",
+        "g (float[6,40] x) => (float[6,3] y) { y = Gemm<transB=1>(x, w) }",
+        "g (float[2,4,9,9] x) => (float[2,6,7,7] y) { y = Conv(x, w) }",
+        "g (float[2,4,9,9] x) => (float[2,6,5,9] y) { y = Conv<group=2, strides=[2,1], pads=[1,1,1,1]>(x, w) }",
+    ],
+)
+def test_a_product_with_a_constant_image_has_noise_of_its_terms(graph_of: Graph, body: str):
+    """Filters whose weights add up to nothing, on a constant: the result is rounding alone, and so is the noise."""
+    rng = np.random.default_rng(0)
+    model = graph_of(body)
+    node = next(iter(model.graph))
+    grouped = node.attributes.get_int("group", 1)
+    shape = {"MatMul": (40, 3), "Gemm": (3, 40)}.get(node.op_type, (6, 4 // grouped, 3, 3))
+    axes = (0,) if node.op_type == "MatMul" else tuple(range(1, len(shape)))
+    w = rng.standard_normal(shape)
+    w = (w - w.mean(axes, keepdims=True)).astype(np.float32)
+    feed = np.ones([int(n) for n in model.graph.inputs[0].shape.numpy()], np.float32)
+    s = spread(with_weights(model, w=w), {"x": feed})
+    size = np.abs(w.astype(np.float64)).sum(axes).mean()
+    assert 0.1 * U * size < np.median(s) < 0.6 * U * size
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_the_stand_in_for_a_weight_gives_the_same_terms(
+    groups: int, inner: int, outer: int, window: int, gemm: bool, seed: int
+):
+    generator = torch.Generator().manual_seed(seed)
+    if gemm:
+        flip = seed % 2
+        node = ir.node("Gemm", [None, None], attributes={"transB": flip})
+        x = torch.randn(4, inner, dtype=torch.float64, generator=generator)
+        w = torch.randn(*((outer, inner) if flip else (inner, outer)), dtype=torch.float64, generator=generator)
+    else:
+        node = ir.node("Conv", [None, None], attributes={"group": groups})
+        x = torch.randn(2, groups * inner, 5, 5, dtype=torch.float64, generator=generator)
+        w = torch.randn(groups * outer, inner, window, window, dtype=torch.float64, generator=generator)
+    whole, small = terms(node, [x, w], 9), terms(node, [x, condensed(node, 1, w)], 9)
+    assert whole is not None
+    torch.testing.assert_close(small, whole)
+    # Cauchy-Schwarz: no smaller than its share of the product itself
+    product = (x @ (w.T if seed % 2 else w)) if gemm else torch.nn.functional.conv2d(x, w, groups=groups)
+    assert bool((whole >= 0.3 * product.abs() - 1e-12).all())
+
+
+@pytest.mark.parametrize(
+    ("body", "opset"),
+    [
+        ("y = LayerNormalization<axis=-1, epsilon=1e-5>(x, s, b)", 17),
+        ("y = InstanceNormalization<epsilon=1e-5>(x, s, b)", 17),
+        ("y = GroupNormalization<epsilon=1e-5, num_groups=2>(x, s, b)", 21),
+    ],
+)
+def test_the_mean_of_a_constant_row_moves_the_row(body: str, opset: int):
+    """x - mean is zero but for the mean's own rounding, which 1 / sqrt(epsilon) makes 300 times larger."""
+    model = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["": {opset}]> g (float[2,4,4] x) => (float[2,4,4] y) {{ {body} }}'
+    )
+    weights = {"s": np.full(4, 2.0, np.float32), "b": np.ones(4, np.float32)}
+    x = np.full((2, 4, 4), 0.7, np.float32)
+    s = spread(with_weights(model, **weights), {"x": x})
+    shift = 2.0 * U * 0.7 / np.sqrt(1e-5) / np.sqrt(3)
+    assert 0.5 * shift < np.median(s) < 1.5 * shift
+    eager = Evaluator(model, dtype=torch.float32).run({"x": x})["y"].double().numpy()
+    assert np.abs(eager - 1.0).max() <= 4 * np.median(s)
+
+
+def test_upsampling_before_a_global_pool_does_not_fail(tmp_path: Path):
+    """A graph of opset 7 as converters wrote it; a few outputs, each the mean of values that cancel."""
+    from onnx import parser, save
+
+    proto = parser.parse_model(
+        '<ir_version: 7, opset_import: ["": 7]> g (float[N,3,5,5] x) => (float[N,3,1,1] y) '
+        '{ u = Upsample<mode="nearest", scales=[1.0,1.0,2.0,2.0]>(x) y = GlobalAveragePool(u) }'
+    )
+    path = tmp_path / "old.onnx"
+    save(proto, str(path))
+    for seed in range(3):
+        verdict = verify(path, path, seed=seed)
+        assert verdict.check("rounding").status == "pass", verdict.summary()
+
+
+def test_the_mean_of_repeated_numbers_errs_more_than_that_of_scattered_ones():
+    """One number added again and again rounds the same way each time: here by float32, one lane after the other."""
+    node = ir.node("LayerNormalization", [ir.val("x"), ir.val("g")], attributes={"axis": -1})
+    scale = torch.ones(4096, dtype=torch.float64)
+    constant, scattered = torch.full((1, 4096), 0.7), 0.7 + 0.1 * torch.randn(1, 4096)
+    moved = [row_shift(node, [x.double(), scale], 4096) for x in (constant, scattered)]
+    assert moved[0] is not None
+    assert moved[1] is not None
+    # per unit of 1/sqrt(v + e): what one u of the mean is worth
+    spreads = [math.sqrt(float(x.double().var(correction=0)) + 1e-5) for x in (constant, scattered)]
+    growth = [float(m[0].max()) * s / 0.7 for m, s in zip(moved, spreads, strict=True)]
+    assert growth[0] > 5 * growth[1]
+    lanes = constant.reshape(-1, 8)
+    total = torch.zeros(8)
+    for row in lanes:
+        total = total + row
+    error = abs(float(total.double().sum()) / 4096 - float(constant[0, 0].double())) / (0.7 * 2.0**-24)
+    assert error < 4 * growth[0]

@@ -1,0 +1,181 @@
+"""Detection-type outputs: what hangs on a tie is left out, everything else is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import helper
+from torch import Tensor, nn
+
+import normdeploy as nd
+from normdeploy.verification import verify
+from normdeploy.verification.bounds.noise import NoisyGraph
+
+Write = Callable[..., Path]
+
+SUPPRESSION = """g (float[N,20,8] x) => (float[K,3] out, int64[K,3] chosen)
+    <int64 most = {5}, float overlap = {0.5}, float least = {0.1}>
+    { f = LayerNormalization<axis=-1>(x, scale, shift)
+      b = MatMul(f, wb) boxes = Sigmoid(b)
+      s = MatMul(f, ws) p = Sigmoid(s) scores = Transpose<perm=[0,2,1]>(p)
+      chosen = NonMaxSuppression(boxes, scores, most, overlap, least)
+      out = Cast<to=1>(chosen) }"""
+
+
+def weights() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {"shift": (8,), "wb": (8, 4), "ws": (8, 3)}
+    found = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {"scale": rng.uniform(0.5, 2, 8).astype(np.float32), **found}
+
+
+class Detector(nn.Module):
+    """A heat map's local maxima, the ten best of them, and a box for each: saturated scores are exact ties."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16)
+        self.heat, self.box = nn.Conv2d(16, 4, 1), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.norm(self.first(x)).relu()
+        heat = torch.sigmoid(self.heat(features))
+        heat = heat * (nn.functional.max_pool2d(heat, 3, 1, 1) == heat)
+        scores, places = torch.topk(heat.flatten(1), 10)
+        cells = features.shape[2] * features.shape[3]
+        boxes = self.box(features).flatten(2).transpose(1, 2)
+        chosen = torch.gather(boxes, 1, (places % cells)[..., None].expand(-1, -1, 4))
+        return {"scores": scores, "labels": places // cells, "boxes": chosen}
+
+
+@pytest.fixture(scope="module")
+def detector() -> Detector:
+    torch.manual_seed(0)
+    model = Detector()
+    nn.init.normal_(model.norm.running_mean)
+    nn.init.uniform_(model.norm.running_var, 0.5, 2)
+    return model.eval()
+
+
+def test_a_detector_whose_scores_saturate_is_no_false_failure(detector: Detector, tmp_path: Path):
+    path = tmp_path / "detector.onnx"
+    args = torch.randn(2, 3, 32, 32)
+    nd.export(detector, args, path, verify=False)
+    verdict = verify(detector, path, args=args)
+    assert verdict.status == "pass", verdict.summary()
+    assert any("hangs on decisions" in text for text in verdict.not_checked)
+    proto = onnx.load(str(path))
+    bias = next(t for t in proto.graph.initializer if t.name.endswith("box.bias"))
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(1e-3), bias.name))
+    onnx.save(proto, str(path))
+    assert verify(detector, path, args=args).status == "fail"
+
+
+def test_non_maximum_suppression_with_limits_without_axes(write: Write):
+    path = write(SUPPRESSION, **weights())
+    verdict = verify(path, path)
+    assert verdict.status == "pass", verdict.summary()
+    proto = onnx.load(str(path))
+    norm = next(n for n in proto.graph.node if n.op_type == "LayerNormalization")
+    norm.attribute.append(helper.make_attribute("epsilon", 1e-2))
+    other = path.with_name("other.onnx")
+    onnx.save(proto, str(other))
+    assert verify(path, other).status == "fail"
+
+
+def test_an_output_that_hangs_on_ties_in_most_families_is_not_exercised(write: Write):
+    """Relu(-x^2) is zero everywhere: which of the equal places TopK names is nobody's error, and nothing is shown."""
+    body = """g (float[N,16] x) => (float[N,4] v, int64[N,4] i) {
+        h = LayerNormalization<axis=-1>(x, scale, shift)
+        square = Mul(h, h) low = Neg(square) flat = Relu(low) sum = Mul(flat, h)
+        v, i = TopK(sum, four) }"""
+    rng = np.random.default_rng(0)
+    known = {"scale": rng.uniform(0.5, 2, 16).astype(np.float32), "shift": rng.standard_normal(16).astype(np.float32)}
+    path = write(body, four=np.asarray([4], np.int64), **known)
+    verdict = verify(path, path)
+    assert verdict.status == "not-exercised", verdict.summary()
+
+
+def test_the_spread_is_that_of_held_decisions(graph_of: Callable[[str], ir.Model]):
+    """Two scores one rounding apart: a turned decision would make the spread as large as their places' difference."""
+    graph = graph_of(
+        "g (float[2] x) => (float[1] y) <float[2] place = {0, 1000}, int64[1] one = {1}>"
+        "{ v, i = TopK(x, one) y = Gather(place, i) }"
+    )
+    feeds = {"x": np.asarray([1.0, 1.0 + 2.0**-24])}
+    noisy = NoisyGraph(graph)
+    (spread,), (clean,) = noisy.spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=16)
+    assert clean == 1000
+    assert float(spread.max()) < 1e-3
+
+
+POSITIONS = """g (float[N,8] x) => (float[N,8] y) <float[8] place = {0, 1, 2, 3, 4, 5, 6, 7}>
+    { h = LayerNormalization<axis=-1>(x, scale, shift)
+      t = Mul(TIMES, by) k = Div(t, by) pair = Floor(k) wave = Sin(pair) y = Add(h, wave) }"""
+"""Positions scaled and floored, as Fourier features of an index are written."""
+
+
+def positions(times: str, by: float, write: Write) -> Path:
+    rng = np.random.default_rng(0)
+    known = {"scale": rng.uniform(0.5, 2, 8).astype(np.float32), "shift": rng.standard_normal(8).astype(np.float32)}
+    return write(POSITIONS.replace("TIMES", times), by=np.asarray(by, np.float32), **known)
+
+
+@pytest.mark.parametrize("by", [2.0, 7.0])
+def test_exact_arithmetic_in_front_of_a_decision_is_no_tie(write: Write, by: float):
+    """7 k / 7 is k in every IEEE arithmetic: noise there would call each floored position a tie and judge nothing."""
+    path = positions("place", by, write)
+    verdict = verify(path, path, level="quick")
+    assert verdict.status == "pass", verdict.summary()
+    proto = onnx.load(str(path))
+    place = next(t for t in proto.graph.initializer if t.name == "place")
+    other = path.with_name("other.onnx")
+    place.CopyFrom(onnx.numpy_helper.from_array(np.asarray([0, 1, 2, 3, 4, 5, 6, 6], np.float32), "place"))
+    onnx.save(proto, str(other))
+    assert verify(path, other, level="quick").status == "fail"
+
+
+def test_a_rounded_quotient_in_front_of_a_decision_stays_a_tie(write: Write):
+    """0.1 k / 0.1 is k by luck of the rounding, but where k is a power of two: else either floor is right."""
+    path = positions("place", 0.1, write)
+    graph = NoisyGraph(ir.load(path))
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 8))}
+    arguments = {"roundoff": 24 * 2.0**-24, "floor": 2.0**-126, "distinct": True, "exact": 2.0**-24}
+    runs = [graph.run(feeds, seed=seed, **arguments)["y"] for seed in range(8)]
+    turned = np.abs(np.asarray(runs) - np.median(runs, axis=0)).max(axis=(0, 1)) > 1e-3
+    assert turned.tolist() == [False, False, False, True, False, True, True, True]
+
+
+HEADS = {
+    "argmax": ("int64[N]", "y = ArgMax<axis=-1, keepdims=0>(n)"),
+    "comparison": ("bool[N,16]", "y = Greater(n, half)"),
+    "three best": ("int64[N,3]", "v, y = TopK(n, three)"),
+    "one number": ("float", "y = ReduceMax<keepdims=0>(n)"),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_outputs_that_decide_pass_where_what_they_decide_on_is_proven(head: str, write: Write):
+    """No epsilon turns an argmax: the numbers in front of it are compared, right and wrong."""
+    kind, text = HEADS[head]
+    body = "g (float[N,16] x) => (%s y) { n = LayerNormalization<axis=-1, epsilon=%s>(x, scale, shift) %s }"
+    rng = np.random.default_rng(0)
+    known: dict[str, np.ndarray] = {"scale": rng.uniform(0.5, 2, 16).astype(np.float32)}
+    known["shift"] = rng.standard_normal(16).astype(np.float32)
+    if "half" in text:
+        known["half"] = np.float32(0.5)
+    if "three" in text:
+        known["three"] = np.asarray([3], np.int64)
+    right = write(body % (kind, "1e-5", text), "a", **known)
+    split = body.replace("{ n =", "{ k = Neg(x) m = Neg(k) n =").replace(">(x,", ">(m,")
+    other = write(split % (kind, "1e-5", text), "b", **known)
+    verdict = verify(right, other)
+    assert verdict.status == "pass", verdict.summary()
+    wrong = write(split % (kind, "1e-3", text), "c", **known)
+    assert verify(right, wrong).status != "pass"

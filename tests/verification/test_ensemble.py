@@ -1,0 +1,74 @@
+"""Where a module has no graph, and perhaps no float64 either, runs of its own say what rounding explains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper, parser
+from torch import Tensor, nn
+
+from normdeploy.verification import verify
+from normdeploy.verification.sides.ensemble import ensemble
+from normdeploy.verification.sides.reference import EagerReference
+from normdeploy.verification.sides.values import Signature
+
+
+class Branching(nn.Module):
+    """Control flow on values: no tracer follows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lin = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lin(x) if float(x.sum()) < 1e9 else x[:, :5]
+
+
+class SingleOnly(Branching):
+    """As above, and it insists on float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("float32 only")
+        return super().forward(x)
+
+
+def written(model: Branching, folder: Path, **change: float) -> Path:
+    proto = parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[N,64] x) => (float[N,5] y) { y = Gemm<transB=1>(x, w, b) }'
+    )
+    weight = model.lin.weight.detach().numpy().copy()
+    weight[0, 0] *= change.get("factor", 1.0)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    proto.graph.initializer.append(numpy_helper.from_array(model.lin.bias.detach().numpy(), "b"))
+    path = folder / "net.onnx"
+    onnx.save(proto, str(path))
+    return path
+
+
+@pytest.mark.parametrize(("kind", "stands"), [(Branching, ""), (SingleOnly, "float32 ensemble")])
+def test_a_right_file_is_weak_and_a_wrong_one_fails(kind: type[Branching], stands: str, tmp_path: Path):
+    model = kind().eval()
+    args = (torch.randn(4, 64),)
+    verdict = verify(model, written(model, tmp_path), args=args)
+    assert verdict.status == "weak", verdict.summary()
+    assert stands in verdict.summary()
+    assert verify(model, written(model, tmp_path, factor=1.001), args=args).status == "fail"
+
+
+def test_the_deviation_is_that_of_roundings_of_the_terms():
+    """sum of 64 products, each factor moved by up to 2u: sqrt(2) u sqrt(2 / 3) sqrt(sum of squared terms) and more."""
+    model = Branching().eval()
+    x = torch.randn(4, 64)
+    ((mean, deviation),) = ensemble(EagerReference(model, Signature(model, (x,), None, ["x"]), None), {"x": x.numpy()})
+    weight, bias = model.lin.weight.detach().double().numpy(), model.lin.bias.detach().double().numpy()
+    wide = x.double().numpy()
+    np.testing.assert_allclose(mean, wide @ weight.T + bias, rtol=0, atol=2e-7)
+    terms = np.sqrt(np.square(wide[:, None, :] * weight[None]).sum(-1))
+    expected = 2 * 2.0**-24 * np.sqrt(2 / 3) * terms
+    assert 0.5 < float(np.sqrt(np.mean(deviation**2) / np.mean(expected**2))) < 2.5

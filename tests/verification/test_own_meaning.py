@@ -1,0 +1,93 @@
+"""An ONNX reference is the user's file as it is: run by onnxruntime, evaluated with its own operator set's meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import parser
+
+from normdeploy.api import fold
+from normdeploy.errors import VerificationError
+from normdeploy.graph.operators import OPERATORS
+from normdeploy.verification import verify
+
+BODIES = {
+    "Hardmax": (12, "c = Hardmax <axis = 1> (r)", "c = Hardmax <axis = 1> (r)"),
+    "Softmax": (12, "c = Softmax <axis = 1> (r)", "c = Softmax <axis = 1> (r)"),
+    "a dropped mask": (11, "d, m = Dropout (r)\n c = Cast <to = 1> (m)", "d, m = Dropout (r)\n c = Cast <to = 1> (m)"),
+}
+
+
+def graph(version: int, body: str) -> onnx.ModelProto:
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {version}]>
+        net (float[n,3,4,5] x) => (float[n,6,4,5] y)
+        <float[6,3,1,1] w = {{{", ".join(str(0.1 * k - 0.7) for k in range(18))}}},
+         float[6] g = {{1, 2, 3, 4, 5, 6}}, float[6] b = {{0.1, 0, 0, 0, 0, 0.2}}>
+        {{ r = Relu(x)\n {body}\n s = Add(r, c)\n k = Conv(s, w)\n y = BatchNormalization(k, g, b, b, g) }}"""
+    )
+    onnx.checker.check_model(model)
+    return model
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_is_folded_computes_what_the_users_file_computes(name: str, tmp_path: Path):
+    version, body, _ = BODIES[name]
+    onnx.save(graph(version, body), tmp_path / "old.onnx")
+    result = fold(tmp_path / "old.onnx", tmp_path / "new.onnx", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.status == "pass"
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    options = {"providers": ["CPUExecutionProvider"]}
+    (old,) = ort.InferenceSession(tmp_path / "old.onnx", **options).run(None, {"x": x})
+    (new,) = ort.InferenceSession(tmp_path / "new.onnx", **options).run(None, {"x": x})
+    np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_same_words_at_a_newer_operator_set_are_another_function(name: str, tmp_path: Path):
+    version, body, newer = BODIES[name]
+    onnx.save(graph(version, body), tmp_path / "old.onnx")
+    onnx.save(graph(13, newer), tmp_path / "claimed.onnx")
+    assert verify(tmp_path / "old.onnx", tmp_path / "claimed.onnx", level="quick").status == "fail"
+
+
+def test_a_reference_that_is_misread_here_is_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An operator whose float64 meaning is wrong on both sides alike must not end in a pass."""
+    onnx.save(graph(13, "c = Hardmax <axis = 1> (r)"), tmp_path / "file.onnx")
+    monkeypatch.setitem(OPERATORS, ("", "Hardmax"), lambda _, inputs: torch.ones_like(inputs[0]))
+    verdict = verify(tmp_path / "file.onnx", tmp_path / "file.onnx", level="quick")
+    assert verdict.status == "error"
+    assert "differs from what onnxruntime computes of the file" in " ".join(verdict.reasons)
+    with pytest.raises(VerificationError, match="differs from what onnxruntime computes"):
+        fold(tmp_path / "file.onnx", tmp_path / "out.onnx", verify="quick")
+
+
+def test_a_reference_whose_own_rounding_is_large_is_still_one(tmp_path: Path):
+    """1e7 is added and taken off: nothing of float32 is left, and that is rounding."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        net (float[n,6] x) => (float[n,6] y) <float far = {10000000.0}>
+        { a = Add(x, far)\n b = Sub(a, far)\n y = Relu(b) }"""
+    )
+    onnx.save(model, tmp_path / "file.onnx")
+    assert verify(tmp_path / "file.onnx", tmp_path / "file.onnx", level="quick").status != "error"
+
+
+def test_ties_are_not_taken_for_another_meaning(tmp_path: Path):
+    """Rows of equal scores: which one is the largest hangs on the rounding of each."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        net (float[n,40] x) => (int64[n] y) <float[1] third = {0.333333}>
+        { a = Softmax(x)\n b = ReduceSum <keepdims = 1> (a)\n c = Div(a, b)\n d = Mul(c, third)\n
+          e = Sub(d, d)\n y = ArgMax <axis = -1, keepdims = 0> (e) }"""
+    )
+    onnx.save(model, tmp_path / "file.onnx")
+    same = np.ones((3, 40), np.float32)
+    verdict = verify(tmp_path / "file.onnx", tmp_path / "file.onnx", args={"x": same}, level="quick")
+    assert verdict.status != "error"

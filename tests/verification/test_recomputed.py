@@ -1,0 +1,228 @@
+"""Stored weights against recomputed ones by dataflow: how a file is written makes no difference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+import normdeploy as nd
+from normdeploy.graph import load_graph, save_graph
+from normdeploy.verification import verify
+from normdeploy.verification.derivation.recomputed import compare_graphs
+
+Change = Callable[[onnx.ModelProto], None]
+Write = Callable[..., Path]
+
+
+def identity_in_front(proto: onnx.ModelProto) -> None:
+    node = next(n for n in proto.graph.node if n.op_type in ("Conv", "Gemm"))
+    proto.graph.node.insert(
+        list(proto.graph.node).index(node), helper.make_node("Identity", [node.input[0]], ["copied"])
+    )
+    node.input[0] = "copied"
+
+
+def identity_at_the_end(proto: onnx.ModelProto) -> None:
+    name = proto.graph.output[0].name
+    last = next(n for n in proto.graph.node if name in n.output)
+    last.output[0] = "almost"
+    proto.graph.node.append(helper.make_node("Identity", ["almost"], [name]))
+
+
+def constants_as_nodes(proto: onnx.ModelProto) -> None:
+    nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in proto.graph.initializer]
+    for i, node in enumerate(nodes):
+        proto.graph.node.insert(i, node)
+    del proto.graph.initializer[:]
+
+
+def another_order(proto: onnx.ModelProto) -> None:
+    rng, nodes = random.Random(3), list(proto.graph.node)
+    known = {v.name for v in proto.graph.input} | {t.name for t in proto.graph.initializer} | {""}
+    placed: list[Any] = []
+    while nodes:
+        ready = [n for n in nodes if set(n.input) <= known]
+        node = rng.choice(ready)
+        nodes.remove(node)
+        placed.append(node)
+        known |= set(node.output)
+    del proto.graph.node[:]
+    proto.graph.node.extend(placed)
+
+
+def other_names(proto: onnx.ModelProto) -> None:
+    ends = {v.name for v in (*proto.graph.input, *proto.graph.output)}
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"n{number}"
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                names[i] = name if name in ends or not name else f"_{name}"
+    for tensor in proto.graph.initializer:
+        tensor.name = f"_{tensor.name}"
+    del proto.graph.value_info[:]
+
+
+def defaults_left_out(proto: onnx.ModelProto) -> None:
+    for node in proto.graph.node:
+        schema = onnx.defs.get_schema(node.op_type, 18, node.domain)
+        for attribute in list(node.attribute):
+            value = helper.get_attribute_value(attribute)
+            default = schema.attributes[attribute.name].default_value
+            known = helper.get_attribute_value(default) if default.name else None
+            ones = attribute.name in ("strides", "dilations") and set(value) == {1}
+            none = attribute.name == "pads" and set(value) == {0}
+            if value == known or ones or none or attribute.name == "kernel_shape":
+                node.attribute.remove(attribute)
+
+
+def operands_exchanged(proto: onnx.ModelProto) -> None:
+    for node in proto.graph.node:
+        if node.op_type in ("Add", "Mul"):
+            node.input[0], node.input[1] = node.input[1], node.input[0]
+
+
+def dead_node(proto: onnx.ModelProto) -> None:
+    proto.graph.node.append(helper.make_node("Neg", [proto.graph.input[0].name], ["unused"]))
+
+
+WAYS = [
+    identity_in_front,
+    identity_at_the_end,
+    constants_as_nodes,
+    another_order,
+    other_names,
+    defaults_left_out,
+    operands_exchanged,
+    dead_node,
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.__name__)
+def test_another_way_of_writing_leaves_the_comparison_on(way: Change, small: Any, damaged: Callable[..., Path]):
+    path = damaged(small.folded, way)
+    comparison = compare_graphs(small.rewritten.model, load_graph(path))
+    assert comparison.same_structure, comparison.reason
+    assert comparison.problems == []
+    assert comparison.tensors >= 8
+
+    def also_wrong(proto: onnx.ModelProto) -> None:
+        tensors = list(proto.graph.initializer) + [
+            a.t for n in proto.graph.node for a in n.attribute if n.op_type == "Constant"
+        ]
+        largest = max((t for t in tensors if t.data_type == TensorProto.FLOAT), key=lambda t: int(np.prod(t.dims)))
+        value = numpy_helper.to_array(largest).copy()
+        at = np.unravel_index(int(np.argmax(np.abs(value))), value.shape)
+        value[at] = np.nextafter(value[at], np.float32(np.inf))
+        largest.CopyFrom(numpy_helper.from_array(value, largest.name))
+
+    wrong = damaged(path, also_wrong)
+    problems = compare_graphs(small.rewritten.model, load_graph(wrong)).problems
+    assert len(problems) == 1
+    assert problems[0].rounding
+
+
+def test_another_operator_or_other_wiring_is_another_structure(small: Any, damaged: Callable[..., Path]):
+    def other(proto: onnx.ModelProto) -> None:
+        node = next(n for n in proto.graph.node if n.op_type == "Relu")
+        node.op_type = "Sigmoid"
+
+    assert "Sigmoid" in compare_graphs(small.rewritten.model, load_graph(damaged(small.folded, other))).reason
+
+    def stride(proto: onnx.ModelProto) -> None:
+        node = next(n for n in proto.graph.node if n.op_type == "Conv")
+        for attribute in [a for a in node.attribute if a.name == "pads"]:
+            node.attribute.remove(attribute)
+
+    found = compare_graphs(small.rewritten.model, load_graph(damaged(small.folded, stride)))
+    assert any("'pads'" in p.text for p in found.problems)
+
+
+def test_which_of_two_alike_branches_is_told_by_their_weights(write: Write):
+    body = """g (float[N,4] x) => (float[N,4] y) { a = MatMul(x, v) b = MatMul(x, w) y = Add(%s) }"""
+    rng = np.random.default_rng(0)
+    known = {k: rng.standard_normal((4, 4)).astype(np.float32) for k in "vw"}
+    one, other = write(body % "a, b", "a", **known), write(body % "b, a", "b", **known)
+    comparison = compare_graphs(load_graph(one), load_graph(other))
+    assert comparison.same_structure
+    assert comparison.problems == []
+
+
+def test_exchanged_rows_of_a_table_no_sample_touches_are_found_whatever_the_nodes_are(write: Write):
+    body = "g (int64[N,3] ids) => (float[N,3,8] y) { %s }"
+    table = np.random.default_rng(0).standard_normal((5000, 8)).astype(np.float32)
+    wrong = table.copy()
+    wrong[[2000, 3000]] = wrong[[3000, 2000]]
+    reference = write(body % "y = Gather(table, ids)", "a", table=table)
+    text = body % "k = Identity(ids) z = Gather(table, k) y = Identity(z)"
+    assert verify(reference, write(text, "b", table=table), level="quick").status == "pass"
+    verdict = verify(reference, write(text, "b", table=wrong), level="quick")
+    assert verdict.status == "fail"
+    assert verdict.check("weights").status == "fail"
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_verify_compares_the_weights_of_what_export_wrote(norm: str, tmp_path: Path):
+    torch.manual_seed(0)
+    middle: nn.Module = nn.BatchNorm2d(5) if norm == "batch" else nn.GroupNorm(1, 5)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), middle, nn.ReLU(), nn.Conv2d(5, 4, 3)).eval()
+    x = torch.randn(2, 3, 9, 9)
+    nd.export(model, x, tmp_path / "net.onnx", verify=False)
+    verdict = nd.verify(model, tmp_path / "net.onnx", args=x)
+    assert verdict.check("weights").status == "pass", verdict.summary()
+    assert "one rounding" in verdict.check("weights").detail
+
+
+def test_a_batchnorm_that_torch_folded_in_float32_is_right_within_rounding(tmp_path: Path):
+    """Another tool's correct file: half a unit off here and there, default attributes and all."""
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+    with torch.no_grad():
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.uniform_(0.5, 2)
+        norm.bias.normal_()
+    model = nn.Sequential(conv, norm, nn.ReLU()).eval()
+    fused = nn.Sequential(fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.ReLU()).eval()
+    x = torch.randn(2, 3, 9, 9)
+    nd.export(fused, x, tmp_path / "net.onnx", verify=False)
+    verdict = nd.verify(model, tmp_path / "net.onnx", args=x)
+    assert verdict.status == "pass", verdict.summary()
+    assert "right within rounding" in verdict.check("weights").detail
+    proto = onnx.load(str(tmp_path / "net.onnx"))
+    weight = next(t for t in proto.graph.initializer if len(t.dims) == 4)
+    value = numpy_helper.to_array(weight).copy()
+    value[3, 1] *= np.float32(1 + 1e-5)
+    weight.CopyFrom(numpy_helper.from_array(value, weight.name))
+    onnx.save(proto, str(tmp_path / "wrong.onnx"))
+    assert nd.verify(model, tmp_path / "wrong.onnx", args=x).status == "fail"
+
+
+def test_a_body_is_compared_like_the_graph_around_it(tmp_path: Path):
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[4] x, bool c) => (float[4] y) <float two = {%s}> {
+        y = If (c) <then_branch = t () => (float[4] a) { %s },
+                    else_branch = e () => (float[4] b) { b = Neg(x) }> }"""
+    paths = []
+    for name, two, body in (
+        ("a", "2", "a = Mul(x, two)"),
+        ("b", "2", "k = Identity(x) z = Mul(two, k) a = Identity(z)"),
+        ("c", "3", "a = Mul(x, two)"),
+    ):
+        proto = onnx.parser.parse_model(text % (two, body))
+        onnx.save(proto, str(tmp_path / f"{name}.onnx"))
+        paths.append(load_graph(tmp_path / f"{name}.onnx"))
+    same, other = compare_graphs(paths[0], paths[1]), compare_graphs(paths[0], paths[2])
+    assert same.same_structure, same.reason
+    assert not same.problems
+    assert other.problems
+    assert save_graph(paths[0], tmp_path / "kept.onnx")

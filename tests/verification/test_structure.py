@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from normdeploy.verification.sides.structure import exact_differences, nonfinite_problems, signature_problems
+
+
+def test_missing_and_extra_outputs_are_counted():
+    two, one = [np.zeros(2, np.float32)] * 2, [np.zeros(2, np.float32)]
+    assert "returns 1 outputs" in signature_problems(two, one, ["a", "b"])[0]
+    assert "returns 2 outputs" in signature_problems(one, two, ["a", "b"])[0]
+    assert signature_problems(two, two, ["a", "b"]) == []
+
+
+def test_shapes_that_would_broadcast_and_other_dtypes_are_differences():
+    a = np.zeros((4, 1), np.float32)
+    assert "shape (4,)" in signature_problems([a], [np.zeros(4, np.float32)], ["y"])[0]
+    assert "dtype float64" in signature_problems([a], [a.astype(np.float64)], ["y"])[0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("side", ["file", "reference"])
+def test_a_nonfinite_value_on_one_side_fails(value: float, side: str):
+    clean, other = np.ones((2, 3)), np.ones((2, 3))
+    other[1, 2] = value
+    truth, got = (clean, other) if side == "file" else (other, clean)
+    failures, _, finite = nonfinite_problems(truth, truth, got.astype(np.float32), "y")
+    assert len(failures) == 1
+    assert "[1, 2]" in failures[0]
+    assert not finite[1, 2]
+
+
+def test_infinities_of_other_sign_fail_and_equal_ones_do_not():
+    plus, minus = np.array([np.inf, 1.0]), np.array([-np.inf, 1.0])
+    assert nonfinite_problems(plus, plus, minus.astype(np.float32), "y")[0]
+    assert not nonfinite_problems(plus, plus, plus.astype(np.float32), "y")[0]
+
+
+def test_a_float32_overflow_that_eager_shares_is_no_logic_error():
+    truth, eager = np.array([1e39, 1.0]), np.array([np.inf, 1.0], np.float32)
+    assert not nonfinite_problems(truth, eager, eager, "y")[0]
+
+
+def test_eager_alone_failing_is_a_note_not_a_failure():
+    truth, eager = np.array([2.0]), np.array([np.nan], np.float32)
+    failures, notes, finite = nonfinite_problems(truth, eager, np.array([2.0], np.float32), "y")
+    assert not failures
+    assert "eager itself" in notes[0]
+    assert not finite.any()
+
+
+def test_unsigned_integers_do_not_wrap():
+    # 0 - 255 is 1 in uint8: a subtraction with a tolerance of 1 would let this pass
+    different = exact_differences(np.array([0, 7], np.uint8), np.array([255, 7], np.uint8))
+    assert different.tolist() == [True, False]
+
+
+def test_the_int64_extremes_are_compared_as_integers():
+    a = np.array([2**63 - 1], np.int64)
+    assert exact_differences(a, a - 1).all()  # equal as float64
