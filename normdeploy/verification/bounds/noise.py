@@ -2,8 +2,8 @@ r"""Rounding noise in float64: what a correct float32 run may differ by, measure
 
 Each operator that rounds gets its result multiplied by 1 + u max(1, sqrt(k)/4) U[-1, 1], with k the length of its
 reductions (functions that are only accurate absolutely: :mod:`normdeploy.verification.bounds.accuracy`). Each weight is
-multiplied by 1 + u U[-1, 1], because folding rounds weights anew. S is the pointwise RMS deviation of such runs from the
-clean one.
+multiplied by 1 + u U[-1, 1], because folding rounds weights anew. S is the pointwise RMS deviation of such runs from
+the clean one.
 
 Rounding is a function of the value, not a lottery: equal values round equally, at every position of a constant image,
 and such errors do not average out in the next mean. The noise of results is therefore a hash of the value and of the
