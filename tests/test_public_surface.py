@@ -69,6 +69,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     "code",
     [
         "import normdeploy, normdeploy.errors, normdeploy.files, normdeploy.installed",
+        "import normdeploy.testing, normdeploy.testing.plugin",
         "from normdeploy.recipe import load_recipe; from normdeploy.inputs import parse_inputs",
         "import sys; sys.argv = ['normdeploy', '--help']\nfrom normdeploy.cli import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0",
@@ -86,7 +87,8 @@ def test_light_imports(code: str) -> None:
 # may name.
 ROOMS = [
     "errors", "files", "onnxfile", "installed", "sources", "recipe", "inputs", "graph", "nn", "train", "exporting",
-    "rewrite", "inspection", "report", "verification", "runtime", "measure", "api", "build", "cli", "__main__",
+    "rewrite", "inspection", "report", "verification", "testing", "runtime", "measure", "api", "build", "cli",
+    "__main__",
 ]  # fmt: skip
 
 

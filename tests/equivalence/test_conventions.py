@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.nn import BatchNorm, LayerNorm
-from normdeploy.verification.pytest import assert_equivalent
+from normdeploy.testing import assert_equivalent
 
 WIDTH = 6
 

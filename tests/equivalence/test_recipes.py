@@ -9,7 +9,7 @@ import pytest
 import normdeploy as nd
 from normdeploy.build import load_trained, recipe_example
 from normdeploy.recipe import load_recipe
-from normdeploy.verification.pytest import assert_equivalent
+from normdeploy.testing import assert_equivalent
 
 RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))
 # normalizations that algebra cannot remove: pre-activation, with the operator that stands in the way

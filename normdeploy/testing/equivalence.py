@@ -1,0 +1,52 @@
+"""The assertion: a test fails, readably, unless a file is proven equal to its reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from normdeploy.testing.difference import difference
+from normdeploy.testing.options import in_force
+from normdeploy.verification import Verdict, verify
+
+
+def assert_equivalent(
+    reference: Any,
+    path: str | os.PathLike[str],
+    *,
+    allow: Collection[str] | None = None,
+    **options: Any,
+) -> Verdict:
+    """Verify a file, and fail the test unless the verdict is a pass.
+
+    ::
+
+        from normdeploy.testing import assert_equivalent
+
+        def test_deployed():
+            assert_equivalent(model, "net.onnx", args=(x,))
+
+    Options that are not given come from the test's ``equivalence`` marker, then from ``--normdeploy-level`` and
+    pytest's configuration, where the plugin is loaded.
+
+    Args:
+        reference: an eager module, or an ONNX file or graph.
+        path: the ONNX file.
+        allow: further statuses to accept, such as ``{"not-exercised"}``.
+        options: as for :func:`normdeploy.verification.verify` (``args``, ``data``, ``level``, ``seed``, ...).
+
+    Returns:
+        The verdict.
+
+    Raises:
+        AssertionError: the verdict is neither "pass" nor allowed; the message says which outputs differ, at which site
+            and which mistake it looks like.
+    """
+    __tracebackhide__ = True
+    chosen = in_force() | options
+    accepted = chosen.pop("allow", ()) if allow is None else allow
+    verdict = verify(reference, path, **chosen)
+    if verdict.status not in {"pass", *accepted}:
+        raise AssertionError(difference(verdict, reference, path))
+    return verdict
