@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tomllib
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,14 +14,17 @@ from onnx import helper, numpy_helper, parser
 
 pytest_plugins = ["pytester"]
 
+ROOT = Path(__file__).parents[2]
+
 PLUGIN = ("-p", "normdeploy.testing.plugin", "-p", "no:cacheprovider")
 TEXT = """<ir_version: 10, opset_import: ["": 20]>
 g (float[N,6] x) => (float[N,6] y) { y = LayerNormalization <axis = -1, epsilon = 1e-5> (x, s) }"""
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder with a file, a wrong copy of it and nothing else."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # where normdeploy is installed, -p would load it twice
     proto = parser.parse_model(TEXT)
     proto.graph.initializer.append(numpy_helper.from_array(np.linspace(0.5, 2, 6, dtype=np.float32), "s"))
     onnx.save(proto, str(pytester.path / "right.onnx"))
@@ -150,8 +156,25 @@ def test_the_marker_is_known_and_described(project: pytest.Pytester):
     result.stdout.fnmatch_lines(["*--normdeploy-level*"])
 
 
-def test_the_entry_point_names_this_plugin(pytestconfig: pytest.Config):
-    import tomllib
+def test_installed_it_is_there_and_nothing_heavy_is_loaded(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    [(name, place)] = metadata["entry-points"]["pytest11"].items()
+    folder = project.path / "site" / "normdeploy-0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: normdeploy\nVersion: 0\n", encoding="utf-8")
+    (folder / "entry_points.txt").write_text(f"[pytest11]\n{name} = {place}\n", encoding="utf-8")
+    project.makepyfile("""
+        import sys
 
-    project = tomllib.loads((pytestconfig.rootpath / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["entry-points"]["pytest11"] == {"normdeploy": "normdeploy.testing.plugin"}
+        def test_light():
+            assert not {"torch", "numpy", "onnx", "onnxruntime"} & set(sys.modules)
+
+        def test_there(assert_equivalent):
+            assert assert_equivalent("right.onnx", "right.onnx").level == "quick"
+    """)
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder.parent), str(ROOT)]))
+    run = project.runpytest_subprocess(
+        "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--normdeploy-level=quick"
+    )
+    run.assert_outcomes(passed=2)
