@@ -21,10 +21,12 @@ from torch import nn
 from normdeploy import __version__, api
 from normdeploy.errors import ModelError, OutputExistsError, RecipeError, UsageError, VerificationError, WeightsError
 from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.weights import load_weights
 from normdeploy.files import sha256_file, write_text
 from normdeploy.inputs import Example, make_example, parse_inputs
 from normdeploy.installed import BUILDS, version_of
 from normdeploy.measure import bench_inputs, file_facts, latency_table, node_facts, quality_table
+from normdeploy.nn.weight_files import read_metadata, read_weights
 from normdeploy.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.report.build import build_page, print_build
@@ -35,7 +37,6 @@ from normdeploy.runtime.module_peers import plain_export
 from normdeploy.sources import build as build_model
 from normdeploy.train import from_recipe, provenance
 from normdeploy.train.data import Splits
-from normdeploy.train.weights import load_weights, read_metadata
 
 SCHEMA = 1
 _VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", *BUILDS, "numpy")
@@ -133,8 +134,8 @@ def _with_weights_in(recipe: Recipe, out: Path | None, *, again: bool) -> Recipe
         return recipe
     own = out.absolute() / Path(recipe.model.weights).name
     if not own.is_file() and not again and recipe.weights_path.is_file():
-        recorded = provenance.from_header(read_metadata(recipe.weights_path))
-        if recorded == provenance.of_recipe(recipe, from_recipe.recipe_data(recipe)):
+        recorded = provenance.from_header(_metadata(recipe))
+        if recorded is None or recorded == provenance.of_recipe(recipe, from_recipe.recipe_data(recipe)):
             return recipe
     return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, weights=str(own)))
 
@@ -149,14 +150,18 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
     shown = Path(recipe.model.weights)  # as the recipe says, or where --out lies, seen from here
     shown = shown.relative_to(here) if shown.is_relative_to(here) else shown
     if path.is_file() and not again:
-        recorded = provenance.from_header(read_metadata(path))
+        recorded = provenance.from_header(_metadata(recipe))
+        if recorded is None:  # somebody's own: hours of theirs, perhaps, and never replaced unless asked
+            text = f"{shown} was not trained by a recipe: used as it is"
+            if recipe.data is not None:
+                text += " (--train trains anew and replaces it)"
+            console.print_step("train", text, fresh=True)
+            return
         wanted = recorded if recipe.data is None else provenance.of_recipe(recipe, from_recipe.recipe_data(recipe))
         if recorded == wanted:
             console.print_step("train", f"{shown} is up to date", fresh=True)
             return
-        why = "was not trained by this recipe"
-        if recorded is not None and wanted is not None:
-            why = f"is stale: {provenance.summarize(provenance.changes(recorded, wanted))}"
+        why = f"is stale: {provenance.summarize(provenance.changes(recorded, wanted))}"
         console.print_step("train", f"{shown} {why}: training again")
     elif recipe.data is None:
         raise RecipeError(
@@ -165,7 +170,7 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
         )
     else:
         console.print_step("train", f"making {shown}")
-    console.print_training(from_recipe.train(recipe, device=device, again=again).metadata())
+    console.print_training(from_recipe.train(recipe, device=device, again=again, overwrite=again).metadata())
 
 
 def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
@@ -174,7 +179,9 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
     Raises:
         VerificationError: after writing a report that says why and removing an older ONNX file of this build.
     """
-    model = load_trained(recipe)
+    understood: list[str] = []
+    model = load_trained(recipe, notes=understood)
+    console.print_notes(understood)
     example = recipe_example(recipe, model)
     args = (*example.args, *([example.kwargs] if example.kwargs else []))
     findings = [finding.to_dict() for finding in api.inspect(model, args)]
@@ -264,18 +271,26 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
         console.print_step("tune", plan.summary().splitlines()[0])
 
 
-def load_trained(recipe: Recipe) -> nn.Module:
+def load_trained(recipe: Recipe, *, notes: list[str] | None = None) -> nn.Module:
     """Build the recipe's model and load its trained weights, in evaluation mode.
+
+    Args:
+        recipe: see `normdeploy.recipe.load_recipe`.
+        notes: appended to where something about the weights was understood, chosen or left.
 
     Raises:
         SourceError: the model cannot be built.
         WeightsError: the weights are missing or do not fit.
     """
-    model: nn.Module = build_model(recipe.model.source, recipe.model.arguments, folder=recipe.folder)
+    table, told = recipe.model, [] if notes is None else notes
+    model: nn.Module = build_model(table.source, table.arguments, folder=recipe.folder)
     try:
-        load_weights(model, recipe.weights_path)
+        given = read_weights(recipe.weights_path, unsafe_pickle=table.unsafe_pickle, key=table.weights_key, notes=told)
+        absent = load_weights(model, given, allow_missing=table.allow_missing, notes=told)
     except WeightsError as error:
-        raise WeightsError(f"{recipe.model.weights}: {error}") from error
+        raise WeightsError(f"{table.weights}: {error}") from error
+    if absent:
+        told.append(f"not in {table.weights}, used as the constructor leaves them: {', '.join(absent[:6])}")
     return model.eval()
 
 
@@ -302,9 +317,13 @@ def _bench_inputs(recipe: Recipe, example: Example, splits: Splits | None) -> Ma
     return {name: tensor.numpy() for name, tensor in example.named().items()}
 
 
+def _metadata(recipe: Recipe) -> dict[str, str]:
+    return read_metadata(recipe.weights_path, unsafe_pickle=recipe.model.unsafe_pickle)
+
+
 def _training_facts(recipe: Recipe) -> dict[str, str]:
     hidden = {provenance.TRAINED_BY, "settings"}
-    facts = read_metadata(recipe.weights_path)
+    facts = _metadata(recipe)
     return {key: value for key, value in facts.items() if key not in hidden}
 
 
@@ -330,6 +349,7 @@ def _export_digest(recipe: Recipe) -> str:
         [
             provenance.of_recipe(recipe, None),
             sha256_file(recipe.weights_path),
+            [recipe.model.weights_key, recipe.model.allow_missing],
             dataclasses.asdict(recipe.export),
             dataclasses.asdict(recipe.verify),
             __version__,

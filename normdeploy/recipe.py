@@ -34,9 +34,19 @@ class ModelSection:
     """What is trained and deployed."""
 
     source: str = _key(doc="SOURCE of the model: path/to/file.py:Name or package.module:Name, relative to the recipe")
-    weights: str = _key(doc="safetensors file with the trained weights; written by training, relative to the recipe")
+    weights: str = _key(
+        doc="file with the trained weights, .safetensors or .pt; written by training where there is none, relative to "
+        "the recipe"
+    )
     arguments: dict[str, Any] = field(
         default_factory=dict, metadata={"doc": "keyword arguments for the model's class or function", **_UNBOUNDED}
+    )
+    weights_key: str | None = _key(None, doc="which of a checkpoint's several state dicts, as model_ema")
+    allow_missing: tuple[str, ...] = _key(
+        (), doc="modules whose weights may be missing or of another shape, such as a new head"
+    )
+    unsafe_pickle: bool = _key(
+        False, doc="load a .pt that holds Python objects; it can run any code: only for files you trust"
     )
 
 

@@ -93,7 +93,8 @@ def load_model(
         SourceError: it cannot be built.
         WeightsError: the weights do not fit.
     """
-    from normdeploy.exporting.weights import load_weights, read_weights
+    from normdeploy.exporting.weights import load_weights
+    from normdeploy.nn.weight_files import read_weights
     from normdeploy.report.text import printable
 
     model: nn.Module = build(source, parse_arguments(arguments or []))

@@ -22,6 +22,9 @@ def train(
             "--again", help="Train from the start where an interrupted training had other code, data or settings."
         ),
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace weights that no recipe's training wrote.")
+    ] = False,
     history: Annotated[bool, typer.Option("--history", help="Write loss and accuracy per epoch, and a plot.")] = False,
 ) -> None:
     """Train the recipe's model and write its weights; under torchrun, in many processes.
@@ -37,7 +40,7 @@ def train(
     from normdeploy.report import console
     from normdeploy.train import from_recipe
 
-    result = from_recipe.train(plan, device=device, again=again, history=history)
+    result = from_recipe.train(plan, device=device, again=again, overwrite=overwrite, history=history)
     if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one speaks
         return
     console.print_training(result.metadata())

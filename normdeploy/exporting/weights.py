@@ -1,104 +1,20 @@
-"""Trained weights from a file into a model, with messages that name what does not fit."""
+"""Trained weights into a model, with messages that name what does not fit."""
 
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from normdeploy.errors import WeightsError
 from normdeploy.nn.hidden import hidden_tensors, unlike_tensors
+from normdeploy.nn.weight_files import read_weights
 
 _SHOWN = 6
-_NESTED_UNDER = (
-    "state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params",
-    "model_ema", "ema", "ema_state_dict", "state_dict_ema", "teacher", "student",
-)  # fmt: skip
 # of DistributedDataParallel, torch.compile, Lightning modules and the like
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "ema_model.", "ema.")
-
-
-def read_weights(
-    path: str | os.PathLike[str],
-    *,
-    unsafe_pickle: bool = False,
-    key: str | None = None,
-    notes: list[str] | None = None,
-) -> dict[str, torch.Tensor]:
-    """Read tensors by name from ``.safetensors``, or from what ``torch.save`` wrote.
-
-    Args:
-        path: the file. Checkpoints that hold the state dict under a usual name ("state_dict", "model", "model_ema",
-            "ema") are looked into.
-        unsafe_pickle: allow a pickle that runs code when it is read; otherwise only tensors and containers are.
-        key: the name under which to look; by default the first of the usual ones that is there.
-        notes: appended to where something was chosen.
-
-    Raises:
-        WeightsError: the file is missing, damaged or holds something else than tensors by name.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise WeightsError(f"{file} does not exist; expected a weights file: correct the path")
-    content: Any
-    try:
-        if file.suffix == ".safetensors":
-            content = load_file(file)
-            if key is None:
-                return dict(content)
-            raise WeightsError(
-                f"{file} is safetensors and holds one set of tensors; expected no key, and {key!r} was asked for: "
-                "leave it out"
-            )
-        content = torch.load(file, map_location="cpu", weights_only=not unsafe_pickle)
-    except pickle.UnpicklingError as error:
-        raise WeightsError(
-            f"{file} holds Python objects or is not from torch.save; expected tensors by name: save model.state_dict() "
-            "as safetensors, or pass --unsafe-pickle if you trust whoever wrote the file (reading it can run any code)"
-        ) from error
-    except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise WeightsError(
-            f"{file} cannot be read: {lines[0]}; expected safetensors, or torch.save of a state_dict (tensors only): "
-            "save model.state_dict() again"
-        ) from error
-    content = _nested(content, file, key, [] if notes is None else notes)
-    if not isinstance(content, Mapping) or not all(isinstance(value, torch.Tensor) for value in content.values()):
-        raise WeightsError(
-            f"{file} holds a {type(content).__name__}, not tensors by name; expected a state dict: "
-            "save model.state_dict()"
-        )
-    return {str(key): value for key, value in content.items()}
-
-
-def _nested(content: Any, file: Path, key: str | None, notes: list[str]) -> Any:
-    """Return the state dict in a checkpoint: under ``key``, or under the first usual name that is there."""
-    found = _NESTED_UNDER if key is None else (key,)
-    while isinstance(content, Mapping):
-        held = [name for name, value in content.items() if isinstance(value, Mapping) and value]
-        names = [name for name in found if name in held]
-        if key is not None and not names:
-            raise WeightsError(
-                f"{file} holds nothing under {key!r}; expected a key that holds tensors by name: choose one of "
-                f"{', '.join(map(str, held)) or 'none (leave the key out)'}"
-            )
-        if not names:
-            break
-        others = [name for name in held if name in _NESTED_UNDER and name != names[0]]
-        if others and key is None:
-            notes.append(
-                f"it holds {', '.join(map(repr, [names[0], *others]))}: {names[0]!r} is loaded; another one is chosen "
-                "by --weights-key (key=)"
-            )
-        content, key, found = content[names[0]], None, _NESTED_UNDER
-    return content
 
 
 def _without_prefixes(given: dict[str, torch.Tensor], own: Sequence[str], notes: list[str]) -> dict[str, torch.Tensor]:

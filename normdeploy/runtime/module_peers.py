@@ -52,7 +52,8 @@ class ModuleSource:
             SourceError: it cannot be built.
             WeightsError: the weights do not fit.
         """
-        from normdeploy.exporting.weights import load_weights, read_weights
+        from normdeploy.exporting.weights import load_weights
+        from normdeploy.nn.weight_files import read_weights
         from normdeploy.sources import build
 
         if self.module is not None:

@@ -1,12 +1,13 @@
 """Training: one loop for CPU, one GPU and many processes."""
 
+from normdeploy.nn.weight_files import read_metadata
 from normdeploy.recipe import TrainSection, train_settings
 from normdeploy.train.data import Split, Splits, batches, split_rows
 from normdeploy.train.from_recipe import train
 from normdeploy.train.history import Epoch, History
 from normdeploy.train.loop import TrainResult, fit
 from normdeploy.train.score import Score, loss_of, score
-from normdeploy.train.weights import load_weights, read_metadata, save_weights
+from normdeploy.train.weights import load_weights, save_weights
 
 __all__ = [
     "Epoch",

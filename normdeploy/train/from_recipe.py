@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from normdeploy.errors import RecipeError, SourceError
+from normdeploy.errors import OutputExistsError, RecipeError, SourceError
+from normdeploy.nn.weight_files import read_metadata, require_writable_suffix
 from normdeploy.recipe import Recipe
 from normdeploy.sources import build, load_source
 from normdeploy.train import provenance
@@ -32,7 +33,13 @@ def recipe_data(recipe: Recipe) -> Splits:
 
 
 def train(
-    recipe: Recipe, *, device: str = "auto", again: bool = False, show: bool = True, history: bool = False
+    recipe: Recipe,
+    *,
+    device: str = "auto",
+    again: bool = False,
+    overwrite: bool = False,
+    show: bool = True,
+    history: bool = False,
 ) -> TrainResult:
     """Train the recipe's model and write its weights, with what decided them in the header.
 
@@ -42,15 +49,19 @@ def train(
         recipe: see `normdeploy.recipe.load_recipe`.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``.
         again: start anew where the checkpoint belongs to other code, data or settings.
+        overwrite: allow replacing weights that no recipe's training wrote.
         show: draw a progress bar.
         history: write ``<weights>.history.json`` and ``.png`` beside the weights.
 
     Raises:
         RecipeError: the recipe names no data.
         SourceError: its model or data cannot be built.
-        UsageError: the device is unusable, or the checkpoint belongs to another training.
+        UsageError: the device is unusable, the checkpoint belongs to another training, or the weights' name has an
+            unknown suffix.
+        OutputExistsError: there are weights that no recipe's training wrote, and ``overwrite`` is false.
         ModelError: the training diverges.
     """
+    _require_place(recipe, overwrite=overwrite)
     splits = recipe_data(recipe)
     parts = provenance.of_recipe(recipe, splits)  # before the hours of training, in which files may be edited
     weights = recipe.weights_path
@@ -67,3 +78,16 @@ def train(
         metadata=provenance.to_header(parts),
         show=show,
     )
+
+
+def _require_place(recipe: Recipe, *, overwrite: bool) -> None:
+    """Require, before hours of training, that the weights may be written where the recipe says."""
+    path = recipe.weights_path
+    require_writable_suffix(path)
+    if overwrite or not path.is_file():
+        return
+    if provenance.from_header(read_metadata(path, unsafe_pickle=recipe.model.unsafe_pickle)) is None:
+        raise OutputExistsError(
+            f"{path} exists and no recipe's training wrote it; expected a free path, or weights of an earlier "
+            "training: name another file as weights under [model], or pass --overwrite"
+        )

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 from typer.testing import Result
 
 from normdeploy.recipe import load_recipe
+from normdeploy.sources import build as build_model
 from normdeploy.train import provenance, read_metadata
 from normdeploy.train.from_recipe import recipe_data
 
@@ -207,3 +209,68 @@ def test_train_alone_and_weights_of_another_model(run: Run, tmp_path: Path) -> N
     assert result.exit_code == 4, result.output
     assert "first.weight" in result.stderr
     assert not (tmp_path / "wide.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pth"])
+def test_a_recipe_trains_into_and_builds_from_a_file_of_torch(run: Run, tmp_path: Path, name: str) -> None:
+    short = RECIPE.replace("epochs = 30", "epochs = 1").replace("net.safetensors", name)
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "net.toml").write_text(short)
+    first = run("build", tmp_path / "net.toml")
+    assert first.exit_code == 0, first.output
+    held = torch.load(tmp_path / name, weights_only=True)
+    assert {"first.weight", "norm.running_mean"} <= held["state_dict"].keys()
+    again = run("build", tmp_path / "net.toml")
+    assert again.output.count("up to date") == 3
+    (tmp_path / "net.toml").write_text(short.replace("lr = 0.01", "lr = 0.02"))
+    stale = run("build", tmp_path / "net.toml")
+    assert "is stale: train.lr is 0.02, was 0.01" in " ".join(stale.output.split())
+
+
+def own_weights(folder: Path, content: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """A recipe with data beside somebody's own checkpoint, whose first bias is 7."""
+    (folder / "net.py").write_text(MODEL)
+    model = build_model(f"{folder}/net.py:Net")
+    with torch.no_grad():
+        model.first.bias.fill_(7)
+    torch.save(content(model.state_dict()), folder / "own.pt")
+    (folder / "net.toml").write_text(RECIPE.replace("net.safetensors", "own.pt"))
+    return folder / "net.toml"
+
+
+def test_weights_of_ones_own_are_used_and_never_replaced_unasked(run: Run, tmp_path: Path) -> None:
+    recipe = own_weights(
+        tmp_path, lambda state: {"model_ema": {f"module.{k}": v for k, v in state.items()}, "epoch": 3}
+    )
+    before = (tmp_path / "own.pt").read_bytes()
+    made = run("build", recipe)
+    assert made.exit_code == 0, made.output
+    said = " ".join(made.output.split())
+    assert "own.pt was not trained by a recipe: used as it is (--train trains anew and replaces it)" in said
+    assert "prefix 'module.' is taken off" in said
+    assert (tmp_path / "own.pt").read_bytes() == before
+    refused = run("train", recipe)
+    assert refused.exit_code == 2, refused.output
+    assert "--overwrite" in refused.stderr
+    assert (tmp_path / "own.pt").read_bytes() == before
+    assert run("train", recipe, "--overwrite").exit_code == 0
+    assert (tmp_path / "own.pt").read_bytes() != before
+
+
+def test_a_checkpoint_of_python_objects_needs_a_word_in_the_recipe(run: Run, tmp_path: Path) -> None:
+    recipe = own_weights(tmp_path, lambda state: {"state_dict": state, "from": Path("x")})
+    refused = run("build", recipe)
+    assert refused.exit_code == 4, refused.output
+    assert "unsafe_pickle = true under [model]" in " ".join(refused.stderr.split())
+    assert list(tmp_path.glob("net.onnx*")) == []
+    recipe.write_text(recipe.read_text().replace('weights = "own.pt"', 'weights = "own.pt"\nunsafe_pickle = true'))
+    assert run("build", recipe).exit_code == 0
+
+
+def test_a_name_that_weights_cannot_have_is_told_before_the_training(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "net.toml").write_text(RECIPE.replace("net.safetensors", "net.weights"))
+    result = run("train", tmp_path / "net.toml")
+    assert result.exit_code == 2, result.output
+    assert "net.weights" in result.stderr
+    assert ".safetensors, .pt, .pth" in " ".join(result.stderr.split())

@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from normdeploy import build as builder
-from normdeploy.errors import UsageError
+from normdeploy.errors import UsageError, WeightsError
 from normdeploy.recipe import _SECTIONS, Recipe, parse_recipe
+from normdeploy.sources import build as build_model
 from normdeploy.train.from_recipe import train
 
 MODEL = """
@@ -115,6 +116,31 @@ def test_weights_go_where_they_are_told(tmp_path: Path) -> None:
     assert not (tmp_path / "net.safetensors").exists()
 
 
+OWN = {"model.weights_key": "model_ema", "model.allow_missing": ["last"], "model.unsafe_pickle": True}
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_it_changes_which_weights_are_loaded(key: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one = recipe(tmp_path, **{"model.weights": "own.pt"})
+    state = build_model("net.py:Net", folder=tmp_path).state_dict()
+    other = {name: value + 1 for name, value in state.items()}
+    content: dict[str, Any] = {"model": state, "model_ema": other}
+    if key == "model.allow_missing":
+        content = {name: value for name, value in state.items() if not name.startswith("last.")}
+    elif key == "model.unsafe_pickle":
+        content["from"] = Path("x")
+    torch.save(content, tmp_path / "own.pt")
+    if key == "model.weights_key":
+        assert torch.equal(builder.load_trained(one).first.bias, state["first.bias"])
+    else:
+        with pytest.raises(WeightsError, match=key.partition(".")[2].replace("_", "[-_]")):
+            builder.load_trained(one)
+    loaded = builder.load_trained(recipe(tmp_path, **{"model.weights": "own.pt", key: OWN[key]}))
+    wanted = other if key == "model.weights_key" else state
+    assert torch.equal(loaded.first.bias, wanted["first.bias"])
+
+
 def test_patience_ends_a_training(tmp_path: Path) -> None:
     erratic = {"train.epochs": 12, "train.lr": 0.5}  # its validation loss rises and falls
     patient = train(recipe(tmp_path, **erratic, **{"train.patience": 1}), device="cpu", show=False)
@@ -188,7 +214,8 @@ def test_approximate_rewrites_are_allowed_or_not(built: Any, monkeypatch: pytest
 
 def test_no_key_is_left_out() -> None:
     keys = {f"{name}.{item.name}" for name, (kind, _) in _SECTIONS.items() for item in dataclasses.fields(kind)}
-    assert keys == WEIGHTS.keys() | BUILT.keys() | {"model.weights", "train.patience", "export.approximate"}
+    weights = {"model.weights", *OWN}
+    assert keys == WEIGHTS.keys() | BUILT.keys() | weights | {"train.patience", "export.approximate"}
 
 
 def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:

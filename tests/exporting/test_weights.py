@@ -7,8 +7,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from normdeploy.errors import WeightsError
-from normdeploy.exporting.weights import load_weights, read_weights
+from normdeploy.exporting.weights import load_weights
 from normdeploy.nn.hidden import full_state, load_full_state
+from normdeploy.nn.weight_files import read_weights
 
 
 def network():
