@@ -108,7 +108,7 @@ def export(
         verify: run the verifier, at the level "default" or the one named.
         seed: of the verifier's inputs.
         overwrite: allow replacing existing files.
-        progress: called with (stage, share done) while the verifier works.
+        progress: called with (stage, share done).
 
     Returns:
         ExportResult: ``.path .ledger .verdict .program``.
@@ -123,6 +123,8 @@ def export(
     from normdeploy.exporting.trace import trace
 
     target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
+    tell = progress or _silent
+    tell("tracing", 0.0)
     traced = trace(
         model,
         args,
@@ -138,6 +140,7 @@ def export(
         from normdeploy.rewrite import rewrite
         from normdeploy.runtime.support import highest_opset
 
+        tell("rewriting", 0.0)
         started = time.perf_counter()
         highest = opset_version if opset_version is not None else highest_opset()
         rewritten = rewrite(traced.model, approximate=approximate, highest_opset=highest)
@@ -147,6 +150,7 @@ def export(
     def prove(candidate: Path) -> Verdict:
         from normdeploy.verification import verify as run_verifier
 
+        tell("preparing the proof", 0.0)
         return run_verifier(
             model,
             candidate,
@@ -165,6 +169,7 @@ def export(
     started = time.perf_counter()
     verdict = _write_proven(program, target, prove if verify else None, overwrite=overwrite)
     seconds["verify"] = time.perf_counter() - started
+    tell("inspecting", 0.0)
     notes = [*traced.notes, *_errors_held(model)]
     return ExportResult(target, ledger, verdict, program, traced.model, notes, seconds)
 
@@ -195,7 +200,7 @@ def fold(
             can read.
         verify: run the verifier against ``source``, at the level "default" or the one named.
         overwrite: allow replacing existing files.
-        progress: called with (stage, share done) while the verifier works.
+        progress: called with (stage, share done).
 
     Returns:
         FoldResult: ``.path .ledger .verdict``.
@@ -211,6 +216,8 @@ def fold(
     from normdeploy.runtime.support import highest_opset
 
     target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
+    tell = progress or _silent
+    tell("reading", 0.0)
     with ExitStack() as stack:
         reference: Any = source
         if not isinstance(source, (str, os.PathLike)):
@@ -221,12 +228,14 @@ def fold(
                 reference = read_model(source).copy_to(Path(folder)).path
             graph = load_graph(reference, called=source)
         highest = opset_version if opset_version is not None else highest_opset()
+        tell("rewriting", 0.0)
         rewritten = rewrite(graph, highest_opset=highest)
 
         def prove(candidate: Path) -> Verdict:
             from normdeploy.verification import verify as run_verifier
 
             level = _level(verify)
+            tell("preparing the proof", 0.0)
             return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
 
         verdict = _write_proven(rewritten.model, target, prove if verify else None, overwrite=overwrite)
@@ -312,6 +321,10 @@ def tune(
     from normdeploy.runtime import tune as run_tuner
 
     return run_tuner(path, data=data, reference=reference, budget=budget, overwrite=overwrite)
+
+
+def _silent(_stage: str, _share: float) -> None:
+    pass
 
 
 def _level(verify: bool | Level) -> Level:

@@ -11,7 +11,8 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ import torch
 from torch import nn
 
 from normdeploy import __version__, api
-from normdeploy.errors import ModelError, OutputExistsError, RecipeError, UsageError, VerificationError, WeightsError
+from normdeploy.errors import (
+    ModelError,
+    OutputExistsError,
+    RecipeError,
+    UsageError,
+    VerificationError,
+    WeightsError,
+    kept_when_stopped,
+)
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.weights import load_weights
 from normdeploy.files import sha256_file, write_text
@@ -39,6 +48,8 @@ from normdeploy.train import from_recipe, provenance
 from normdeploy.train.data import Splits
 
 SCHEMA = 1
+Stage = Callable[[str], AbstractContextManager[Callable[[str], None]]]
+"""Opens what shows a stage of the given name at work; inside it, a function takes what it is at."""
 _VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", *BUILDS, "numpy")
 
 
@@ -65,7 +76,13 @@ class Outputs:
 
 
 def build(
-    recipe: Recipe, *, out: Path | None = None, device: str = "auto", train: bool = False, force: bool = False
+    recipe: Recipe,
+    *,
+    out: Path | None = None,
+    device: str = "auto",
+    train: bool = False,
+    force: bool = False,
+    stage: Stage | None = None,
 ) -> str:
     """Build ``recipe``: train, inspect, export, fold, verify, tune, measure, report; what is up to date is left alone.
 
@@ -76,6 +93,7 @@ def build(
         device: where to train: "auto", "cpu" or "cuda".
         train: train even if the weights are up to date.
         force: export, verify and measure even if all is up to date, and replace an ONNX file that build did not make.
+        stage: shows what is at work; nothing does by default.
 
     Returns:
         the verdict's status: "pass", "weak" or "not-exercised".
@@ -97,32 +115,43 @@ def build(
             "expected a free path: move it, choose another --out, or pass --force"
         )
     recipe = _with_weights_in(recipe, out, again=train)
-    _train(recipe, device=device, again=train)
-    stages = dict(previous["stages"]) if previous and not force else {}
-    export_digest = _export_digest(recipe)
-    intact = previous is not None and outputs.onnx.is_file() and sha256_file(outputs.onnx) == previous["onnx_sha256"]
-    if previous is not None and intact and stages.get("export") == export_digest:
-        report = previous
-        console.print_step("export", f"{outputs.onnx} is up to date (verdict: {report['status']})", fresh=True)
-    else:
-        if previous is not None and outputs.onnx.is_file() and not intact:
-            console.print_step("export", f"{outputs.onnx} changed since its report: exporting again")
-        report = _export(recipe, outputs)
-        report["stages"]["export"] = export_digest
-        _write_report(outputs, report)  # now: a build killed while measuring goes on from here
-        stages = {}
-    measure_digest = _digest(
-        [report["onnx_sha256"], dataclasses.asdict(recipe.bench), _tune_table(recipe), this_machine().to_dict()]
-    )
-    if stages.get("measure") == measure_digest and outputs.page.is_file():
-        console.print_step("measure", "latency, accuracy and report are up to date", fresh=True)
-    else:
-        _measure(recipe, outputs, report)
-        report["stages"]["measure"] = measure_digest
-        _write_report(outputs, report)
+    kept: list[str] = []
+    with kept_when_stopped(lambda: f"{' and '.join(kept)} stay; the same command goes on from there" if kept else ""):
+        _train(recipe, device=device, again=train)
+        kept.append(str(recipe.weights_path))
+        stages = dict(previous["stages"]) if previous and not force else {}
+        export_digest = _export_digest(recipe)
+        intact = (
+            previous is not None and outputs.onnx.is_file() and sha256_file(outputs.onnx) == previous["onnx_sha256"]
+        )
+        if previous is not None and intact and stages.get("export") == export_digest:
+            report = previous
+            console.print_step("export", f"{outputs.onnx} is up to date (verdict: {report['status']})", fresh=True)
+        else:
+            if previous is not None and outputs.onnx.is_file() and not intact:
+                console.print_step("export", f"{outputs.onnx} changed since its report: exporting again")
+            report = _export(recipe, outputs, stage or _quiet)
+            report["stages"]["export"] = export_digest
+            _write_report(outputs, report)  # now: a build killed while measuring goes on from here
+            stages = {}
+        kept.append(str(outputs.onnx))
+        measure_digest = _digest(
+            [report["onnx_sha256"], dataclasses.asdict(recipe.bench), _tune_table(recipe), this_machine().to_dict()]
+        )
+        if stages.get("measure") == measure_digest and outputs.page.is_file():
+            console.print_step("measure", "latency, accuracy and report are up to date", fresh=True)
+        else:
+            _measure(recipe, outputs, report, stage or _quiet)
+            report["stages"]["measure"] = measure_digest
+            _write_report(outputs, report)
     print_build(report)
     console.print_step("report", str(outputs.page))
     return str(report["status"])
+
+
+@contextmanager
+def _quiet(_name: str) -> Iterator[Callable[[str], None]]:
+    yield lambda _step: None
 
 
 def _with_weights_in(recipe: Recipe, out: Path | None, *, again: bool) -> Recipe:
@@ -173,7 +202,7 @@ def _train(recipe: Recipe, *, device: str, again: bool) -> None:
     console.print_training(from_recipe.train(recipe, device=device, again=again, overwrite=again).metadata())
 
 
-def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
+def _export(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any]:
     """Inspect, export, fold and verify; return the report so far.
 
     Raises:
@@ -184,7 +213,8 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
     console.print_notes(understood)
     example = recipe_example(recipe, model)
     args = (*example.args, *([example.kwargs] if example.kwargs else []))
-    findings = [finding.to_dict() for finding in api.inspect(model, args)]
+    with stage("inspect"):
+        findings = [finding.to_dict() for finding in api.inspect(model, args)]
     console.print_step("inspect", f"{len(findings)} findings" if findings else "nothing wrong or risky found")
     console.print_findings(findings)
     errors = [row for row in findings if row["severity"] == "error"]
@@ -206,21 +236,23 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
         "stages": {},
     }
     try:
-        result = api.export(
-            model,
-            example.args,
-            outputs.onnx,
-            kwargs=example.kwargs,
-            input_names=None if example.kwargs else example.input_names,
-            output_names=list(recipe.export.outputs) or None,
-            dynamic_shapes=example.dynamic_shapes,
-            opset_version=recipe.export.opset,
-            fold=recipe.export.fold,
-            approximate=recipe.export.approximate,
-            verify=recipe.verify.level,
-            seed=recipe.verify.seed,
-            overwrite=True,
-        )
+        with stage("export") as tell:
+            result = api.export(
+                model,
+                example.args,
+                outputs.onnx,
+                kwargs=example.kwargs,
+                input_names=None if example.kwargs else example.input_names,
+                output_names=list(recipe.export.outputs) or None,
+                dynamic_shapes=example.dynamic_shapes,
+                opset_version=recipe.export.opset,
+                fold=recipe.export.fold,
+                approximate=recipe.export.approximate,
+                verify=recipe.verify.level,
+                seed=recipe.verify.seed,
+                overwrite=True,
+                progress=lambda name, share: tell(f"{name} ({share:.0%})" if share else name),
+            )
     except VerificationError as error:
         outputs.onnx.unlink(missing_ok=True)
         report |= {"status": error.verdict.status, "verdict": error.verdict.to_dict(), "ledger": None}
@@ -243,16 +275,18 @@ def _export(recipe: Recipe, outputs: Outputs) -> dict[str, Any]:
     return report
 
 
-def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
+def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any], stage: Stage) -> None:
     """Fill in graph sizes, latency side by side, quality on the test split, and the plan where one was asked for."""
     model = load_trained(recipe)
     example = recipe_example(recipe, model)
     splits = from_recipe.recipe_data(recipe) if recipe.data else None
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, stage("measure") as tell:
+        tell("exporting as torch does by default")
         specs = load(outputs.onnx).inputs
         feeds = {name: tensor.numpy() for name, tensor in example.named().items()}
         with evaluation_mode(model):
             plain = plain_export(model, feeds, specs, Path(folder))
+        tell("timing eager torch, plain export and ours")
         report["graph"] |= {"plain": file_facts(plain), "ours": file_facts(outputs.onnx)}
         report["latency"] = latency_table(
             model,
@@ -265,7 +299,15 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any]) -> None:
     report["machine"] = this_machine().to_dict()
     if recipe.tune is not None:
         calibration = {example.input_names[0]: splits.valid.inputs.numpy()} if splits is not None else None
-        plan = run_tuner(outputs.onnx, data=calibration, budget=recipe.tune.budget, opponent=model, overwrite=True)
+        with stage("tune") as tell:
+            plan = run_tuner(
+                outputs.onnx,
+                data=calibration,
+                budget=recipe.tune.budget,
+                opponent=model,
+                overwrite=True,
+                progress=tell,
+            )
         report["plan"] = json.loads(plan.to_json())
         _write_report(outputs, report)  # now: the plan is accounted for by it
         console.print_step("tune", plan.summary().splitlines()[0])

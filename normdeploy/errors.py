@@ -23,6 +23,8 @@ Each message has three parts: the value, what was expected, and the remedy.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -124,3 +126,18 @@ class RewriteError(NormdeployError):
         self.rule = rule
         self.site = site
         self.detail = detail
+
+
+@contextmanager
+def kept_when_stopped(say: Callable[[], str]) -> Iterator[None]:
+    """Note on whatever ends the work from outside (Ctrl-C, a signal) what of it stays and how to go on.
+
+    Args:
+        say: asked then; an empty text says nothing.
+    """
+    try:
+        yield
+    except BaseException as stop:
+        if not isinstance(stop, Exception) and (text := say()):
+            stop.add_note(text)
+        raise

@@ -15,19 +15,16 @@ def main() -> None:
     # times slower with spinning. Read when torch is imported, so set before that; the user's own setting wins.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    signal.signal(signal.SIGTERM, _terminate)
+    from normdeploy.cli.group import TerminatedError, complain, stop_code, stopped
 
-    from normdeploy.cli.app import app
+    def terminate(_number: int, _frame: object) -> None:
+        raise TerminatedError
 
+    signal.signal(signal.SIGTERM, terminate)
     try:
+        from normdeploy.cli.app import app
+
         app()
-    except _TerminatedError:
-        raise SystemExit(128 + signal.SIGTERM) from None
-
-
-class _TerminatedError(BaseException):
-    """Somebody asked the command to end: unfinished files are taken away on the way out, as after an error."""
-
-
-def _terminate(_number: int, _frame: object) -> None:
-    raise _TerminatedError
+    except (KeyboardInterrupt, TerminatedError) as stop:  # outside a command: while it is imported
+        complain(stopped(stop), "stopped: ", "bold yellow")
+        raise SystemExit(stop_code(stop)) from None

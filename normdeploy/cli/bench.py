@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import working
 
 
 def bench(
@@ -68,7 +69,7 @@ def bench(
         else:
             load_graph(other)
             contenders.append(other)
-    with options.telling("bench") as tell:
+    with working("bench", every_step=True) as tell:
         result = runtime.bench(
             model,
             against=contenders,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import working
 
 
 def build(
@@ -24,6 +25,6 @@ def build(
     from normdeploy.build import build as run_build
     from normdeploy.recipe import load_recipe
 
-    status = run_build(load_recipe(recipe), out=out, device=device, train=train, force=force)
+    status = run_build(load_recipe(recipe), out=out, device=device, train=train, force=force, stage=working)
     if options.EXIT_CODES[status]:
         raise typer.Exit(options.EXIT_CODES[status])

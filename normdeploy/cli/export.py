@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import verifying, working
 
 
 def export(
@@ -48,17 +49,24 @@ def export(
     require_writable(output, overwrite=overwrite)
     if html is not None:
         require_writable(html, overwrite=overwrite)
-    model = options.load_model(
-        source, arguments, weights, unsafe_pickle=unsafe_pickle, key=weights_key, allow_missing=allow_missing or ()
-    )
-    example = options.example_for(model, inputs)
 
-    from normdeploy import api
     from normdeploy.errors import VerificationError
     from normdeploy.report import console
 
     try:
-        with options.verifying(shown=not as_json) as report:
+        with working("export", f"building {source}") as tell:
+            model = options.load_model(
+                source,
+                arguments,
+                weights,
+                unsafe_pickle=unsafe_pickle,
+                key=weights_key,
+                allow_missing=allow_missing or (),
+            )
+            example = options.example_for(model, inputs)
+
+            from normdeploy import api
+
             result = api.export(
                 model,
                 example.args,
@@ -71,7 +79,7 @@ def export(
                 fold=not no_fold,
                 approximate=approximate,
                 verify=False if no_verify else level,
-                progress=report,
+                progress=verifying(tell),
                 overwrite=overwrite,
             )
     except VerificationError as error:

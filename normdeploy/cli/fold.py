@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import verifying, working
 
 
 def fold(
@@ -31,9 +32,11 @@ def fold(
     from normdeploy.report import console
 
     try:
-        with options.verifying(shown=not as_json) as report:
+        with working("fold") as tell:
             verify = False if no_verify else level
-            result = api.fold(source, output, opset_version=opset, verify=verify, overwrite=overwrite, progress=report)
+            result = api.fold(
+                source, output, opset_version=opset, verify=verify, overwrite=overwrite, progress=verifying(tell)
+            )
     except VerificationError as error:
         if as_json:
             options.print_json({"path": None, "verdict": error.verdict.to_dict()})

@@ -1,10 +1,12 @@
 """The command group: errors become one message and an exit code.
 
-Exit codes: 0 pass, 1 verification failed, 2 usage, 3 weak or not exercised, 4 the model or an input is unusable.
+Exit codes: 0 pass, 1 verification failed, 2 usage, 3 weak or not exercised, 4 the model or an input is unusable,
+130 stopped by Ctrl-C, 143 ended by a signal.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 import warnings
@@ -45,6 +47,10 @@ class CommandGroup(TyperGroup):
                 return super().invoke(ctx)
         except (_UsageErrors, typer.Exit, typer.Abort):
             raise
+        except (KeyboardInterrupt, TerminatedError) as stop:
+            self._trace()
+            complain(stopped(stop), "stopped: ", "bold yellow")
+            raise typer.Exit(stop_code(stop)) from None
         except NormdeployError as error:
             self._trace()
             complain(str(error))
@@ -75,6 +81,20 @@ class CommandGroup(TyperGroup):
         """Print the traceback of the error at hand, where ``--debug`` asks for it; the exit code stays the error's."""
         if self.debug:
             traceback.print_exc()
+
+
+class TerminatedError(BaseException):
+    """Somebody asked the command to end: unfinished files are taken away on the way out, as after an error."""
+
+
+def stop_code(stop: BaseException) -> int:
+    """Return the exit code of a command that was stopped, as shells count: 128 and the signal's number."""
+    return 128 + (signal.SIGTERM if isinstance(stop, TerminatedError) else signal.SIGINT)
+
+
+def stopped(stop: BaseException) -> str:
+    """Say what a command that was stopped leaves (`normdeploy.errors.kept_when_stopped`)."""
+    return "; ".join(getattr(stop, "__notes__", [])) or "nothing was written"
 
 
 def _left(end: SystemExit) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import working
 
 
 def inspect(
@@ -24,14 +25,17 @@ def inspect(
     from normdeploy import api, sources
     from normdeploy.report import console
 
-    if sources.is_source(source):
-        model = options.load_model(source, arguments, weights, unsafe_pickle=unsafe_pickle)
-        example = options.example_for(model, inputs) if inputs else None
-        # forward arguments by name travel as one trailing dict, as torch.onnx.export takes them
-        args = None if example is None else (*example.args, *([example.kwargs] if example.kwargs else []))
-        findings = api.inspect(model, args)
-    else:
-        findings = api.inspect(source)
+    with working("inspect", f"reading {source}") as tell:
+        if sources.is_source(source):
+            model = options.load_model(source, arguments, weights, unsafe_pickle=unsafe_pickle)
+            example = options.example_for(model, inputs) if inputs else None
+            # forward arguments by name travel as one trailing dict, as torch.onnx.export takes them
+            args = None if example is None else (*example.args, *([example.kwargs] if example.kwargs else []))
+            tell("looking at the normalizations" + (" while the model runs" if args else ""))
+            findings = api.inspect(model, args)
+        else:
+            tell("looking at the normalizations")
+            findings = api.inspect(source)
     rows = [finding.to_dict() for finding in findings]
     if as_json:
         options.print_json({"findings": rows})

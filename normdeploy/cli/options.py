@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -186,39 +184,6 @@ def verify_level(quick: bool, thorough: bool) -> Any:
     if quick and thorough:
         raise UsageError("--quick and --thorough are both given; expected one of them")
     return "quick" if quick else "thorough" if thorough else "default"
-
-
-@contextmanager
-def verifying(shown: bool = True) -> Iterator[Callable[[str, float], None]]:
-    """Show what the verifier is at, on standard error; yields what it reports to."""
-    from rich.console import Console
-
-    with Console(stderr=True, quiet=not shown).status("tracing") as status:
-        yield lambda stage, share: status.update(f"verifying: {stage} ({share:.0%})")
-
-
-@contextmanager
-def telling(title: str) -> Iterator[Callable[[str], None]]:
-    """Show on standard error what a long command is at; yields what it reports to.
-
-    On a terminal one line that changes; elsewhere (a log file, CI) one line for each step, with the time since the
-    start.
-    """
-    from rich.console import Console
-
-    from normdeploy.report.text import Text, printable
-
-    console, started = Console(stderr=True), time.monotonic()
-
-    def line(text: str) -> str:
-        minutes, rest = divmod(int(time.monotonic() - started), 60)
-        return f"{title} [{minutes}:{rest:02}] {text}"
-
-    if not console.is_terminal:
-        yield lambda text: typer.echo(printable(line(text)), err=True)
-        return
-    with console.status(title) as status:  # one line: the spinner leaves longer ones behind
-        yield lambda text: status.update(Text(line(text), overflow="ellipsis", no_wrap=True))
 
 
 def print_json(data: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import working
 from normdeploy.errors import UsageError
 
 
@@ -97,11 +98,16 @@ def _size(text: str) -> tuple[int, int]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int | None], None]]:
-    """Show a bar on standard error; yields what moves it, a function of (rows done, rows in all or None)."""
+    """Show on standard error how far it is: a bar, or lines in a log; yields a function of (rows done, in all)."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with working("predict", "opening the model and the data") as tell:
+            yield lambda done, total: tell(f"{done} rows" + ("" if total is None else f" of {total}"))
+        return
     columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("rows", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

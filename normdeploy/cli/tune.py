@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import working
 
 
 def tune(
@@ -69,7 +70,7 @@ def tune(
     given = {name: value for name, value in asked.items() if value is not None}
     if against is not None:
         given["opponent"] = options.load_model(against, arguments, weights, unsafe_pickle=unsafe_pickle)
-    with options.telling("tuning") as tell:
+    with working("tuning", every_step=True) as tell:
         if again:
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
         else:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import verifying, working
 
 
 def verify(
@@ -67,16 +68,18 @@ def verify(
 
     if certify:
         require_writable(certificate_path(model), overwrite=overwrite)
-    load_graph(model)  # a missing or broken file is told before the reference is built
-    subject: Any = reference
-    args: Any = None
-    kwargs: Any = None
-    if sources.is_source(reference):
-        subject = options.load_model(reference, arguments, weights, unsafe_pickle=unsafe_pickle)
-        if inputs:
-            example = options.example_for(subject, inputs)
-            args, kwargs = example.args, example.kwargs
-    with options.verifying(shown=not as_json) as report:
+    with working("verify", f"reading {model}") as tell:
+        load_graph(model)  # a missing or broken file is told before the reference is built
+        subject: Any = reference
+        args: Any = None
+        kwargs: Any = None
+        if sources.is_source(reference):
+            tell(f"building {reference}")
+            subject = options.load_model(reference, arguments, weights, unsafe_pickle=unsafe_pickle)
+            if inputs:
+                example = options.example_for(subject, inputs)
+                args, kwargs = example.args, example.kwargs
+        tell(f"reading {reference}")
         verdict = run_verifier(
             subject,
             model,
@@ -86,7 +89,7 @@ def verify(
             seed=seed,
             level=level,
             bundle=bundle,
-            progress=report,
+            progress=verifying(tell),
         )
     if certify and options.EXIT_CODES[verdict.status] != 1:
         write_certificate(model, verdict, overwrite=overwrite)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from normdeploy.errors import kept_when_stopped
 from normdeploy.nn.hidden import load_full_state, move, set_mode, trainable
 from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.population import Recalibrated
@@ -163,10 +164,17 @@ def _epochs(run: Run, checkpoint: str | os.PathLike[str] | None, *, show: bool) 
                 f"{', '.join(paths[:3])}{' and others' if len(paths) > 3 else ''}: each of the {run.world.size} "
                 "processes draws its own dropout, so this training ends in other weights than one process's"
             )
-        while run.epochs_done < run.settings.epochs and not run.out_of_patience():
-            progress.epoch(run.epoch(progress.step))
-            if checkpoint is not None and run.world.first:
-                run.keep(checkpoint)
+        with kept_when_stopped(lambda: _kept(run, checkpoint)):
+            while run.epochs_done < run.settings.epochs and not run.out_of_patience():
+                progress.epoch(run.epoch(progress.step))
+                if checkpoint is not None and run.world.first:
+                    run.keep(checkpoint)
+
+
+def _kept(run: Run, checkpoint: str | os.PathLike[str] | None) -> str:
+    if checkpoint is None or not Path(checkpoint).is_file():
+        return "no epoch was finished and nothing is kept"
+    return f"{checkpoint} keeps {run.epochs_done} of {run.settings.epochs} epochs; the same command goes on from there"
 
 
 def _draws_by_itself(model: nn.Module) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from normdeploy.train.history import Epoch
+
+_SILENT = 2.0
+"""Seconds between the lines of a log."""
 
 
 class TrainingProgress:
@@ -34,6 +38,7 @@ class TrainingProgress:
             console=console or Console(stderr=True),
             disable=not shown,
         )
+        self._told = time.monotonic()
         self._task = self._bar.add_task(name, total=steps, completed=done, loss="-", valid="-")
 
     def __enter__(self) -> TrainingProgress:
@@ -50,8 +55,13 @@ class TrainingProgress:
         self._bar.update(self._task, advance=1, loss=f"{loss:.4f}")
 
     def epoch(self, epoch: Epoch) -> None:
-        """Show the validation result of an epoch."""
+        """Show the validation result of an epoch; in a log, where a bar does not move, a line every two seconds."""
         self._bar.update(self._task, valid=f"{epoch.valid_accuracy:.2%}")
+        console = self._bar.console
+        if not self._bar.disable and not console.is_terminal and time.monotonic() - self._told >= _SILENT:
+            self._told = time.monotonic()
+            words = f"epoch {epoch.number}: loss {epoch.train_loss:.4f}, valid {epoch.valid_accuracy:.2%}"
+            console.print(words, highlight=False, markup=False)
 
     def note(self, text: str) -> None:
         """Say something that a reader of the result should know."""

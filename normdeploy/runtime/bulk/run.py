@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 import onnxruntime as ort
 
-from normdeploy.errors import InputError, UsageError
+from normdeploy.errors import InputError, UsageError, kept_when_stopped
 from normdeploy.files import require_writable
 from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk.arrays import ArraySource
@@ -192,10 +192,15 @@ def predict(
     with Workspace(target.with_name(f"{target.name}.partial"), run, restart=overwrite) as workspace:
         done, missing = _state(source.parts(rows), workspace.folder)
         resumed = so_far = sum(report.rows for report in done.values())
-        for index, report in _reports(Job(predictor, source, workspace.folder, size), missing, engine, workers):
-            done[index], so_far = report, so_far + report.rows
-            if progress is not None:
-                progress(so_far, source.total)
+
+        def kept() -> str:
+            return f"{workspace.folder} keeps {so_far} finished rows; the same command goes on from there"
+
+        with kept_when_stopped(kept):
+            for index, report in _reports(Job(predictor, source, workspace.folder, size), missing, engine, workers):
+                done[index], so_far = report, so_far + report.rows
+                if progress is not None:
+                    progress(so_far, source.total)
         if identity(files) != run["data"]:
             workspace.remove()
             raise InputError(f"{data} changed while it was read; expected files that stay as they are: predict again")
