@@ -26,6 +26,7 @@ from normdeploy.report.page import (
 )
 from normdeploy.report.pictures import before_after_bars, latency_bars
 from normdeploy.report.text import Text
+from normdeploy.report.words import WORDS
 
 VERDICT_WORDS = {
     "pass": "Proven equal: the logic in float64, the rounding in float32, and every check could have failed.",
@@ -51,7 +52,7 @@ def print_build(report: Mapping[str, Any]) -> None:
     latency = report["latency"]
     console.print_rows(
         f"Latency, batch {latency['batch_size']}, {threads_words(latency['threads'])}, interleaved",
-        ["", "median", "quartiles", "normdeploy takes"],
+        ["", "median", "quartiles", "normdeploy is"],
         [
             (
                 item["name"],
@@ -85,8 +86,22 @@ def threads_words(threads: int) -> str:
 
 
 def ratio_words(ratio: Mapping[str, float] | None) -> str:
-    """Write "0.51 of its time (0.50 to 0.52)"; nothing for ours."""
-    return "" if ratio is None else f"{ratio['value']:.2f} of its time ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    """Write "4.0x faster (3.8x to 4.2x)" for our time over another's of 0.25; nothing for ours.
+
+    Where the interval has 1 in it, neither is faster: "about as fast (0.90x to 1.08x the time)".
+    """
+    if ratio is None:
+        return ""
+    value, low, high = ratio["value"], ratio["low"], ratio["high"]
+    if low <= 1 <= high:
+        return f"about as fast ({low:.2f}x to {high:.2f}x the time)"
+    if high < 1:
+        return f"{_times(1 / value)} faster ({_times(1 / high)} to {_times(1 / low)})"
+    return f"{_times(value)} slower ({_times(low)} to {_times(high)})"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2f}x" if factor < 10 else f"{factor:.0f}x"
 
 
 def build_page(report: Mapping[str, Any]) -> Page:
@@ -125,9 +140,8 @@ def _summary(report: Mapping[str, Any]) -> Section:
         latency = report["latency"]
         for name in ("eager torch", "plain export"):
             ratio = latency["ratios"][name]
-            cards.append(
-                (f"Time, {name} = 1", f"{ratio['value']:.2f}", f"95 %: {ratio['low']:.2f} to {ratio['high']:.2f}")
-            )
+            words, _, interval = ratio_words(ratio).partition(" (")
+            cards.append((f"Against {name}", words, f"95 %: {interval.rstrip(')')}"))
         graph = report["graph"]
         note = f"as traced → ours; plain export: {graph['plain']['nodes']}"
         cards.append(("Graph nodes", f"{graph['traced']['nodes']} → {graph['ours']['nodes']}", note))
@@ -140,6 +154,7 @@ def _summary(report: Mapping[str, Any]) -> Section:
             (f"Test {quality['measure']}", f"{value:.2%}" if quality["measure"] == "accuracy" else f"{value:.4f}", note)
         )
     blocks: list[Block] = [Cards(cards)] if cards else []
+    blocks.append(WORDS)
     if report["verdict"]["reasons"]:
         blocks.append(Paragraphs(report["verdict"]["reasons"], STATUS_TONES[report["status"]]))
     return Section("At a glance", blocks)
@@ -183,7 +198,7 @@ def _latency(latency: Mapping[str, Any]) -> Section:
         "Latency",
         [
             Picture(latency_bars(bars), "Time per call of the same batch; shorter is better."),
-            Details("Numbers", [Table(["", "median, µs", "25 %, µs", "75 %, µs", "ours takes"], rows)]),
+            Details("Numbers", [Table(["", "median, µs", "25 %, µs", "75 %, µs", "ours is"], rows)]),
         ],
         f"Batch {latency['batch_size']}, {threads_words(latency['threads'])}, {rounds} rounds in one run; each round "
         "times every contender once in random order, so that a busy machine is busy for all of them.",

@@ -12,8 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-#: One colour per role, distinguishable for colour-blind readers.
+#: One colour per role, distinguishable for colour-blind readers: eager torch and what it ran, plain export, our file, a
+#: limit. On a page each is a variable of its style, so that a dark page has lighter ones.
 EAGER, PLAIN, OURS, BOUND = "#8a94a3", "#d08a2e", "#2b6cb0", "#b3261e"
+_INK, _SOFT, _AXIS, _GRID = "#3b4655", "#5b6675", "#9aa5b3", "#e6eaf0"
+_VARIABLES = {
+    EAGER: "--eager", PLAIN: "--plain", OURS: "--ours", BOUND: "--bound",
+    _INK: "--ink", _SOFT: "--soft", _AXIS: "--axis", _GRID: "--grid",
+}  # fmt: skip
 
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: it takes the page's font and can be searched
@@ -22,13 +28,14 @@ _STYLE = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#9aa5b3",
-    "axes.labelcolor": "#3b4655",
+    "text.color": _INK,
+    "axes.edgecolor": _AXIS,
+    "axes.labelcolor": _INK,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e6eaf0",
-    "xtick.color": "#5b6675",
-    "ytick.color": "#3b4655",
+    "grid.color": _GRID,
+    "xtick.color": _SOFT,
+    "ytick.color": _INK,
 }
 
 
@@ -47,6 +54,8 @@ def svg(figure: Figure) -> str:
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = stream.getvalue()
     text = text[text.index("<svg") :]
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(f": {colour}", f": var({variable}, {colour})")
     return re.sub(r"font: ([^;\"]*?)'[^;\"]*", r"font: \1system-ui, 'Noto Sans', 'DejaVu Sans', sans-serif", text)
 
 
@@ -61,9 +70,7 @@ def latency_bars(rows: Sequence[tuple[str, float, float, float]], *, unit: str =
         for place, (_, median, low, high) in enumerate(rows):
             colour = OURS if place == len(rows) - 1 else EAGER if place == 0 else PLAIN
             axes.barh(place, median, color=colour, height=0.62)
-            axes.errorbar(
-                median, place, xerr=[[median - low], [high - median]], color="#3b4655", capsize=3, linewidth=1
-            )
+            axes.errorbar(median, place, xerr=[[median - low], [high - median]], color=_INK, capsize=3, linewidth=1)
             axes.annotate(f"{_short(median)} {unit}", (high, place), (6, 0), textcoords="offset points", va="center")
         axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
         axes.invert_yaxis()
@@ -100,7 +107,7 @@ def before_after_bars(counts_before: Mapping[str, int], counts_after: Mapping[st
             axes.barh(
                 place - 0.19,
                 counts_before.get(name, 0),
-                color=PLAIN,
+                color=EAGER,
                 height=0.36,
                 label="as traced" if place == 0 else None,
             )

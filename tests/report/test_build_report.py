@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
 
-from normdeploy.report.build import build_page, print_build
+from normdeploy.report.build import build_page, print_build, ratio_words
 from normdeploy.report.page import render_page
 
 LATENCY = {"rounds": 9, "median_s": 1e-3, "q25_s": 9e-4, "q75_s": 2e-3, "min_s": 1e-4, "spread": 0.1}
@@ -80,7 +81,7 @@ def test_console_shows_every_line_of_the_result(
     shown = capsys.readouterr().out
     for words in (
         "features.1", "into features.0", "ReLU stands between", "as LayerNormalization; biased", "12", "1,500",
-        "eager torch", "plain export", "1,000 µs", "0.50 of its time (0.40 to 0.60)", "359 samples", "0.9889", "0.9861",
+        "eager torch", "plain export", "1,000 µs", "2.00x faster (1.67x to 2.50x)", "359 samples", "0.9889", "0.9861",
         "verdict: PASS",
     ):  # fmt: skip
         assert words in shown
@@ -118,3 +119,33 @@ def test_a_failed_build_has_a_page_without_measurements() -> None:
     html = render_page(build_page(report))
     assert "logits differ by 3 % at features.1" in html
     assert 'class="badge large bad"' in html
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "words"),
+    [
+        (0.25, 0.2, 0.26, "4.00x faster (3.85x to 5.00x)"),
+        (0.05, 0.04, 0.0625, "20x faster (16x to 25x)"),
+        (1.0, 0.9, 1.08, "about as fast (0.90x to 1.08x the time)"),
+        (0.97, 0.93, 1.0, "about as fast (0.93x to 1.00x the time)"),
+        (1.5, 1.25, 2.0, "1.50x slower (1.25x to 2.00x)"),
+    ],
+)
+def test_ratios_are_said_as_people_say_them(value: float, low: float, high: float, words: str) -> None:
+    assert ratio_words({"value": value, "low": low, "high": high}) == words
+    assert ratio_words(None) == ""
+
+
+def test_words_are_explained_before_they_are_used() -> None:
+    html = render_page(build_page(REPORT))
+    for word in ("affine map", "folded", "fused", "merged", "kept", "site", "mutant"):
+        explained = html.index(f"<dt>{word}</dt>")
+        assert explained < html.index("What became of each normalization")
+
+
+def test_one_colour_means_one_thing() -> None:
+    """Grey is eager torch and what it ran, orange is plain export, blue is ours."""
+    html = render_page(build_page(REPORT))
+    latency, counts = re.findall("<svg.*?</svg>", html, re.DOTALL)
+    assert [name in latency for name in ("--eager", "--plain", "--ours")] == [True, True, True]
+    assert [name in counts for name in ("--eager", "--plain", "--ours")] == [True, False, True]

@@ -23,6 +23,7 @@ from normdeploy.report.page import (
     render_page,
 )
 from normdeploy.report.pictures import BOUND, EAGER, OURS, drawing, svg
+from normdeploy.report.words import WORDS
 from normdeploy.verification.record.verdict import HISTOGRAM_EDGES, Measurement, SiteReport, Verdict
 
 _CHECK_TONES: dict[str, Tone] = {
@@ -80,7 +81,7 @@ def _checks(verdict: Verdict) -> Section:
     rows: list[list[Cell]] = [
         [check.name, Badge(check.status, _CHECK_TONES[check.status]), check.detail] for check in verdict.checks
     ]
-    return Section("Checks", (cards, Table(("check", "answer", "what was found"), rows)))
+    return Section("Checks", (cards, WORDS, Table(("check", "answer", "what was found"), rows)))
 
 
 def _localization(verdict: Verdict) -> Section:
