@@ -254,3 +254,30 @@ def constant64(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """
     tensor = constant_tensor(value)
     return None if tensor is None else tensor64(tensor)
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Tell whether a value is a float constant that no caller can override."""
+    tensor = constant_tensor(value)
+    return tensor is not None and tensor.dtype in FLOATS
+
+
+def contracted(value: ir.Value, factor: npt.NDArray[np.float64], axes: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Return the sum of a float constant times ``factor`` over ``axes``, which the result keeps with size 1.
+
+    Args:
+        value: a float constant of any size; it is read in pieces.
+        factor: an array of its rank that broadcasts against it.
+        axes: what is summed over.
+    """
+    tensor = constant_tensor(value)
+    assert tensor is not None
+    parts, shape, over = parts64(tensor), tuple(tensor.shape.numpy()), tuple(axes)
+    if parts is None:
+        return np.asarray((tensor64(tensor) * factor).sum(axis=over, keepdims=True))
+    product = parts.scaled(factor)
+    result = np.zeros([1 if axis in over else size for axis, size in enumerate(shape)])
+    for start, stop, piece in product.pieces(shape):
+        place = ... if parts.axis in over else parts.place(start, stop)
+        result[place] += piece.sum(axis=over, keepdims=True)
+    return result

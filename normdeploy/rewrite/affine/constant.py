@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor, parts64, tensor64
+from normdeploy.graph import constant_tensor, parts64, tensor64
+from normdeploy.graph import is_constant as is_constant  # where rewrite/branches look for it
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import Region
@@ -18,20 +19,6 @@ _LARGEST = {
     ir.DataType.FLOAT: float(np.finfo(np.float32).max),
     ir.DataType.DOUBLE: float(np.finfo(np.float64).max),
 }
-
-
-def is_constant(value: ir.Value | None) -> bool:
-    """Tell whether a value is a float constant that no caller can override."""
-    tensor = constant_tensor(value)
-    return tensor is not None and tensor.dtype in FLOATS
-
-
-def is_quantized(value: ir.Value | None) -> bool:
-    """Tell whether a value is a constant that is stored in integers."""
-    producer = None if value is None else value.producer()
-    if producer is None or producer.op_type != "DequantizeLinear" or producer.domain not in ("", "ai.onnx"):
-        return False
-    return constant_tensor(producer.inputs[0]) is not None and is_constant(producer.inputs[1])
 
 
 def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
@@ -87,27 +74,6 @@ def scaled(region: Region, value: ir.Value, factor: Array) -> ir.Value:
         succeeds=value,
         parts=None if parts is None else parts.scaled(factor),
     )
-
-
-def contracted(value: ir.Value, factor: Array, axes: Sequence[int]) -> Array:
-    """Return the sum of a float constant times ``factor`` over ``axes``, which the result keeps with size 1.
-
-    Args:
-        value: a float constant of any size; it is read in pieces.
-        factor: an array of its rank that broadcasts against it.
-        axes: what is summed over.
-    """
-    tensor = constant_tensor(value)
-    assert tensor is not None
-    parts, shape, over = parts64(tensor), tuple(tensor.shape.numpy()), tuple(axes)
-    if parts is None:
-        return np.asarray((tensor64(tensor) * factor).sum(axis=over, keepdims=True))
-    product = parts.scaled(factor)
-    result = np.zeros([1 if axis in over else size for axis, size in enumerate(shape)])
-    for start, stop, piece in product.pieces(shape):
-        place = ... if parts.axis in over else parts.place(start, stop)
-        result[place] += piece.sum(axis=over, keepdims=True)
-    return result
 
 
 def array_of(value: ir.Value) -> Array:

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant64
-from normdeploy.rewrite.affine.constant import floating, integer, is_constant, optional
+from normdeploy.graph import FLOATS, constant64, is_constant
+from normdeploy.rewrite.affine.constant import floating, integer, optional
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.node import affine_map, is_affine
 from normdeploy.rewrite.affine.offset import OFFSET, offset_of

@@ -11,10 +11,11 @@ import ast
 
 import onnx_ir as ir
 
-from normdeploy.graph import WHERE, module_path
+from normdeploy.graph import WHERE, is_constant, module_path
 from normdeploy.graph.scopes import NAME_SCOPES
+from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine import activation
-from normdeploy.rewrite.affine.constant import is_constant, is_quantized, storable
+from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.match import AFFINE_KIND, Match, NoMatch, match
 from normdeploy.rewrite.affine.node import (
@@ -127,7 +128,7 @@ def is_bias(node: ir.Node) -> bool:
             and len(value.uses()) == 1
             and not value.is_graph_output()
             and is_constant(other)
-            and any(is_constant(operand) or is_quantized(operand) for operand in producer.inputs)
+            and any(fixed_weight(operand) is not None for operand in producer.inputs)
         ):
             return True
     return False

@@ -17,10 +17,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from normdeploy.graph import evaluate_node, module_path, tensor64
+from normdeploy.graph import evaluate_node, is_constant, module_path, tensor64
 from normdeploy.graph.exact import FLOATS
 from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.constant import array_of, copy_cost, integer, is_constant, optional, shape_of
+from normdeploy.rewrite.affine.constant import array_of, copy_cost, integer, optional, shape_of
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.node import share_names
 from normdeploy.rewrite.affine.region import Region

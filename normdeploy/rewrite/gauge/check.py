@@ -13,6 +13,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_region, module_path
+from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.probe import following_feeds, small_feeds
@@ -20,7 +21,6 @@ from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.rules.products import product_of
-from normdeploy.rewrite.gauge.rules.weights import fixed_weight
 
 CUBIC_TOLERANCE = 1e-6
 """The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.products import product_of
-from normdeploy.rewrite.gauge.rules.weights import fixed_weight
 from normdeploy.rewrite.gauge.substitute import roots, values
 from normdeploy.rewrite.gauge.system import System
 

@@ -19,8 +19,8 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant64
-from normdeploy.rewrite.affine.constant import array_of, is_constant, optional, required
+from normdeploy.graph import FLOATS, constant64, is_constant
+from normdeploy.rewrite.affine.constant import array_of, optional, required
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.rules.weights import require_small

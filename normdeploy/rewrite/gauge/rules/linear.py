@@ -4,9 +4,8 @@ With input channel c and output channel o, for every weight W[..] that leads fro
 
     W' = W s_x[c] / s_y[o],    b' = (b + sum W t_x[c] - t_y[o]) / s_y[o]
 
-Conv: weight [O, I/g, k...], input channel of column j in the group of row o is group(o) * I/g + j. ConvTranspose:
-weight [I, O/g, k...], output channel of column j in the group of row i is group(i) * O/g + j; it is *not* the first
-axis. The weights of LSTM, GRU and RNN [directions, gates, I] absorb in front alone.
+Which weight leads from which channel to which is described in :mod:`normdeploy.graph.linear`. The weights of LSTM, GRU
+and RNN absorb in front alone.
 
 What restricts: the gauge varies along the channels alone; where zeros are padded (or where the number of taps that
 reach a position differs, ConvTranspose) t_x = 0; a bias that is computed or stored in integers cannot change by a
@@ -15,69 +14,32 @@ shift; a weight stored in integers takes factors as its steps allow; a computed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor
-from normdeploy.rewrite.affine.constant import array_of, integer, ints, is_constant, optional, string
+from normdeploy.graph import constant_tensor, is_constant
+from normdeploy.graph.linear import Channels, Form, Linear, linear_of
+from normdeploy.graph.weight import Weight, fixed_weight
+from normdeploy.rewrite.affine.constant import array_of, ints, optional, string
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
-from normdeploy.rewrite.gauge.rows import Floats, Ints
-from normdeploy.rewrite.gauge.rules.weights import Weight, fixed_weight, require_small, rescale
-
-
-@dataclass(frozen=True)
-class Channels:
-    """Which channels each weight connects.
-
-    Args:
-        read: input channel of each weight, broadcast against it.
-        written: output channel of each weight, likewise; None where nothing behind the operator is linear in it.
-        ins, outs: their numbers.
-        taps: the weight's axes that are summed over for one output channel.
-        chosen: the weight's axis that gets steps where it has one step for all.
-    """
-
-    read: Ints
-    written: Ints | None
-    ins: int
-    outs: int
-    taps: tuple[int, ...]
-    chosen: int
-
-
-def channels_of(node: ir.Node, shape: tuple[int, ...]) -> Channels:
-    """Return how the weight of a Conv, ConvTranspose, LSTM, GRU or RNN connects channels."""
-    ones = (1,) * (len(shape) - 2)
-    if node.op_type not in ("Conv", "ConvTranspose"):
-        return Channels(np.arange(shape[2]).reshape(1, 1, -1), None, shape[2], 0, (2,), 1)
-    groups, first, second = integer(node, "group", 1), np.arange(shape[0]), np.arange(shape[1])
-    group = first // max(shape[0] // groups, 1)
-    crossed = (group[:, None] * shape[1] + second).reshape(shape[0], shape[1], *ones)
-    straight = first.reshape(-1, 1, *ones)
-    if node.op_type == "Conv":
-        return Channels(crossed, straight, shape[1] * groups, shape[0], tuple(range(1, len(shape))), 0)
-    return Channels(straight, crossed, shape[0], shape[1] * groups, (0, *range(2, len(shape))), 1)
-
-
-def _bias_index(node: ir.Node) -> int:
-    return 2 if node.op_type in ("Conv", "ConvTranspose") else 3
+from normdeploy.rewrite.gauge.rows import Floats
+from normdeploy.rewrite.gauge.rules.weights import require_small, rescale
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie a convolution or a recurrent operator."""
-    weight, gauge = fixed_weight(optional(node, 1)), ties.operand(node, 0)
+    linear = _linear(node)
+    weight, gauge = fixed_weight(linear.value(linear.weight)), ties.operand(node, 0)
     if weight is None:
         return ties.refuse(node, "has a weight that is computed at run time")
     if gauge is None or node.outputs[0].shape is None:
         return False
-    recurrent = node.op_type not in ("Conv", "ConvTranspose")
-    channel = 2 if recurrent else 1
+    recurrent = linear.form is Form.RECURRENT
+    channel = linear.data_axis(gauge.rank)
     if gauge.rank != (3 if recurrent else len(weight.shape)):
         return False
-    channels = channels_of(node, weight.shape)
+    channels = linear.channels(weight.shape)
     if recurrent:
         for value in node.inputs[1:]:
             if value is not None and constant_tensor(value) is None and value in ties.of:
@@ -86,7 +48,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         ties.pinned(ties.of[weight.value], Tie(node, "reads it as its weight"))
     elsewhere = Tie(node, "takes nothing that varies along another axis than its channels")
     gauge = ties.along(gauge, [axis for axis in range(gauge.rank) if axis != channel], elsewhere)
-    _restrict_front(node, ties, gauge, weight, channels)
+    _restrict_front(linear, ties, gauge, weight, channels)
     if recurrent:
         for value in node.outputs:
             if value.shape is not None:
@@ -94,7 +56,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         return True
     cells = tuple(channels.outs if axis == 1 else 1 for axis in range(gauge.rank))
     result = ties.fresh(cells, slack=True)
-    bias = optional(node, 2)
+    bias = linear.value(linear.bias)
     if bias is not None and not is_constant(bias):
         result = _with_stiff_bias(node, ties, gauge, result, bias)
     _restrict_steps(node, ties, gauge, result, weight, channels)
@@ -102,13 +64,20 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     return True
 
 
-def _restrict_front(node: ir.Node, ties: Ties, gauge: Gauge, weight: Weight, channels: Channels) -> None:
-    if node.op_type == "Conv" and pads_zeros(node, weight.shape[2:]):
+def _linear(node: ir.Node) -> Linear:
+    linear = linear_of(node)
+    assert linear is not None  # the rule's operators are
+    return linear
+
+
+def _restrict_front(linear: Linear, ties: Ties, gauge: Gauge, weight: Weight, channels: Channels) -> None:
+    node = linear.node
+    if linear.form is Form.CONVOLUTION and pads_zeros(node, weight.shape[2:]):
         ties.no_shift(gauge, Tie(node, "pads with zeros, which a shift would change"))
-    elif node.op_type == "ConvTranspose" and not _one_tap(node, weight.shape[2:]):
+    elif linear.form is Form.TRANSPOSED and not _one_tap(node, weight.shape[2:]):
         ties.no_shift(gauge, Tie(node, "reaches its positions by different taps, which a shift would show"))
     elif channels.written is None:
-        bias = optional(node, 3)
+        bias = linear.value(linear.bias)
         if bias is not None and not is_constant(bias):
             ties.no_shift(gauge, Tie(node, "has a bias that is computed at run time, which cannot take a shift"))
         if weight.quantized is not None and 2 not in weight.free_axes(channels.chosen):
@@ -175,27 +144,29 @@ def _one_tap(node: ir.Node, window: tuple[int, ...]) -> bool:
 def write(edit: Edit) -> None:
     """Write the weights and the bias."""
     node = edit.node
-    weight = fixed_weight(optional(node, 1))
+    linear = _linear(node)
+    weight = fixed_weight(linear.value(linear.weight))
     assert weight is not None
-    channels = channels_of(node, weight.shape)
-    scale, shift = _front(edit, channels, 2 if channels.written is None else 1)
+    channels = linear.channels(weight.shape)
+    scale, shift = _front(edit, channels, linear.data_axis(len(weight.shape)))
     factor = scale[channels.read]
     if channels.written is None:
-        rescale(edit, 1, weight, factor, rows=channels.taps)
+        rescale(edit, linear.weight, weight, factor, rows=channels.taps)
         _recurrent_bias(edit, weight, channels, shift)
         return
     s, t = edit.result()
     s, t = (np.broadcast_to(array.reshape(-1), (channels.outs,)) for array in (s, t))
-    rescale(edit, 1, weight, factor / s[channels.written], rows=channels.taps)
-    bias = optional(node, 2)
+    rescale(edit, linear.weight, weight, factor / s[channels.written], rows=channels.taps)
+    assert linear.bias is not None
+    bias = linear.value(linear.bias)
     if bias is not None and not is_constant(bias):
         stored = fixed_weight(bias)
         if stored is not None:
-            rescale(edit, 2, stored, 1.0 / s, rows=())
+            rescale(edit, linear.bias, stored, 1.0 / s, rows=())
         return
     moved = _through(weight, channels, shift)
     old = np.zeros(channels.outs) if bias is None else array_of(bias)
-    new_bias(edit, 2, weight, bias, old, moved - t, s)
+    new_bias(edit, linear.bias, weight, bias, old, moved - t, s)
 
 
 def _front(edit: Edit, channels: Channels, axis: int) -> tuple[Floats, Floats]:

@@ -14,8 +14,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph import is_constant
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import array_of, floating, integer, is_constant, optional, required, shape_of
+from normdeploy.rewrite.affine.constant import array_of, floating, integer, optional, required, shape_of
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed

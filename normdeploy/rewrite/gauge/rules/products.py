@@ -19,13 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor
+from normdeploy.graph import constant_tensor, is_constant
+from normdeploy.graph.linear import linear_of
+from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import array_of, floating, integer, is_constant, optional, required
+from normdeploy.rewrite.affine.constant import array_of, floating, optional, required
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.rows import Floats
-from normdeploy.rewrite.gauge.rules.weights import Weight, fixed_weight, require_small, rescale
+from normdeploy.rewrite.gauge.rules.weights import require_small, rescale
 
 MANY = 4096
 """Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
@@ -65,16 +67,16 @@ def product_of(node: ir.Node) -> Product | None:
     result = dims_of(node.outputs[0])
     if result is None or any(side is None or len(side) < 2 for side in dims):
         return None
-    for x in (0, 1):
-        weight = fixed_weight(required(node, 1 - x))
-        if weight is None or constant_tensor(required(node, x)) is not None:
-            continue
-        if node.op_type == "Gemm":
-            flags = [bool(integer(node, name, 0)) for name in ("transA", "transB")]
-            addend = (node, 2) if is_constant(optional(node, 2)) else None
-            return Product(node, x, weight, flags[x] ^ bool(x), flags[1 - x] ^ bool(x), bool(x), 2, addend)
-        return Product(node, x, weight, bool(x), bool(x), bool(x), len(result), bias_behind(node.outputs[0]))
-    return None
+    linear = linear_of(node)
+    assert linear is not None  # the rule's operators are
+    weight = fixed_weight(required(node, linear.weight))
+    if weight is None or constant_tensor(required(node, linear.data)) is not None:
+        return None
+    turns = linear.turned_data, linear.turned_weight, linear.turned_result
+    if linear.bias is None:
+        return Product(node, linear.data, weight, *turns, len(result), bias_behind(node.outputs[0]))
+    addend = (node, linear.bias) if is_constant(linear.value(linear.bias)) else None
+    return Product(node, linear.data, weight, *turns, 2, addend)
 
 
 def bias_behind(value: ir.Value) -> tuple[ir.Node, int] | None:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.graph import constant64, constant_tensor, evaluate_region, parts64, tensor64
-from normdeploy.rewrite.affine.constant import array_of, contracted, integer, is_constant, optional, required
+from normdeploy.graph import constant64, constant_tensor, parts64, tensor64
+from normdeploy.graph.weight import Weight
+from normdeploy.rewrite.affine.constant import array_of, integer, optional, required
 from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
@@ -40,80 +40,6 @@ _FORMATS = {  # unit roundoff, smallest normal number, largest number
     ir.DataType.FLOAT: (2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
     ir.DataType.DOUBLE: (2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
 }
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A fixed weight.
-
-    Args:
-        value: the input of the operator.
-        quantized: the DequantizeLinear that makes it; None for a float constant.
-    """
-
-    value: ir.Value
-    quantized: ir.Node | None
-
-    @property
-    def stored(self) -> ir.Value:
-        """What is stored: the floats, or the integers."""
-        return self.value if self.quantized is None else required(self.quantized, 0)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        tensor = constant_tensor(self.stored)
-        assert tensor is not None
-        return tuple(tensor.shape.numpy())
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """Its float type: of the steps, where it is stored in integers."""
-        tensor = constant_tensor(self.value if self.quantized is None else required(self.quantized, 1))
-        assert tensor is not None
-        return tensor.dtype
-
-    @property
-    def stem(self) -> str:
-        """The name that a bias beside it is derived from."""
-        return str(self.stored.name).removesuffix(".weight")
-
-    def array(self) -> Floats:
-        """Return what it stands for, in float64."""
-        if self.quantized is None:
-            return array_of(self.value)
-        return np.asarray(evaluate_region([self.quantized], {}, [self.value])[0].numpy(), dtype=np.float64)
-
-    def sum(self, factor: Floats, axes: Sequence[int]) -> Floats:
-        """Return the sum of the weight times ``factor`` over ``axes``, which the result keeps with size 1."""
-        if self.quantized is None:
-            return contracted(self.value, factor, axes)
-        return np.asarray((self.array() * factor).sum(axis=tuple(axes), keepdims=True))
-
-    def free_axes(self, chosen: int) -> frozenset[int]:
-        """Return the axes along which a factor may vary; ``chosen`` where there is a single step for all."""
-        rank = len(self.shape)
-        if self.quantized is None:
-            return frozenset(range(rank))
-        axis = integer(self.quantized, "axis", 1) % rank
-        if integer(self.quantized, "block_size", 0):
-            return frozenset(range(rank)) - {axis}
-        return frozenset({axis if array_of(required(self.quantized, 1)).size > 1 else chosen % rank})
-
-
-def fixed_weight(value: ir.Value | None) -> Weight | None:
-    """Return a weight that is known before run time; None for a computed one."""
-    if value is None:
-        return None
-    if is_constant(value):
-        return Weight(value, None)
-    producer = value.producer()
-    if producer is None or producer.op_type != "DequantizeLinear" or producer.domain not in ("", "ai.onnx"):
-        return None
-    zero = optional(producer, 2)
-    if constant_tensor(producer.inputs[0]) is None or not is_constant(producer.inputs[1]):
-        return None
-    return None if zero is not None and constant_tensor(zero) is None else Weight(value, producer)
 
 
 def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Sequence[int]) -> None:
