@@ -14,7 +14,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine.constant import integer, is_constant, optional, required
 from normdeploy.rewrite.affine.region import Region
-from normdeploy.rewrite.branches.chain import alone
+from normdeploy.rewrite.branches.tree import alone
 from normdeploy.rewrite.context import RewriteContext
 
 RULE = "dead bias before a norm"

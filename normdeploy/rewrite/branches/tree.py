@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.region import Region
-from normdeploy.rewrite.branches.chain import alone
 
 _SUMS = frozenset({"Add", "Sub", "Sum"})
 MAX_LEAVES = 64
+
+
+def alone(value: ir.Value, reader: ir.Node | None = None) -> bool:
+    """Tell whether a value is read exactly once (by ``reader`` if given) and is no graph output."""
+    uses = value.uses()
+    if len(uses) != 1 or value.is_graph_output():
+        return False
+    return reader is None or next(iter(uses)).node is reader
 
 
 @dataclass(frozen=True)
@@ -45,36 +50,6 @@ class Tree:
     root: ir.Node
     nodes: tuple[ir.Node, ...]
     leaves: tuple[Leaf, ...]
-
-
-class Reading(Protocol):
-    """One way to read a leaf: as linear operators of a value."""
-
-    @property
-    def source(self) -> ir.Value:
-        """The value they are applied to."""
-        ...
-
-
-R = TypeVar("R", bound=Reading)
-
-
-def sharing_a_source(tree: Tree, readings: Sequence[Sequence[R]]) -> Iterator[list[tuple[Leaf, R]]]:
-    """Yield the leaves that can be read as operators of one value, two at least; the most shared value comes first.
-
-    Args:
-        tree: the sum.
-        readings: the ways to read each of its leaves; of several with one source the first counts.
-    """
-    sources = Counter(source for found in readings for source in {item.source for item in found})
-    for source, count in sources.most_common():
-        if count < 2:
-            return
-        yield [
-            (leaf, next(item for item in found if item.source is source))
-            for leaf, found in zip(tree.leaves, readings, strict=True)
-            if any(item.source is source for item in found)
-        ]
 
 
 def is_sum(node: ir.Node | None) -> bool:
@@ -113,14 +88,12 @@ def _is_inner(node: ir.Node) -> bool:
     return is_sum(reader) and reader.graph is node.graph
 
 
-def rebuild(region: Region, tree: Tree, merged: ir.Value, rest: Sequence[Leaf], *, after: ir.Node) -> ir.Value:
+def rebuild(region: Region, root: ir.Node, merged: ir.Value, rest: Sequence[Leaf], *, after: ir.Node) -> ir.Value:
     """Add the leaves that were not merged to the one value that replaces the others; return the sum."""
     total = merged
     for leaf in rest:
         op_type = "Add" if leaf.sign > 0 else "Sub"
-        total = region.insert(op_type, [total, leaf.value], after=after, like=tree.root.outputs[0]).outputs[0]
-        producer = total.producer()
-        assert producer is not None
-        producer.name = None if tree.root.name is None else producer.name
-        after = producer
+        after = region.insert(op_type, [total, leaf.value], after=after, like=root.outputs[0])
+        after.name = None if root.name is None else after.name
+        total = after.outputs[0]
     return total

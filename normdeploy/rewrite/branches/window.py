@@ -2,24 +2,30 @@
 
 With n inputs the number of outputs is floor((n + excess - 1) / stride) + 1, where
 excess = begin + end - (size - 1) * dilation: two windows of one stride and one excess give outputs of one size for
-every n, so that they may be summed whatever the dynamic dimensions are.
+every n, so that they may be summed whatever the dynamic dimensions are. Where n is known, one size is enough.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.constant import integer, ints, string
-
 Ints = tuple[int, ...]
+Sizes = tuple[int | None, ...]
+"""Spatial dimensions, None where they are dynamic."""
+
+
+class Apart(Exception):
+    """Two linear maps are not one, and why: a clause about the two that a reason can end in."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Taps, stride, dilation and zero padding per spatial axis."""
+    """Taps, stride, dilation and zero padding per spatial axis; of no axis for a map of single positions."""
 
     size: Ints
     stride: Ints
@@ -34,12 +40,19 @@ class Window:
         return cls(ones, ones, ones, zeros, zeros)
 
     @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.size)
+
+    @property
+    def span(self) -> Ints:
+        """Distance of the first tap to the last, per axis."""
+        return tuple((size - 1) * step for size, step in zip(self.size, self.dilation, strict=True))
+
+    @property
     def excess(self) -> Ints:
         """What the window adds to the number of its inputs, per axis."""
-        return tuple(
-            begin + end - (size - 1) * dilation
-            for begin, end, size, dilation in zip(self.begin, self.end, self.size, self.dilation, strict=True)
-        )
+        return tuple(b + e - span for b, e, span in zip(self.begin, self.end, self.span, strict=True))
 
     @property
     def is_padded(self) -> bool:
@@ -47,16 +60,15 @@ class Window:
         return any(self.begin) or any(self.end)
 
     @property
-    def is_point(self) -> bool:
-        """Whether it has one tap and no padding (any stride)."""
-        return all(size == 1 for size in self.size) and not self.is_padded
-
-    @property
     def reach(self) -> int:
         """Return a spatial size that shows both borders and an interior."""
-        return max(
-            max((size - 1) * dilation + stride, 2)
-            for size, dilation, stride in zip(self.size, self.dilation, self.stride, strict=True)
+        return max((span + stride for span, stride in zip(self.span, self.stride, strict=True)), default=2)
+
+    def outputs(self, sizes: Sizes) -> Sizes:
+        """Return the spatial size of the result for inputs of ``sizes``."""
+        return tuple(
+            None if size is None else (size + excess - 1) // stride + 1
+            for size, excess, stride in zip(sizes, self.excess, self.stride, strict=True)
         )
 
     def attributes(self, group: int) -> list[ir.Attr]:
@@ -69,109 +81,82 @@ class Window:
             ir.AttrInt64s("pads", (*self.begin, *self.end)),
         ]
 
+    def __matmul__(self, first: Window) -> Window:
+        """Return the window of this one after ``first``; its taps are the sums of both windows' taps.
 
-def window_of(node: ir.Node, size: Sequence[int]) -> Window | None:
-    """Return the window of a Conv or AveragePool with ``size`` taps; None if its padding depends on a dynamic size."""
-    rank = len(size)
-    stride = tuple(ints(node, "strides", (1,) * rank))
-    dilation = tuple(ints(node, "dilations", (1,) * rank))
-    automatic = string(node, "auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        totals = _same_totals(node, size, stride, dilation)
-        if totals is None:
-            return None
-        less, more = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
-        begin, end = (less, more) if automatic == "SAME_UPPER" else (more, less)
-    elif automatic == "VALID":
-        begin = end = (0,) * rank
-    else:
-        pads = tuple(ints(node, "pads", (0,) * 2 * rank))
-        begin, end = pads[:rank], pads[rank:]
-    if min((*begin, *end), default=0) < 0:
-        return None
-    return Window(tuple(size), stride, dilation, begin, end)
+        The second's padding must read what the first makes of zeros: see :class:`.linear_map.LinearMap`.
+        """
+        size, stride, dilation, begin, end = [], [], [], [], []
+        for axis in range(self.rank):
+            step = first.stride[axis]
+            apart = _spacing([(first.size[axis], first.dilation[axis]), (self.size[axis], self.dilation[axis] * step)])
+            span = first.span[axis] + step * self.span[axis]
+            before = first.begin[axis] + step * self.begin[axis]
+            excess = first.excess[axis] + step * self.excess[axis]
+            size.append(span // apart + 1)
+            stride.append(step * self.stride[axis])
+            dilation.append(apart)
+            begin.append(before)
+            end.append(excess - before + span)
+        return Window(tuple(size), tuple(stride), tuple(dilation), tuple(begin), tuple(end))
 
+    def union(self, other: Window, sizes: Sizes) -> Window:
+        """Return the smallest window that reads the taps of both.
 
-def _same_totals(node: ir.Node, size: Sequence[int], stride: Ints, dilation: Ints) -> list[int] | None:
-    """Return the padding per axis of auto_pad SAME: what makes ceil(n / stride) outputs."""
-    source = node.inputs[0]
-    totals = []
-    for axis in range(len(size)):
-        extent = (size[axis] - 1) * dilation[axis] + 1
-        if stride[axis] == 1:
-            totals.append(extent - 1)
-            continue
-        dim = None if source is None or source.shape is None else source.shape[axis + 2]
-        if not isinstance(dim, int):
-            return None
-        totals.append(max((-(-dim // stride[axis]) - 1) * stride[axis] + extent - dim, 0))
-    return totals
+        Args:
+            other: reads the same input.
+            sizes: the input's.
 
+        Raises:
+            Apart: their results differ in size, or may.
+        """
+        if self.stride != other.stride:
+            raise Apart(f"their strides differ ({_shown(self.stride)} and {_shown(other.stride)})")
+        excess = tuple(map(max, self.excess, other.excess))
+        outputs = self.outputs(sizes), other.outputs(sizes)
+        for axis, (mine, theirs) in enumerate(zip(self.excess, other.excess, strict=True)):
+            if mine != theirs and outputs[0][axis] is None:
+                raise Apart("their results have one size for some sizes of the input only; export it with a fixed size")
+            if mine != theirs and outputs[0][axis] != outputs[1][axis]:
+                raise Apart("their results differ in size")
+        size, dilation, begin, end = [], [], [], []
+        for axis in range(self.rank):
+            before = max(self.begin[axis], other.begin[axis])
+            grids = [(window.size[axis], window.dilation[axis]) for window in (self, other)]
+            step = _spacing(grids, abs(self.begin[axis] - other.begin[axis]))
+            span = max(window.span[axis] - window.begin[axis] for window in (self, other)) + before
+            size.append(span // step + 1)
+            dilation.append(step)
+            begin.append(before)
+            end.append(excess[axis] - before + span)
+        return Window(tuple(size), self.stride, tuple(dilation), tuple(begin), tuple(end))
 
-def is_exact_average(node: ir.Node) -> bool:
-    """Tell whether an AveragePool divides by the same number everywhere: its padding counts, or there is none."""
-    if integer(node, "ceil_mode", 0) != 0:
-        return False
-    if integer(node, "count_include_pad", 0) == 1 or string(node, "auto_pad", "NOTSET") == "VALID":
-        return True
-    return string(node, "auto_pad", "NOTSET") == "NOTSET" and not any(ints(node, "pads", ()))
+    def taps_in(self, whole: Window) -> tuple[slice, ...]:
+        """Return which taps of ``whole``, a union with this one, are this window's."""
+        places = []
+        for axis in range(self.rank):
+            step = whole.dilation[axis]
+            start = (whole.begin[axis] - self.begin[axis]) // step
+            places.append(slice(start, start + self.span[axis] // step + 1, self.dilation[axis] // step or 1))
+        return tuple(places)
 
-
-def compose(first: Window, second: Window) -> Window | None:
-    """Return the window of ``second`` after ``first``, or None where no single window reads the same inputs.
-
-    The border must be looked at besides: see :func:`normdeploy.rewrite.branches.term.compose`.
-    """
-    size, stride, dilation, begin, end = [], [], [], [], []
-    for axis in range(len(first.size)):
-        a, b = first.size[axis], second.size[axis]
-        step = first.stride[axis]
-        if b > 1 and step != 1:
-            return None
-        if a > 1 and b > 1 and first.dilation[axis] != second.dilation[axis]:
-            return None
-        apart = first.dilation[axis] if a > 1 else second.dilation[axis]
-        taps = a + b - 1
-        before = first.begin[axis] + step * second.begin[axis]
-        excess = first.excess[axis] + step * second.excess[axis]
-        after = excess - before + (taps - 1) * apart
-        if after < 0:
-            return None
-        size.append(taps)
-        stride.append(step * second.stride[axis])
-        dilation.append(apart)
-        begin.append(before)
-        end.append(after)
-    return Window(tuple(size), tuple(stride), tuple(dilation), tuple(begin), tuple(end))
+    def taps_after(self, first: Window, whole: Window) -> list[tuple[Ints, tuple[slice, ...]]]:
+        """Return for each tap of this window which taps of ``whole``, this one after ``first``, are the first's."""
+        found = []
+        for tap in itertools.product(*map(range, self.size)):
+            places = []
+            for axis, at in enumerate(tap):
+                step = whole.dilation[axis]
+                start = at * self.dilation[axis] * first.stride[axis] // step
+                places.append(slice(start, start + first.span[axis] // step + 1, first.dilation[axis] // step or 1))
+            found.append((tap, tuple(places)))
+        return found
 
 
-def union(windows: Sequence[Window]) -> Window | None:
-    """Return the smallest window that reads all taps of ``windows``; None if their outputs or taps do not line up."""
-    head = windows[0]
-    if any(other.stride != head.stride or other.excess != head.excess for other in windows):
-        return None
-    size, dilation, begin, end = [], [], [], []
-    for axis in range(len(head.size)):
-        apart = {window.dilation[axis] for window in windows if window.size[axis] > 1}
-        if len(apart) > 1:
-            return None
-        step = apart.pop() if apart else 1
-        most = max(window.begin[axis] for window in windows)
-        if any((most - window.begin[axis]) % step for window in windows):
-            return None
-        taps = max((most - window.begin[axis]) // step + window.size[axis] for window in windows)
-        after = head.excess[axis] - most + (taps - 1) * step
-        if after < 0:
-            return None
-        size.append(taps)
-        dilation.append(step)
-        begin.append(most)
-        end.append(after)
-    return Window(tuple(size), head.stride, tuple(dilation), tuple(begin), tuple(end))
+def _spacing(grids: Sequence[tuple[int, int]], shift: int = 0) -> int:
+    """Return the largest distance of taps that holds all grids of (taps, distance), shifted against each other."""
+    return math.gcd(shift, *(step for size, step in grids if size > 1)) or 1
 
 
-def offset(window: Window, whole: Window) -> Ints:
-    """Return at which taps of ``whole``, a union with it, ``window`` starts."""
-    return tuple(
-        (outer - inner) // step for outer, inner, step in zip(whole.begin, window.begin, whole.dilation, strict=True)
-    )
+def _shown(values: Ints) -> str:
+    return "x".join(map(str, values))

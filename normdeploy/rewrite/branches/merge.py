@@ -1,0 +1,179 @@
+"""Parallel and serial linear operators become one: conv(x, W1) + conv(x, W2) + s x + t + pool(x) = conv(x, W).
+
+RepVGG, MobileOne, ACNet, DBB, RepViT, UniRepLKNet's dilated branches, LoRA adapters, linears in a row: at every sum,
+and behind every operator with weights, the tree of sums and compositions in front of it (:mod:`.search`) is taken for
+one map.
+
+Merged where
+
+1. nothing else reads what lies between;
+2. the maps compose and add (:mod:`.linear_map`), and at least one operator has weights (two in a row);
+3. the result fits the weights' dtype;
+4. it costs no more (:mod:`.cost`): a wide or dense kernel must save operators.
+
+What does not merge leaves a row in the ledger that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import module_path
+from normdeploy.rewrite.affine import cost as passes
+from normdeploy.rewrite.affine import is_affine, settle
+from normdeploy.rewrite.affine.recognise import is_bias
+from normdeploy.rewrite.affine.region import Region
+from normdeploy.rewrite.branches import cost, read
+from normdeploy.rewrite.branches import tree as trees
+from normdeploy.rewrite.branches.read import Frame, Reading
+from normdeploy.rewrite.branches.search import Refusal, Search
+from normdeploy.rewrite.branches.tree import Leaf, alone
+from normdeploy.rewrite.branches.write import fits, has_own_bias, main_node, write
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.ledger import LedgerRow
+
+PARALLEL, SERIAL = "parallel branches", "operators in a row"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Linear operators that might be one.
+
+    Args:
+        root: the node that makes the result.
+        frame: where the channels are.
+        reading: what they compute together; None where it is no one map.
+        rest: other operands of the sum at ``root``.
+        sums: the nodes of that sum.
+        refused: what keeps some of them apart.
+    """
+
+    root: ir.Node
+    frame: Frame
+    reading: Reading | None
+    rest: tuple[Leaf, ...] = ()
+    sums: tuple[ir.Node, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What the user reads."""
+        return PARALLEL if self.sums else SERIAL
+
+    @property
+    def ratio(self) -> float:
+        """What it costs as one operator, over what it costs now; infinite where it is no one map."""
+        if self.reading is None:
+            return float("inf")
+        result = self.root.outputs[0]
+        after = cost.of_map(self.reading.map, result, apart_bias=has_own_bias(self.reading, self.frame))
+        after += len(self.rest) * cost.PASS * passes.elements(result)
+        now = cost.of_nodes((*self.reading.nodes, *self.sums))
+        return after / now if now else float("inf")
+
+
+def sites(search: Search, root: ir.Node) -> Iterator[Site]:
+    """Return what might become one operator and ends in ``root``."""
+    tree = trees.tree_at(root)
+    for part in [] if tree is None else [part for frame in Frame for part in search.sums(tree, frame)]:
+        if part.weighted:
+            whole = part.whole if part.whole is not None and part.whole.weighted else None
+            yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, part.refused)
+    if root.op_type not in read.WEIGHTED and not is_bias(root):
+        return
+    result = root.outputs[0]
+    if alone(result) and is_bias(next(iter(result.uses())).node):
+        return  # asked again at the bias, which belongs to it
+    frame = Frame.IMAGE if root.op_type == "Conv" else Frame.ROWS
+    found = search.of(result, frame)
+    for reading in found.readings.values():
+        if len(reading.weighted) > 1 and reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0]):
+            yield Site(root, frame, reading)
+    for refusal in found.refused.values():
+        if refusal.weighted > 1:
+            yield Site(root, frame, None, refused=(refusal,))
+
+
+def merge(context: RewriteContext, search: Search, root: ir.Node) -> bool:
+    """Merge what ends in ``root`` and costs least as one; return whether the graph changed."""
+    possible = [site for site in sites(search, root) if site.ratio <= 1 and site.reading is not None]
+    for site in sorted(possible, key=lambda site: site.ratio):
+        if site.reading is not None and fits(site.reading):
+            return _merge(context, search, site, site.reading)
+    return False
+
+
+def _merge(context: RewriteContext, search: Search, site: Site, reading: Reading) -> bool:
+    region, result = Region(search.graph), site.root.outputs[0]
+    region.before = list(dict.fromkeys((*reading.nodes, *site.sums)))
+    node = write(region, reading, site.frame, result=result, after=site.root)
+    region.same(result, trees.rebuild(region, site.root, node.outputs[0], site.rest, after=node))
+    where = module_path(main_node(reading))
+    affine = [node for node in region.before if is_affine(node)]
+    feeds = _feeds(context, reading, site)
+    try:
+        region.commit(context, f"{site.kind} into one", where, feeds)
+    except GraphError:
+        region.discard()
+        return False
+    search.forget()
+    for node in affine:
+        settle(context.ledger, node, "merged", where, "part of a sum of linear branches")
+    return True
+
+
+def explain(context: RewriteContext, search: Search, root: ir.Node, said: set[ir.Node]) -> None:
+    """Give what ends in ``root`` and stays apart its ledger row.
+
+    Args:
+        context: takes the row.
+        search: the graph, which has not changed since.
+        root: the last operator.
+        said: operators that have a row; completed in place.
+    """
+    for site in sites(search, root):
+        if root in said:
+            return
+        if site.refused:
+            reason = site.refused[0].why
+        elif site.reading is None:
+            continue
+        elif not fits(site.reading):
+            reason = "as one operator its weights would overflow float16; export in float32, or rescale"
+        else:
+            reason = (
+                f"as one operator it would cost {site.ratio:.2f} times as much, with "
+                f"{site.reading.map.multiply_adds} multiply-adds per element"
+            )
+        held = () if site.reading is None else site.reading.nodes
+        said.update(*(refusal.nodes for refusal in site.refused), held)
+        name = str(site.root.outputs[0].name)
+        context.ledger.add(LedgerRow(module_path(site.root), site.kind, "kept", "", reason, (name,)))
+        return
+
+
+def _feeds(context: RewriteContext, reading: Reading, site: Site) -> dict[ir.Value, torch.Tensor]:
+    """Draw inputs of the check: few rows, or as many positions as show both borders and an interior.
+
+    What padding, strides and ceil_mode make of a size depends on its remainder by the strides alone.
+    """
+    window, mapping, shape = reading.map.window, reading.map, reading.source.shape
+    assert shape is not None
+    dims = [*([2, 3] * shape.rank())[: shape.rank() - 1], mapping.ins]
+    if site.frame is Frame.IMAGE:
+        sizes = []
+        for axis, (known, stride) in enumerate(zip(mapping.sizes, window.stride, strict=True)):
+            size = max(window.reach, 2) + axis  # sizes differ by axis so that swapped axes show
+            if known is not None:
+                size = min(size + (known - size) % stride, known)
+            sizes.append(size)
+        dims = [1, mapping.ins, *sizes]
+    drawn = {reading.source: torch.from_numpy(context.rng.standard_normal(dims))}
+    for leaf in site.rest:  # one number is enough to show its sign, whatever its shape
+        drawn.setdefault(leaf.value, torch.from_numpy(context.rng.standard_normal([1] * len(dims))))
+    return drawn

@@ -1,0 +1,195 @@
+"""What a value is of the values in front of it, through sums and compositions of linear operators.
+
+A value is a map of itself; behind an operator A of a value that is B of x it is A @ B of x; a sum of values that are A
+and B of one x is A + B of x. The tree of sums and compositions is walked back as long as nothing else reads what lies
+between. For every x that is met, the maps are put together; where that fails, the reason is kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.branches import read
+from normdeploy.rewrite.branches.linear_map import LinearMap
+from normdeploy.rewrite.branches.read import Frame, Reading
+from normdeploy.rewrite.branches.tree import Leaf, Tree, alone, is_sum, tree_at
+from normdeploy.rewrite.branches.window import Apart
+
+DEPTH = 8
+"""Operators of one chain that are looked at."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why operators are no one map.
+
+    Args:
+        why: the reason.
+        nodes: the operators.
+    """
+
+    why: str
+    nodes: tuple[ir.Node, ...]
+
+    @property
+    def weighted(self) -> int:
+        """How many of them have weights."""
+        return sum(node.op_type in read.WEIGHTED for node in self.nodes)
+
+
+@dataclass
+class Found:
+    """What a value is of other values.
+
+    Args:
+        readings: the map for each of them, nearest first.
+        refused: for those of which it is no one map, though linear, the reason.
+    """
+
+    readings: dict[ir.Value, Reading] = field(default_factory=dict)
+    refused: dict[ir.Value, Refusal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Leaves of a sum that are maps of one value.
+
+    Args:
+        tree: the whole sum.
+        frame: where the channels are.
+        members: the leaves that go together, and how each is read; constants that become part of the bias have None.
+        whole: their sum as one.
+        refused: why others that are linear in the same value stay apart.
+    """
+
+    tree: Tree
+    frame: Frame
+    members: tuple[tuple[Leaf, Reading | None], ...]
+    whole: Reading | None
+    refused: tuple[Refusal, ...]
+
+    @property
+    def weighted(self) -> int:
+        """How many operators with weights are in it, or would be."""
+        held = sum(len(reading.weighted) for _, reading in self.members if reading is not None)
+        return held + sum(refusal.weighted for refusal in self.refused)
+
+    @property
+    def rest(self) -> list[Leaf]:
+        """The leaves that are not in it."""
+        return [leaf for leaf in self.tree.leaves if all(leaf is not member for member, _ in self.members)]
+
+
+class Search:
+    """Reads one graph; what it has read is forgotten when the graph changes.
+
+    Args:
+        graph: chains do not leave it.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self._steps: dict[tuple[ir.Node, Frame], Reading | Apart | None] = {}
+
+    def forget(self) -> None:
+        """Note that the graph has changed."""
+        self._steps.clear()
+
+    def step(self, node: ir.Node, frame: Frame) -> Reading | Apart | None:
+        """Return :func:`.read.step`, or what it raised."""
+        key = node, frame
+        if key not in self._steps:
+            try:
+                self._steps[key] = read.step(node, frame)
+            except Apart as reason:
+                self._steps[key] = reason
+        return self._steps[key]
+
+    def of(self, value: ir.Value, frame: Frame, *, free: bool = True, depth: int = DEPTH) -> Found:
+        """Return what a value is of the values in front of it.
+
+        Args:
+            value: the end of all chains.
+            frame: where it has its channels.
+            free: whether nothing else reads it, so that what makes it may go.
+            depth: operators to look at.
+        """
+        found = Found()
+        plain = read.itself(value, frame)
+        if plain is not None:
+            found.readings[value] = plain
+        producer = value.producer()
+        if not free or depth == 0 or producer is None or producer.graph is not self.graph:
+            return found
+        step = self.step(producer, frame)
+        if isinstance(step, Reading):
+            self._compose(step, self._before(step.source, producer, frame, depth), found)
+        elif isinstance(step, Apart) and producer.inputs[0] is not None:
+            inner = self._before(producer.inputs[0], producer, frame, depth)
+            for source, before in inner.readings.items():
+                found.refused[source] = Refusal(str(step), (*before.nodes, producer))
+        elif is_sum(producer):
+            tree = tree_at(producer)
+            for part in [] if tree is None else self.sums(tree, frame, depth - 1):
+                if part.whole is not None and not part.rest:
+                    nodes = (*part.whole.nodes, *part.tree.nodes)
+                    found.readings.setdefault(part.whole.source, replace(part.whole, nodes=nodes))
+        return found
+
+    def _before(self, value: ir.Value, reader: ir.Node, frame: Frame, depth: int) -> Found:
+        return self.of(value, frame, free=alone(value, reader), depth=depth - 1)
+
+    def _compose(self, step: Reading, inner: Found, found: Found) -> None:
+        if step.source not in inner.readings:  # a value of unknown shape
+            found.readings[step.source] = step
+        for source, before in inner.readings.items():
+            try:
+                found.readings.setdefault(source, step @ before if before.nodes else step)
+            except Apart as reason:
+                pair = f"{describe(before.nodes[-1])}, then {describe(step.nodes[0])}"
+                found.refused[source] = Refusal(f"{pair}: {reason}", (*before.nodes, *step.nodes))
+        for source, refusal in inner.refused.items():
+            found.refused.setdefault(source, Refusal(refusal.why, (*refusal.nodes, *step.nodes)))
+
+    def sums(self, tree: Tree, frame: Frame, depth: int = DEPTH) -> list[Sum]:
+        """Return which leaves of a sum are maps of one value, for every such value; the most shared comes first."""
+        options = [self.of(leaf.value, frame, free=alone(leaf.value, leaf.reader), depth=depth) for leaf in tree.leaves]
+        shared = Counter(source for found in options for source in {**found.readings, **found.refused})
+        return [self._sum(tree, options, source, frame) for source, count in shared.most_common() if count > 1]
+
+    def _sum(self, tree: Tree, options: Sequence[Found], source: ir.Value, frame: Frame) -> Sum:
+        pairs = list(zip(tree.leaves, options, strict=True))
+        read_as = [(leaf, found.readings[source]) for leaf, found in pairs if source in found.readings]
+        refused = [
+            found.refused[source] for _, found in pairs if source in found.refused.keys() - found.readings.keys()
+        ]
+        read_as.sort(key=lambda pair: (not pair[1].weighted, -max(pair[1].map.window.size, default=0)))
+        members: list[tuple[Leaf, Reading | None]] = []
+        whole: LinearMap | None = None
+        for leaf, reading in read_as:
+            signed = reading.map if leaf.sign > 0 else -reading.map
+            try:
+                whole = signed if whole is None else whole + signed
+            except Apart as reason:
+                last = describe(reading.nodes[-1]) if reading.nodes else "the input itself"
+                refused.append(Refusal(f"{last}: {reason}", reading.nodes))
+                continue
+            members.append((leaf, reading))
+        if whole is None or len(members) < 2:
+            return Sum(tree, frame, tuple(members), None, tuple(refused))
+        for leaf in tree.leaves if frame is Frame.ROWS else ():
+            bias = read.vector(leaf.value, whole.outs)
+            if bias is not None and _rank(leaf.value) <= _rank(source):
+                whole = whole.shifted(bias) if leaf.sign > 0 else -(-whole).shifted(bias)
+                members.append((leaf, None))
+        nodes = tuple(node for _, reading in members if reading is not None for node in reading.nodes)
+        return Sum(tree, frame, tuple(members), Reading(source, nodes, whole), tuple(refused))
+
+
+def _rank(value: ir.Value) -> int:
+    return 0 if value.shape is None else value.shape.rank()
