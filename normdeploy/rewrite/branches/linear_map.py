@@ -180,6 +180,10 @@ class LinearMap:
                 "the second pads with zeros, where the first would give its bias; pad in front of the first, or leave "
                 "out its bias"
             )
+        return self.over(first)
+
+    def over(self, first: LinearMap) -> LinearMap:
+        """Return this map of the result of ``first`` as if nothing were padded: the kernel of ``self @ first``."""
         window, group = self.window @ first.window, math.gcd(self.group, first.group)
         return LinearMap(
             self.outs,

@@ -11,7 +11,8 @@ Merged where
 3. the result fits the weights' dtype;
 4. it costs no more (:mod:`.cost`): a wide or dense kernel must save operators.
 
-What does not merge leaves a row in the ledger that says why.
+What does not merge leaves a row in the ledger that says why: sums always, operators in a row where they would cost less
+as one. Those that would cost more (a depthwise kernel and a 1x1, a bottleneck) are meant to stay two.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Site:
     Args:
         root: the node that makes the result.
         frame: where the channels are.
-        reading: what they compute together; None where it is no one map.
+        reading: what they compute together, or would but for the border; None where it is no one map.
         rest: other operands of the sum at ``root``.
         sums: the nodes of that sum.
         refused: what keeps some of them apart.
@@ -95,13 +96,13 @@ def sites(search: Search, root: ir.Node) -> Iterator[Site]:
         if len(reading.weighted) > 1 and reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0]):
             yield Site(root, frame, reading)
     for refusal in found.refused.values():
-        if refusal.weighted > 1:
-            yield Site(root, frame, None, refused=(refusal,))
+        if refusal.weighted > 1 and refusal.reading is not None:
+            yield Site(root, frame, refusal.reading, refused=(refusal,))
 
 
 def merge(context: RewriteContext, search: Search, root: ir.Node) -> bool:
     """Merge what ends in ``root`` and costs least as one; return whether the graph changed."""
-    possible = [site for site in sites(search, root) if site.ratio <= 1 and site.reading is not None]
+    possible = [site for site in sites(search, root) if site.ratio <= 1 and (site.sums or not site.refused)]
     for site in sorted(possible, key=lambda site: site.ratio):
         if site.reading is not None and fits(site.reading):
             return _merge(context, search, site, site.reading)
@@ -139,6 +140,8 @@ def explain(context: RewriteContext, search: Search, root: ir.Node, said: set[ir
     for site in sites(search, root):
         if root in said:
             return
+        if site.ratio > 1 and not site.sums:
+            continue
         if site.refused:
             reason = site.refused[0].why
         elif site.reading is None:

@@ -31,10 +31,12 @@ class Refusal:
     Args:
         why: the reason.
         nodes: the operators.
+        reading: the map that they would be, where that is known.
     """
 
     why: str
     nodes: tuple[ir.Node, ...]
+    reading: Reading | None = None
 
     @property
     def weighted(self) -> int:
@@ -152,7 +154,10 @@ class Search:
                 found.readings.setdefault(source, step @ before if before.nodes else step)
             except Apart as reason:
                 pair = f"{describe(before.nodes[-1])}, then {describe(step.nodes[0])}"
-                found.refused[source] = Refusal(f"{pair}: {reason}", (*before.nodes, *step.nodes))
+                nodes = *before.nodes, *step.nodes
+                fit = step.map.ins == before.map.outs
+                would = Reading(source, nodes, step.map.over(before.map)) if fit else None
+                found.refused[source] = Refusal(f"{pair}: {reason}", nodes, would)
         for source, refusal in inner.refused.items():
             found.refused.setdefault(source, Refusal(refusal.why, (*refusal.nodes, *step.nodes)))
 
