@@ -13,7 +13,7 @@ import torch
 
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
-from normdeploy.rewrite.branches import MergeBranches
+from normdeploy.rewrite.branches import MergeBranches, MovePads
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.dropout import RemoveDropout
 from normdeploy.rewrite.gauge.engine import MoveAffine
@@ -93,6 +93,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead from the canonical model to the final one."""
     return (
         RecogniseAffine(context),
+        MovePads(context),
         MoveAffine(context),
         NormTables(context),
         RemoveRoundTrips(),

@@ -137,7 +137,7 @@ class Region:
             RewriteError: the region's results changed.
         """
         self._rewire()
-        self.before, self.after = _in_order(self.before), _in_order(self.after)
+        self.before, self.after = in_order(self.before), in_order(self.after)
         outside = _read_from_outside(self.before, self.after)
         self._check(context, rule, site, outside, feeds)
         for old, new in self.pairs:
@@ -211,7 +211,7 @@ class Region:
     def discard(self) -> None:
         """Take the new nodes and constants out again."""
         read = [value for node in self.after for value in node.inputs if value is not None]
-        for node in reversed(_in_order(self.after)):
+        for node in reversed(in_order(self.after)):
             self.graph.remove(node, safe=True)
         for value in dict.fromkeys(read):
             drop_if_unread(value)
@@ -247,7 +247,7 @@ def _rename_initializer(graph: ir.Graph, value: ir.Value, name: str) -> None:
             value.const_value.name = name
 
 
-def _in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+def in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """Return nodes with each behind those whose results it reads."""
     pending = dict.fromkeys(nodes)
     made = {output: node for node in pending for output in node.outputs}

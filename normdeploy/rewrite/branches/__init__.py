@@ -4,6 +4,7 @@
 operator of their own could absorb (the identity branch of a RepVGG), and what it merges may absorb maps again.
 """
 
+from normdeploy.rewrite.branches.border_write import MovePads
 from normdeploy.rewrite.branches.passes import MergeBranches
 
-__all__ = ["MergeBranches"]
+__all__ = ["MergeBranches", "MovePads"]

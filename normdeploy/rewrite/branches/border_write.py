@@ -7,9 +7,8 @@ The diverse branch block pads what a 1x1 convolution and its norm make of x with
 which is traced to a chain of ScatterND, slices, transposes and computed indices. It is norm(conv(pad(x))), pad with
 zeros: an ordinary Pad, which whatever reads z can take in.
 
-What the chain writes is not read off its operators. It only moves elements, so it is run on arrays of distinct numbers,
-as the gauge engine does: which cells of z are which cells of y, and what the others hold whatever y holds. Where a
-spatial size is dynamic, it is run for several, two of them larger than any number among its constants.
+What the chain writes is not read off its operators: it only moves elements, so it is run on distinct numbers
+(:mod:`.moved`).
 
 Done where
 
@@ -22,33 +21,142 @@ Source: X. Ding et al., Diverse Branch Block, 2021, section 3.2 (padding after a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import Tensor
 
-from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_region, module_path
+from normdeploy.errors import RewriteError
+from normdeploy.graph import evaluate_region, module_path
 from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.region import Region
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.node import free_name
+from normdeploy.rewrite.affine.region import drop_if_unread
+from normdeploy.rewrite.branches.moved import ENDS, Border, border_of, chain_to
 from normdeploy.rewrite.branches.read import Frame, Reading
 from normdeploy.rewrite.branches.search import Search
-from normdeploy.rewrite.branches.tree import alone
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.branches.window import Place
+from normdeploy.rewrite.context import TOLERANCE, RewriteContext, relative_distance
 from normdeploy.rewrite.ledger import LedgerRow
 
 RULE = "a border written behind a convolution"
 KIND = "written border"
 
-_ENDS = frozenset({"ScatterND", "ScatterElements", "Concat", "Where", "Pad"})
-_MOVES = _ENDS | {"Slice", "Transpose", "Expand", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Gather", "Tile"}
-_LARGEST = 512
-"""Nodes of one chain."""
+_SAME = 1e-12
+"""Largest difference of float64 numbers, over the largest of their kind, that are one number computed in two ways."""
 
-_SIZES = ((1, 2), (2, 1), (3, 5))
-"""Spatial sizes for which a chain of dynamic size is run, in turn along its axes; larger ones come on top."""
 
-_AS_ZERO = 1e-12
-"""Largest difference of two float64 numbers, relative to the largest of their kind, that are one."""
+class MovePads(ir.passes.InPlacePass):
+    """Move pads in front of the convolutions whose bias is written around their results.
+
+    Args:
+        context: takes a row for each border that stays, and says whether to check.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visit every end of a chain in every graph, the last first."""
+        modified = False
+        for graph in model.graphs():
+            search = Search(graph)
+            for node in reversed(list(graph)):
+                if node.graph is graph and node.op_type in ENDS and node.domain in ("", "ai.onnx"):
+                    modified |= self._move(search, node)
+        return ir.passes.PassResult(model, modified)
+
+    def _move(self, search: Search, last: ir.Node) -> bool:
+        chain = chain_to(last)
+        if chain is None:
+            return False
+        nodes, source = chain
+        points = [
+            reading
+            for reading in search.of(source, Frame.IMAGE).readings.values()
+            if reading.nodes and reading.map.window.is_point
+        ]
+        if not points or any(usage.node not in nodes for usage in source.uses()) or source.is_graph_output():
+            return False
+        border = border_of(nodes, source, last.outputs[0])
+        if border is None:
+            return False
+        distances = {reading: _distance(reading, border.value) for reading in points}
+        fitting = [reading for reading, distance in distances.items() if distance <= _SAME]
+        if not fitting:
+            reason = (
+                f"what is written around the result of {describe(points[0].nodes[-1])} is not what it makes of zeros "
+                f"(the difference is {min(distances.values()):.1g} of its size); compute it in float64, or in the "
+                "graph, from the same parameters"
+            )
+            name = str(last.outputs[0].name)
+            self.context.ledger.add(LedgerRow(module_path(last), KIND, "kept", "", reason, (name,)))
+            return False
+        if self.context.check:
+            _check(self.context, fitting[-1], border, module_path(last))
+        _write(search.graph, fitting[-1], border, nodes, last.outputs[0])
+        search.forget()
+        return True
+
+
+def _distance(reading: Reading, value: Array) -> float:
+    """Return how far a border is from what operators make of zeros, over the size of both."""
+    made = np.zeros(reading.map.outs) if reading.map.bias is None else reading.map.bias()
+    size = max(float(np.abs(made).max()), float(np.abs(value).max()))
+    return float(np.abs(made - value).max()) / size if size else 0.0
+
+
+def _check(context: RewriteContext, reading: Reading, border: Border, where: str) -> None:
+    """Compare padding behind the operators with padding in front of them.
+
+    Raises:
+        RewriteError: they differ.
+    """
+    rank = len(border.begin)
+    x = torch.from_numpy(context.rng.standard_normal([1, reading.map.ins, *range(2, 2 + rank)]))
+    widths = [width for axis in reversed(range(rank)) for width in (border.begin[axis], border.end[axis])]
+    result = reading.nodes[-1].outputs[0]
+    (inner,) = evaluate_region(reading.nodes, {reading.source: x}, [result])
+    (found,) = evaluate_region(reading.nodes, {reading.source: torch.nn.functional.pad(x, widths)}, [result])
+    expected = torch.from_numpy(border.value).reshape(1, -1, *(1,) * rank).broadcast_to(found.shape).clone()
+    middle: Place = (..., *(slice(b, b + n) for b, n in zip(border.begin, inner.shape[2:], strict=True)))
+    expected[middle] = inner
+    distance = relative_distance(expected, found)
+    if not distance <= TOLERANCE:
+        raise RewriteError(RULE, where, f"{result.name} differs by {distance:.3g} relative; expected {TOLERANCE:g}")
+
+
+def _write(graph: ir.Graph, reading: Reading, border: Border, chain: Sequence[ir.Node], result: ir.Value) -> None:
+    """Pad in front of the operators, and let their result stand for the chain's."""
+    first, y, x = reading.nodes[0], reading.nodes[-1].outputs[0], reading.source
+    assert x.shape is not None
+    assert result.shape is not None
+    spatial = result.shape.dims[2:]
+    widths = np.array([0, 0, *border.begin, 0, 0, *border.end], np.int64)
+    name = free_name(graph, f"{first.name or y.name}.pads")
+    pads = ir.Value(name=name, const_value=ir.tensor(widths, name=name), shape=ir.Shape(widths.shape))
+    pads.dtype = ir.DataType.INT64
+    graph.register_initializer(pads)
+    padded = ir.Value(
+        name=free_name(graph, f"{x.name}.padded"), type=x.type, shape=ir.Shape([*x.shape.dims[:2], *spatial])
+    )
+    pad = ir.Node(
+        "", "Pad", [x, pads], outputs=[padded], name=name.removesuffix("s"), metadata_props=dict(first.metadata_props)
+    )
+    graph.insert_before(first, pad)
+    for index, value in enumerate(first.inputs):
+        if value is x:
+            first.replace_input_with(index, padded)
+    for node in reading.nodes:
+        output = node.outputs[0]
+        output.shape = None if output.shape is None else ir.Shape([*output.shape.dims[:2], *spatial])
+    result.replace_all_uses_with(y, replace_graph_outputs=True)
+    result.name, y.name = y.name, result.name
+    read = [value for node in chain for value in node.inputs if value is not None]
+    for node in reversed(chain):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for value in dict.fromkeys(read):
+        drop_if_unread(value)

@@ -19,18 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from normdeploy.graph import Parts, Reader
 from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.branches.window import Apart, Sizes, Window
+from normdeploy.rewrite.branches.window import Apart, Place, Sizes, Window
 
 Indices = npt.NDArray[np.intp]
-Place = tuple[Any, ...]
-"""An index of integers, slices and an ellipsis."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,14 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
 Ints = tuple[int, ...]
+Place = tuple[Any, ...]
+"""An index of integers, slices and an ellipsis."""
+
 Sizes = tuple[int | None, ...]
 """Spatial dimensions, None where they are dynamic."""
 
@@ -58,6 +62,11 @@ class Window:
     def is_padded(self) -> bool:
         """Whether it reads zeros that are not in its input."""
         return any(self.begin) or any(self.end)
+
+    @property
+    def is_point(self) -> bool:
+        """Whether each output reads the input at its own place."""
+        return self == Window.point(self.rank)
 
     @property
     def reach(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -155,6 +156,80 @@ class DiverseBranch(nn.Module):
 def test_diverse_branches(fold):
     folded = fold(nn.Sequential(DiverseBranch(4, 6), nn.ReLU(), DiverseBranch(6, 6)), torch.randn(2, 4, 9, 9))
     assert dict(folded.operators) == {"Conv": 2, "Relu": 1}
+
+
+class BNAndPad(nn.Module):
+    """A norm, padded with what it makes of zeros: the border is written by slice assignment, as published."""
+
+    def __init__(self, pixels, dim):
+        super().__init__()
+        self.bn, self.pixels = nn.BatchNorm2d(dim), pixels
+
+    def forward(self, x):
+        y = self.bn(x)
+        if self.pixels == 0:
+            return y
+        deviation = torch.sqrt(self.bn.running_var + self.bn.eps)
+        value = self.bn.bias.detach() - self.bn.running_mean * self.bn.weight.detach() / deviation
+        y, value = nn.functional.pad(y, [self.pixels] * 4), value.view(1, -1, 1, 1)
+        y[:, :, 0 : self.pixels, :] = value
+        y[:, :, -self.pixels :, :] = value
+        y[:, :, :, 0 : self.pixels] = value
+        y[:, :, :, -self.pixels :] = value
+        return y
+
+
+class PublishedDiverseBranch(nn.Module):
+    """Diverse branch block as its authors publish it: k x k, 1x1, 1x1 then average, 1x1 then k x k, each with norms."""
+
+    def __init__(self, ins, outs, k=3, stride=1, groups=1):
+        super().__init__()
+        self.origin, self.point = conv_bn(ins, outs, k, stride, groups), conv_bn(ins, outs, 1, stride, groups)
+        self.average = nn.Sequential(
+            nn.Conv2d(ins, outs, 1, groups=groups, bias=False), BNAndPad(k // 2, outs), nn.AvgPool2d(k, stride),
+            nn.BatchNorm2d(outs),
+        )  # fmt: skip
+        self.chain = nn.Sequential(
+            nn.Conv2d(ins, ins, 1, groups=groups, bias=False), BNAndPad(k // 2, ins),
+            nn.Conv2d(ins, outs, k, stride, groups=groups, bias=False), nn.BatchNorm2d(outs),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return self.origin(x) + self.point(x) + self.average(x) + self.chain(x)
+
+
+@pytest.mark.parametrize("options", [{}, {"k": 5}, {"stride": 2}, {"groups": 2}])
+def test_diverse_branches_as_published(fold, options):
+    net = nn.Sequential(PublishedDiverseBranch(4, 6, **options), nn.ReLU(), PublishedDiverseBranch(6, 6))
+    folded = fold(net, torch.randn(2, 4, 13, 11))
+    assert dict(folded.operators) == {"Conv": 2, "Relu": 1}
+    assert not [row for row in folded.ledger if row.action == "kept"]
+
+
+class DilatedReparam(nn.Module):
+    """UniRepLKNet (arXiv 2311.15599): a large depthwise kernel, and smaller dilated ones that lie inside it."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.large = conv_bn(dim, dim, 13, 1, dim)
+        self.dilated = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(dim, dim, k, padding=rate * (k - 1) // 2, dilation=rate, groups=dim, bias=False),
+                nn.BatchNorm2d(dim),
+            )
+            for k, rate in ((5, 1), (7, 2), (3, 3), (3, 4), (3, 5))
+        )
+
+    def forward(self, x):
+        total = self.large(x)
+        for branch in self.dilated:
+            total = total + branch(x)
+        return total
+
+
+def test_dilated_branches(fold):
+    folded = fold(nn.Sequential(DilatedReparam(4), nn.GELU(), DilatedReparam(4)), torch.randn(2, 4, 15, 16))
+    assert dict(folded.operators) == {"Conv": 2, "Gelu": 1}
 
 
 class Asymmetric(nn.Module):
