@@ -8,8 +8,8 @@ from __future__ import annotations
 from normdeploy.graph.exact import AFFINE_DOMAIN
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, Result
 from normdeploy.graph.operators.contrib import CONTRIB
-from normdeploy.graph.operators.contrib import DOMAIN as CONTRIB_DOMAIN
 from normdeploy.graph.operators.elementwise import ELEMENTWISE
+from normdeploy.graph.operators.integers import INTEGERS
 from normdeploy.graph.operators.linear import LINEAR
 from normdeploy.graph.operators.normalization import NORMALIZATION, affine
 from normdeploy.graph.operators.pooling import POOLING
@@ -23,6 +23,7 @@ from normdeploy.graph.operators.shaping import SHAPING
 
 _STANDARD: tuple[dict[str, Implementation], ...] = (
     ELEMENTWISE,
+    INTEGERS,
     LINEAR,
     NORMALIZATION,
     POOLING,
@@ -38,7 +39,7 @@ _STANDARD: tuple[dict[str, Implementation], ...] = (
 OPERATORS: dict[tuple[str, str], Implementation] = {
     **{("", name): implementation for table in _STANDARD for name, implementation in table.items()},
     (AFFINE_DOMAIN, "Affine"): affine,
-    **{(CONTRIB_DOMAIN, name): implementation for name, implementation in CONTRIB.items()},
+    **CONTRIB,
 }
 
 __all__ = ["OPERATORS", "RANDOM", "Call", "Implementation", "Inputs", "Result"]

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
-
-_RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int16: (-32768, 32767), torch.uint16: (0, 65535)}
+from normdeploy.graph.operators.integers import RANGES
 
 
 def _spread(call: Call, parameter: Tensor, like: Tensor) -> Tensor:
@@ -32,9 +31,9 @@ def _dequantize(call: Call, inputs: Inputs) -> Tensor:
 def _quantize(call: Call, inputs: Inputs) -> Tensor:
     x, steps, zero = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
     target = torch.uint8 if zero is None else zero.dtype
-    if target not in _RANGES or call.attr("output_dtype", 0) or call.attr("precision", 0):
+    if target not in RANGES or call.attr("output_dtype", 0) or call.attr("precision", 0):
         raise NotImplementedError("the reference implementation knows the rarer types")
-    low, high = _RANGES[target]
+    low, high = RANGES[target]
     rounded = torch.round(x / _spread(call, steps, x))
     shifted = rounded if zero is None else rounded + _spread(call, zero.to(call.dtype), x)
     return shifted.clamp(low, high).to(target)

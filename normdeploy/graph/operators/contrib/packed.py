@@ -1,0 +1,62 @@
+"""Products with quantized weights whose other operand is a float: dynamic quantization, blocks of 2, 4 and 8 bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+from normdeploy.graph.operators.integers import dynamically_quantized, real
+
+
+def _biased(y: Tensor, bias: Tensor | None) -> Tensor:
+    return y if bias is None else y + bias
+
+
+def _dynamic_quantize_matmul(call: Call, inputs: Inputs) -> Tensor:
+    """A B + bias, with A quantized to the 256 steps of its own range."""
+    whole, step, zero = dynamically_quantized(need(inputs, 0))
+    a = real(call, whole, step, zero)
+    b = real(call, need(inputs, 1), need(inputs, 2), optional(inputs, 3), axis=-1)
+    return _biased(a @ b, optional(inputs, 4))
+
+
+def _matmul_integer_to_float(call: Call, inputs: Inputs) -> Tensor:
+    """A B + bias of integers; A's step may be one per row, B's one per column."""
+    a = real(call, need(inputs, 0), need(inputs, 2), optional(inputs, 4), axis=-2)
+    b = real(call, need(inputs, 1), need(inputs, 3), optional(inputs, 5), axis=-1)
+    return _biased(a @ b, optional(inputs, 6))
+
+
+def unpacked(stored: Tensor, bits: int) -> Tensor:
+    """Return the integers that a last axis of bytes holds, the lowest bits first."""
+    each = 8 // bits
+    shifts = torch.arange(each, dtype=torch.uint8) * bits
+    whole = torch.bitwise_right_shift(stored.unsqueeze(-1), shifts) & (2**bits - 1)
+    return torch.flatten(whole, -2)
+
+
+def _matmul_n_bits(call: Call, inputs: Inputs) -> Tensor:
+    """A W' + bias; each row of W [N, K] in blocks along K, each with its step and zero point."""
+    bits, block = call.attr("bits", 4), call.attr("block_size")
+    rows, columns = call.attr("N"), call.attr("K")
+    if bits not in (2, 4, 8) or call.attr("weight_prepacked", 0) or optional(inputs, 4) is not None:
+        raise NotImplementedError("bits other than 2, 4 and 8, prepacked weights, g_idx")
+    count = -(-columns // block)
+    whole = unpacked(need(inputs, 1).reshape(rows, count, -1), bits).to(call.dtype)
+    steps, zeros = need(inputs, 2).reshape(rows, count, 1), optional(inputs, 3)
+    if zeros is None:
+        zero: Tensor | float = float(2 ** (bits - 1))
+    elif zeros.is_floating_point():
+        zero = zeros.reshape(rows, count, 1)
+    else:
+        zero = unpacked(zeros.reshape(rows, -1), bits)[:, :count, None].to(call.dtype)
+    weight = ((whole - zero) * steps).reshape(rows, -1)[:, :columns]
+    return _biased(need(inputs, 0) @ weight.T, optional(inputs, 5))
+
+
+PACKED: dict[str, Implementation] = {
+    "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
+    "MatMulIntegerToFloat": _matmul_integer_to_float,
+    "MatMulNBits": _matmul_n_bits,
+}
