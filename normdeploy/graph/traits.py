@@ -167,7 +167,9 @@ TRAITS: dict[tuple[str, str], Trait] = {
             ("BatchNormalization", Trait.WEIGHS),
             ("LRN LpNormalization LogSoftmax Softmax DequantizeLinear", NONE),
             # choose
-            ("ArgMax ArgMin Hardmax NonMaxSuppression NonZero DynamicQuantizeLinear", _CHOICE),
+            ("ArgMax ArgMin Hardmax NonMaxSuppression NonZero", _CHOICE),
+            ("DynamicQuantizeLinear", Trait.DECIDES),
+            ("QLinearConv QLinearMatMul", Trait.EXACT),
             ("TopK", _CHOICE | Trait.MONOTONE | Trait.HOMOGENEOUS),
             ("Unique", _CHOICE | Trait.HOMOGENEOUS),
             ("QuantizeLinear", _CHOICE | Trait.MONOTONE),
