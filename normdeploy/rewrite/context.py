@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import FLOATS, evaluate_alike, evaluate_region
+from normdeploy.rewrite.carried import Carried
 from normdeploy.rewrite.ledger import Ledger
 
 STATISTIC = "normdeploy.statistic"
@@ -40,6 +41,7 @@ class RewriteContext:
         highest_opset: the operator set that the result may not exceed; None for as high as its operators need.
         check: evaluate each region before and after its rewrite in float64.
         rng: draws the check's inputs; seeded, so that a failure repeats.
+        carried: what values are computed as, for the derivation.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -47,6 +49,7 @@ class RewriteContext:
     check: bool = True
     highest_opset: int | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    carried: Carried = field(default_factory=Carried)
 
     def random_feed(self, value: ir.Value, sizes: dict[str, int] | None = None) -> Tensor:
         """Draw a random value for a region input: float64 N(0, 1); small integers; random booleans.

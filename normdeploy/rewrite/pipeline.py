@@ -12,6 +12,7 @@ import onnx_ir.passes.common as common
 import torch
 
 from normdeploy.graph import WHERE, module_path, strip_traces
+from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
 from normdeploy.rewrite.context import RewriteContext
@@ -44,11 +45,13 @@ class RewriteResult:
         model: the rewritten model, standard operators only.
         canonical: the model with every normalization recognised as one operator and nothing folded yet.
         ledger: what became of every normalization and affine map.
+        derivation: which value stands for which, for the verifier to confirm.
     """
 
     model: ir.Model
     canonical: ir.Model
     ledger: Ledger
+    derivation: Derivation = Derivation()
 
 
 class ResolveCasts(ir.passes.InPlacePass):
@@ -135,13 +138,15 @@ def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
     work = model.clone()
     strip_traces(work)  # no file that ships has them, and they outweigh the graph
     order = {str(output.name): index for index, node in enumerate(_nodes(work)) for output in node.outputs}
+    context.carried.start(order)
     for step in understand(context):
         step(work)
     canonical = work.clone()
     for step in transform(context):
         step(work)
+        context.carried.settle()
     ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
-    return RewriteResult(work, canonical, Ledger(ordered))
+    return RewriteResult(work, canonical, Ledger(ordered), context.carried.derivation(work))
 
 
 @contextmanager

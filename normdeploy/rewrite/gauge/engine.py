@@ -70,8 +70,14 @@ class MoveAffine(ir.passes.InPlacePass):
             return False
         takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
         paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them
+        at, carried = plan.solution, self.context.carried
+        changed = [(value, gauge) for value, gauge in at.ties.of.items() if not at.is_identity(gauge)]
+        carried.change((value, at.scale(gauge), at.shift(gauge)) for value, gauge in changed)
         for edit in plan.edits:
             edit.apply()
+            for made in edit.made:
+                if edit.node.outputs[0] in made.inputs:  # the Add of a bias: its result is what the operator's was
+                    carried.hand_over(edit.node.outputs[0], made.outputs[0])
         for edit, check in checks:
             check.verify(self.context, edit)
         self._remove(graph, plan, takers, paths)
@@ -132,6 +138,7 @@ class MoveAffine(ir.passes.InPlacePass):
             self._settle(node, takers[node], paths)
             if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
                 source = _passed_on(graph, node)
+            self.context.carried.same(source, result)
             result.replace_all_uses_with(source, replace_graph_outputs=True)
             constants = list(node.inputs[1:])
             graph.remove(node, safe=True)

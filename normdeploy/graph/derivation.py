@@ -1,0 +1,122 @@
+"""What a rewriting says it did: which value of the file stands for which value of the source, and by what gauge.
+
+x = s x' + t, where x is a value of the source graph and x' what the file computes in its place. Nothing here is
+trusted: :mod:`normdeploy.verification.derivation` confirms each operator from the two graphs alone and takes a hint as
+what to try. JSON, one object per hint; numbers are float64 in base64, little-endian.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from normdeploy.errors import GraphError
+
+SCHEMA = 1
+"""Version of the layout."""
+
+MOST_BYTES = 1 << 30
+"""A longer derivation is not read."""
+
+MOST_HINTS = 1 << 20
+MOST_RANK = 16
+MOST_CELLS = 1 << 22
+"""Limits of what one derivation may ask to be looked at: hints, a gauge's axes, and its numbers."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Hint:
+    """One value of the file.
+
+    Args:
+        value: its name in the file. source: name of the source's value x that it stands for.
+        scale, shift: s and t, of x's rank or less, of size 1 along axes on which they do not vary.
+    """
+
+    value: str
+    source: str
+    scale: Floats = field(default_factory=lambda: np.ones(()))
+    shift: Floats = field(default_factory=lambda: np.zeros(()))
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """The hints of one rewriting, in the order of the file's operators."""
+
+    hints: tuple[Hint, ...] = ()
+
+    def of(self) -> Mapping[str, list[Hint]]:
+        """Return the hints by the file's value."""
+        found: dict[str, list[Hint]] = {}
+        for hint in self.hints:
+            found.setdefault(hint.value, []).append(hint)
+        return found
+
+    def to_json(self) -> str:
+        """Return the text that is kept beside the file."""
+        rows = [
+            {"value": h.value, "source": h.source, "scale": _pack(h.scale), "shift": _pack(h.shift)} for h in self.hints
+        ]
+        return json.dumps({"schema": SCHEMA, "hints": rows}, indent=1) + "\n"
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the text."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def read_derivation(text: str) -> Derivation:
+    """Read a derivation.
+
+    Raises:
+        GraphError: it is not one of this schema, or too large.
+    """
+    if len(text) > MOST_BYTES:
+        raise GraphError(f"the derivation has {len(text)} characters; expected at most {MOST_BYTES}: write it again")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GraphError(f"the derivation is not JSON ({error}); expected what export wrote: export again") from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA or not isinstance(content.get("hints"), list):
+        raise GraphError(f"the derivation is not of schema {SCHEMA}; expected what this version writes: export again")
+    if len(content["hints"]) > MOST_HINTS:
+        raise GraphError(f"the derivation has {len(content['hints'])} hints; expected at most {MOST_HINTS}")
+    return Derivation(tuple(_hints(content["hints"])))
+
+
+def _hints(rows: Iterable[Any]) -> Iterable[Hint]:
+    for row in rows:
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("value", "source")):
+            raise GraphError("a hint of the derivation names no values; expected 'value' and 'source': export again")
+        yield Hint(row["value"], row["source"], _unpack(row.get("scale")), _unpack(row.get("shift")))
+
+
+def _pack(array: Floats) -> Any:
+    if array.size == 1:
+        return {"shape": list(array.shape), "number": float(array.reshape(())).hex()}
+    return {"shape": list(array.shape), "float64": base64.b64encode(array.astype("<f8").tobytes()).decode()}
+
+
+def _unpack(packed: Any) -> Floats:
+    shape = packed.get("shape") if isinstance(packed, dict) else None
+    good = isinstance(shape, list) and all(type(size) is int and 0 <= size <= MOST_CELLS for size in shape)
+    if not good or not isinstance(packed, dict) or len(shape) > MOST_RANK or math.prod(shape) > MOST_CELLS:
+        raise GraphError("a gauge of the derivation has no shape, or too large a one; export again")
+    try:
+        if "number" in packed:
+            flat = np.array([float.fromhex(packed["number"])])
+        else:
+            flat = np.frombuffer(base64.b64decode(packed["float64"], validate=True), "<f8").astype(np.float64)
+        return flat.reshape(shape)
+    except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
+        raise GraphError(f"a gauge of the derivation cannot be read ({error}); export again") from error

@@ -1,0 +1,67 @@
+"""What becomes of values while a graph is rewritten, for the derivation that goes beside the file.
+
+Passes keep a value's name where its meaning stays (a new operator's result takes over the name of the one it
+replaces). What changes a value's meaning notes it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph.derivation import Derivation, Floats, Hint
+
+Held = tuple[str, Floats, Floats]
+"""Name of a source's value x, s and t, so that x = s x' + t."""
+
+
+class Carried:
+    """The gauges under which values are computed, by value and by name."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[str] = frozenset()
+        self._held: dict[ir.Value, list[Held]] = {}
+        self._named: dict[str, list[Held]] = {}
+
+    def start(self, names: Iterable[str]) -> None:
+        """Take the names of the source's values."""
+        self._known = frozenset(names)
+
+    def change(self, values: Iterable[tuple[ir.Value, Floats, Floats]]) -> None:
+        """Note that values v will be computed as v', v = s v' + t, while they still have the names they had."""
+        for value, scale, shift in list(values):
+            held = self._of(value)
+            self._held[value] = [(name, s * scale, s * shift + t) for name, s, t in held]
+
+    def same(self, kept: ir.Value, gone: ir.Value) -> None:
+        """Note that a value stands from now on for another one too, which leaves."""
+        own = self._of(kept)
+        self._held[kept] = [*own, *(held for held in self._of(gone) if held[0] not in {name for name, _, _ in own})]
+
+    def hand_over(self, old: ir.Value, new: ir.Value) -> None:
+        """Note that another value is now what one was; the old one is something in between."""
+        if old in self._held:
+            self._held[new] = self._held.pop(old)
+
+    def settle(self) -> None:
+        """Take note of names after a pass, for what takes over a name later."""
+        for value, held in self._held.items():
+            if value.name:
+                self._named[value.name] = held
+
+    def derivation(self, model: ir.Model) -> Derivation:
+        """Return the hints of the values that are left."""
+        hints = []
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            for value in node.outputs:
+                if value.name:
+                    hints += [Hint(value.name, *held) for held in self._of(value)]
+        return Derivation(tuple(hints))
+
+    def _of(self, value: ir.Value) -> list[Held]:
+        held = self._held.get(value) or self._named.get(str(value.name))
+        if held is not None:
+            return held
+        return [(str(value.name), np.ones(()), np.zeros(()))] if value.name in self._known else []

@@ -1,0 +1,253 @@
+"""Go through the file operator by operator and confirm of each that it is what the source computes, for all inputs.
+
+Translation validation (Pnueli, Siegel and Singerman 1998): the two graphs are compared, not the way from one to the
+other. A claim w = s v + t relates a value of the source with one of the file; graph inputs are claimed to be
+themselves, and each operator's claim follows from those of what it reads by an identity of that operator:
+
+=====================  ==========================================================================================
+same operator          same attributes, constants and operands
+linear                 W' = W s_x / s_y, b' = (b + W t_x - t_y) / s_y                            (:mod:`.linear`)
+moved                  run on identifiers, the same elements at the same places                  (:mod:`.moving`)
+carried                f(s x) = s f(x), sums of one scale, averages, maxima                    (:mod:`.pointwise`)
+maps, tables, norms    their constants absorb; a norm removes what scales and shifts its operand (:mod:`.scaled`)
+=====================  ==========================================================================================
+
+A derivation (:mod:`normdeploy.graph.derivation`) says what a value may stand for and by which gauge. Nothing in it is
+believed: a wrong hint is an identity that does not hold. Without one, operators nearby are tried with s = 1, t = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from normdeploy.graph import module_path
+from normdeploy.graph.derivation import Derivation
+from normdeploy.verification.derivation.affine import back, step_of
+from normdeploy.verification.derivation.gauges import Claim, ranked
+from normdeploy.verification.derivation.linear import confirm_linear
+from normdeploy.verification.derivation.moving import confirm_moved
+from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.pointwise import confirm_carried
+from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
+from normdeploy.verification.derivation.same import confirm_same
+from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
+from normdeploy.verification.derivation.side import Shape, Side, kind
+
+
+@dataclass
+class Row:
+    """One operator of the file.
+
+    Args:
+        node: it. identity: the identity that holds for all inputs; "" where none is known.
+        reason: why not. wrong: the number that is not what it should be, where all else fits.
+        hinted: the derivation says what it is.
+    """
+
+    node: ir.Node
+    identity: str = ""
+    reason: str = ""
+    wrong: Wrong | None = None
+    hinted: bool = False
+
+    @property
+    def where(self) -> str:
+        """Where it stands in the module."""
+        return module_path(self.node)
+
+
+@dataclass
+class Report:
+    """What is known of a file.
+
+    Args:
+        rows: its operators that outputs depend on, in order.
+        outputs: names of the outputs that are not confirmed to be the source's.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+    @property
+    def confirmed(self) -> bool:
+        """Every output is the source's, for every input."""
+        return not self.outputs
+
+    @property
+    def open(self) -> list[Row]:
+        """The operators that nothing is known of."""
+        return [row for row in self.rows if not row.identity]
+
+
+def check_derivation(
+    source: ir.Model,
+    file: ir.Model,
+    derivation: Derivation,
+    assignments: Sequence[Mapping[str, Shape]],
+    *,
+    outputs: Sequence[str] | None = None,
+) -> Report:
+    """Confirm a file against its source, operator by operator.
+
+    Args:
+        source: the graph as traced, or as another tool wrote it. file: the graph to be judged.
+        derivation: hints, by names of values; may be empty, or wrong.
+        assignments: shapes of the inputs, by name, at a few assignments of sizes (one where nothing is dynamic).
+        outputs: names of the file's outputs, in the order of the source's; its own order by default.
+
+    Returns:
+        Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
+    """
+    relation = Relation(Side(_flat(source), assignments), Side(_flat(file), assignments))
+    return _Checker(relation, derivation).run(outputs)
+
+
+def _flat(model: ir.Model) -> ir.Model:
+    if not model.functions:
+        return model
+    copy = model.clone()
+    common.InlinePass()(copy)
+    return copy
+
+
+class _Checker:
+    def __init__(self, relation: Relation, derivation: Derivation) -> None:
+        self.relation = relation
+        self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
+        self.hints = derivation.of()
+        self.rows: dict[ir.Node, Row] = {}
+
+    def run(self, outputs: Sequence[str] | None) -> Report:
+        """Go through the file in order."""
+        relation = self.relation
+        ours = {value.name: value for value in relation.source.graph.inputs}
+        one, nought = np.ones(()), np.zeros(())
+        for value in relation.file.graph.inputs:
+            if value.name in ours and value.name not in relation.file.graph.initializers:
+                relation.add(ours[value.name], Claim(value, one, nought))
+        for node in relation.file.nodes:
+            if all(relation.file.is_sized(value) for value in node.outputs):
+                continue
+            self.rows[node] = Row(node)
+            for value in node.outputs:
+                if value.name and (value.uses() or value.is_graph_output()):
+                    self._value(node, value)
+        theirs = {str(value.name): value for value in relation.file.graph.outputs}
+        names = list(outputs) if outputs is not None else list(theirs)
+        report = Report(self._live(theirs[name] for name in names))
+        if len(names) != len(relation.source.graph.outputs):
+            report.outputs = names
+            return report
+        for w, name in zip(relation.source.graph.outputs, names, strict=True):
+            if not self._is_output(w, theirs[name]):
+                report.outputs.append(name)
+        return report
+
+    def _is_output(self, w: ir.Value, v: ir.Value) -> bool:
+        claim = self.relation.by(w, v)
+        if claim is not None:
+            return claim.is_identity and not claim.assumed
+        want, have = self.relation.source.numbers(w), self.relation.file.numbers(v)
+        return want is not None and have is not None and len(want) == len(have) and all(map(np.array_equal, want, have))
+
+    def _value(self, node: ir.Node, value: ir.Value) -> None:
+        """Find what a value is; where nothing shows it, go on as if it were what the derivation says."""
+        relation, row = self.relation, self.rows[node]
+        step = step_of(relation.file, value)
+        if step is not None and step.is_identity and not step.off_scale.any():
+            known = relation.by_file.get(step.value, ())
+            for w, claim in list(known):
+                relation.add(w, Claim(value, claim.scale, claim.shift, claim.assumed))
+            if known:
+                row.identity = "passes on what it reads"
+                return
+        hinted = list(self._hinted(value))
+        row.hinted = row.hinted or bool(hinted)
+        proven = False
+        for target in hinted:
+            known_already = relation.by(target.value, value)
+            if known_already is None or (known_already.scale == 0).any():
+                proven |= self._try(row, value, target)
+        proven = proven or any(w for w, _ in relation.by_file.get(value, ()))
+        if not proven:
+            for target in self._nearby(node, value):
+                if self._try(row, value, target):
+                    proven = True
+                    break
+        if not proven:
+            for target in hinted:
+                relation.add(target.value, Claim(value, target.scale, target.shift, assumed=True))
+
+    def _try(self, row: Row, value: ir.Value, target: Target) -> bool:
+        for finding in self._findings(row.node, value, target):
+            if isinstance(finding, Proof):
+                for w, claim in finding.claims:
+                    self.relation.add(w, claim)
+                for node in (row.node, *finding.nodes):
+                    found = self.rows.get(node)
+                    if found is not None:
+                        found.identity, found.reason, found.wrong = finding.kind, "", None
+                return True
+            if isinstance(finding, Wrong) and target.hinted and row.wrong is None:
+                row.wrong, row.reason = finding, finding.text
+            elif isinstance(finding, str) and row.wrong is None and (target.hinted or not row.reason):
+                row.reason = finding
+        return False
+
+    def _findings(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
+        """Try one law after the other."""
+        relation = self.relation
+        yield confirm_affine(relation, value, target)
+        yield confirm_linear(relation, value, target)
+        yield confirm_table(relation, value, target)
+        yield confirm_norm(relation, value, target)
+        for step in back(relation.source, target.value):
+            origin = step.value.producer()
+            if origin is None:
+                continue
+            yield confirm_moved(relation, value, step.value)
+            if kind(origin) == kind(node) and step.value.index() == value.index():
+                yield confirm_same(relation, node, origin)
+                yield confirm_carried(relation, node, origin)
+
+    def _hinted(self, value: ir.Value) -> Iterator[Target]:
+        for hint in self.hints.get(str(value.name), ()):
+            w = self.named.get(hint.source)
+            rank = None if w is None else self.relation.rank(w)
+            if w is None or rank is None or not self.relation.alike(w, value):
+                continue
+            scale, shift = ranked(hint.scale, rank), ranked(hint.shift, rank)
+            if scale is None or shift is None or not _fits(scale, shift, self.relation.source.shapes(w)):
+                continue
+            yield Target(w, scale, shift, hinted=True)
+
+    def _nearby(self, node: ir.Node, value: ir.Value) -> Iterator[Target]:
+        read = [v for v in node.inputs if v is not None]
+        read += [step.value for v in read for step in back(self.relation.file, v)]
+        for w in self.relation.near(read):
+            rank = self.relation.rank(w)
+            if rank is not None and self.relation.alike(w, value):
+                yield identity(w, rank)
+
+    def _live(self, outputs: Iterator[ir.Value]) -> list[Row]:
+        seen: set[ir.Node] = set()
+        queue = [value.producer() for value in outputs]
+        while queue:
+            node = queue.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            queue += [value.producer() for value in node.inputs if value is not None]
+        return [row for node, row in self.rows.items() if node in seen]
+
+
+def _fits(scale: np.ndarray, shift: np.ndarray, shapes: tuple[Shape, ...]) -> bool:
+    """Tell whether a gauge is one of a value of these shapes."""
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+        return False
+    return all(n in (1, size) for array in (scale, shift) for shape in shapes for n, size in zip(array.shape, shape, strict=True))

@@ -1,0 +1,103 @@
+"""Gauges as arrays: w = s v + t, where v is a value of the file and w one of the source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+NOISE = 1e-12
+"""Float64's own rounding over a few operations, relative to the largest term of a sum."""
+
+_ROUNDOFF = {
+    ir.DataType.FLOAT: (2.0**-24, 2.0**-126),
+    ir.DataType.FLOAT16: (2.0**-11, 2.0**-14),
+    ir.DataType.BFLOAT16: (2.0**-8, 2.0**-126),
+    ir.DataType.DOUBLE: (2.0**-53, 2.0**-1022),
+}
+"""Unit roundoff and smallest normal number of each type that numbers are stored in."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """w = scale * value + shift, for every input.
+
+    Args:
+        value: the file's value. scale, shift: of w's rank, of size 1 along axes where they do not vary.
+        assumed: it was not confirmed, or follows from one that was not.
+    """
+
+    value: ir.Value
+    scale: Floats
+    shift: Floats
+    assumed: bool = False
+
+    @property
+    def is_identity(self) -> bool:
+        """w is the value itself."""
+        return bool((self.scale == 1).all() and (self.shift == 0).all())
+
+    def then(self, scale: Floats, shift: Floats) -> Claim:
+        """Return the claim for scale * w + shift."""
+        return Claim(self.value, *composed(scale, shift, self.scale, self.shift), self.assumed)
+
+
+def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[Floats, Floats]:
+    """Return s and t of outer * (scale v + shift) + add; what float64's rounding leaves of 1 and 0 is 1 and 0."""
+    product, moved = outer * scale, outer * shift
+    product = np.where(np.abs(product - 1) <= NOISE, 1.0, product)
+    total = moved + add
+    total = np.where(np.abs(total) <= NOISE * (np.abs(moved) + np.abs(add)), 0.0, total)
+    return product, total
+
+
+def ranked(array: Array, rank: int) -> Floats | None:
+    """Return an array with leading axes of size 1 up to a rank; None where it has more that count."""
+    found = np.asarray(array, np.float64)
+    while found.ndim > rank and found.shape[0] == 1:
+        found = found[0]
+    return found.reshape((1,) * (rank - found.ndim) + found.shape) if found.ndim <= rank else None
+
+
+def along(array: Floats, axis: int, size: int) -> Floats | None:
+    """Return what an array is along one axis, as a vector; None where it varies along others."""
+    moved = np.moveaxis(array, axis, -1)
+    if any(n != 1 for n in moved.shape[:-1]) or moved.shape[-1] not in (1, size):
+        return None
+    return np.array(np.broadcast_to(moved.reshape(-1), (size,)))
+
+
+def placed(vector: Floats, axis: int, rank: int) -> Floats:
+    """Return a vector along one axis of an array of a rank."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return vector.reshape(shape)
+
+
+def uniform(array: Floats) -> float | None:
+    """Return the one number of an array; None where it holds several."""
+    first = float(array.reshape(-1)[0]) if array.size else 0.0
+    return first if bool((array == first).all()) else None
+
+
+def compressed(array: Floats) -> Floats:
+    """Cut an array to size 1 along the axes on which it does not vary."""
+    for axis in range(array.ndim):
+        if array.shape[axis] > 1 and bool((array == array.take([0], axis)).all()):
+            array = array.take([0], axis)
+    return array
+
+
+def radius(values: Array, dtype: ir.DataType | None) -> Floats:
+    """Return half a unit in the last place of each stored number."""
+    if dtype not in _ROUNDOFF:
+        return np.zeros_like(values, np.float64)
+    unit, tiny = _ROUNDOFF[dtype]
+    _, exponent = np.frexp(np.maximum(np.abs(np.asarray(values, np.float64)), tiny))
+    return np.asarray(np.ldexp(unit, exponent - 1))

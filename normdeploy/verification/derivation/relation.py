@@ -1,0 +1,127 @@
+"""What is known of the two graphs: which value of the file stands for which of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS
+from normdeploy.verification.derivation.affine import back
+from normdeploy.verification.derivation.gauges import Claim, Floats, ranked
+from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.side import Side
+
+_NEAR = 48
+"""How many values of the source are looked at behind what an operator reads, where no hint says which it is."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a value of the file may stand for: w = scale * value + shift.
+
+    Args:
+        value: w. scale, shift: of w's rank. hinted: the derivation says so.
+    """
+
+    value: ir.Value
+    scale: Floats
+    shift: Floats
+    hinted: bool = False
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An identity that holds for all inputs.
+
+    Args:
+        kind: of the identity, in words. claims: what it shows, by the file's value, with the source's value.
+        nodes: the file's operators in it.
+    """
+
+    kind: str
+    claims: tuple[tuple[ir.Value, Claim], ...]
+    nodes: tuple[ir.Node, ...] = ()
+
+
+Finding = Proof | Wrong | str
+"""A proof; a stored number that is wrong where all else fits; or why there is no proof."""
+
+
+@dataclass
+class Relation:
+    """Claims that hold, by the source's value and by the file's.
+
+    Args:
+        source, file: the graphs.
+    """
+
+    source: Side
+    file: Side
+    by_source: dict[ir.Value, list[Claim]] = field(default_factory=dict)
+    by_file: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
+
+    def add(self, w: ir.Value, claim: Claim) -> bool:
+        """Take a claim; return whether it is new, or of the kind that was only assumed."""
+        rank = self.rank(w)
+        scale, shift = (None if rank is None else ranked(array, rank) for array in (claim.scale, claim.shift))
+        if scale is None or shift is None:
+            return False
+        claim = Claim(claim.value, scale, shift, claim.assumed)
+        held = self.by_source.setdefault(w, [])
+        for old in held:
+            if old.value is claim.value and (claim.assumed or not old.assumed):
+                return False
+        held[:] = [old for old in held if old.value is not claim.value] + [claim]
+        known = self.by_file.setdefault(claim.value, [])
+        known[:] = [pair for pair in known if pair[0] is not w] + [(w, claim)]
+        return True
+
+    def rank(self, w: ir.Value) -> int | None:
+        """Return the rank of a value of the source."""
+        shapes = self.source.shapes(w)
+        return len(shapes[0]) if shapes else None
+
+    def alike(self, w: ir.Value, v: ir.Value) -> bool:
+        """Tell whether a value of the source and one of the file have one shape at every assignment, and one type."""
+        shapes = self.source.shapes(w)
+        numbers = [side.type_of(value) in FLOATS for side, value in ((self.source, w), (self.file, v))]
+        return bool(shapes) and shapes == self.file.shapes(v) and numbers[0] == numbers[1]
+
+    def express(self, w: ir.Value) -> Iterator[Claim]:
+        """Return claims for a value of the source, through the affine maps in front of it."""
+        for step in back(self.source, w):
+            rank = self.rank(w)
+            for claim in self.by_source.get(step.value, ()):
+                if step.value is w:
+                    yield claim
+                elif rank is not None:
+                    scale, shift = ranked(step.scale, rank), ranked(step.shift, rank)
+                    if scale is not None and shift is not None:
+                        yield claim.then(scale, shift)
+
+    def by(self, w: ir.Value | None, v: ir.Value | None) -> Claim | None:
+        """Return the claim for a value of the source in terms of one of the file, confirmed ones first."""
+        if w is None or v is None:
+            return None
+        found = [claim for claim in self.express(w) if claim.value is v]
+        return min(found, key=lambda claim: claim.assumed, default=None)
+
+    def near(self, values: list[ir.Value]) -> list[ir.Value]:
+        """Return values of the source that are computed from what values of the file stand for, nearest first."""
+        seen: dict[ir.Value, None] = {}
+        queue = [w for v in values for w, _ in self.by_file.get(v, ())]
+        for w in queue:
+            for usage in w.uses():
+                for output in usage.node.outputs:
+                    if output not in seen and len(seen) < _NEAR:
+                        seen[output] = None
+                        queue.append(output)
+        return list(seen)
+
+
+def identity(w: ir.Value, rank: int, *, hinted: bool = False) -> Target:
+    """Return the target of a value that is the source's."""
+    return Target(w, np.ones((1,) * rank), np.zeros((1,) * rank), hinted)

@@ -1,0 +1,90 @@
+"""One operator in both graphs, that reads the same: it computes the same, whatever it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.operators import RANDOM
+from normdeploy.verification.derivation.attributes import difference
+from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.relation import Finding, Proof, Relation
+from normdeploy.verification.derivation.side import has_body, inputs_of, kind
+
+COMMUTING = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Min", "Max", "Sum", "Mean"})
+"""Operators whose operands may stand in any order."""
+
+
+def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
+    """Confirm that two operators of one kind, with the same attributes, read the same.
+
+    Args:
+        node: of the file. origin: of the source.
+    """
+    if kind(node) != kind(origin) or node.op_type in RANDOM or has_body(node):
+        return f"{kind(node)} is not {kind(origin)}, or not known to repeat"
+    text = difference(relation.source, origin, relation.file, node)
+    if text:
+        return f"{kind(node)}: {text}"
+    ours, theirs = inputs_of(origin), inputs_of(node)
+    if len(ours) != len(theirs):
+        return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
+    orders = [theirs]
+    if len(theirs) == 2 and kind(node) in COMMUTING:
+        orders.append(theirs[::-1])
+    reason: Finding = ""
+    for order in orders:
+        found = [equal(relation, w, v) for w, v in zip(ours, order, strict=True)]
+        bad = [item for item in found if not isinstance(item, bool)]
+        if not bad:
+            return _proof(node, origin, assumed=any(item is True for item in found))
+        wrong = [item for item in bad if isinstance(item, Wrong)]
+        if len(wrong) == len(bad):
+            reason = wrong[0]
+        elif not isinstance(reason, Wrong):
+            reason = next(item for item in bad if not isinstance(item, Wrong))
+    return reason
+
+
+def _proof(node: ir.Node, origin: ir.Node, *, assumed: bool) -> Proof:
+    one, nought = np.ones(()), np.zeros(())
+    pairs = zip(node.outputs, origin.outputs, strict=False)
+    return Proof(
+        "same operator on the same",
+        tuple((w, Claim(v, one, nought, assumed)) for v, w in pairs if v.name and w.name),
+        (node,),
+    )
+
+
+def equal(relation: Relation, w: ir.Value | None, v: ir.Value | None) -> bool | str | Wrong:
+    """Tell whether two operands are equal: False if they are, True if so by assumption, or why not."""
+    if w is None or v is None:
+        return False if w is v else "an operand is missing"
+    want, have = relation.source.numbers(w), relation.file.numbers(v)
+    if want is not None and have is not None:
+        return _same_numbers(relation, v, want, have)
+    claim = relation.by(w, v)
+    if claim is not None and claim.is_identity:
+        return claim.assumed
+    if claim is not None:
+        return f"what it reads, {v.name!r}, is scaled or shifted"
+    return f"what it reads, {v.name!r}, is not known to be {w.name!r}"
+
+
+def _same_numbers(
+    relation: Relation, v: ir.Value, want: tuple[np.ndarray, ...], have: tuple[np.ndarray, ...]
+) -> bool | str | Wrong:
+    number = relation.file.type_of(v) in FLOATS
+    for ours, theirs in zip(want, have, strict=False):
+        if ours.shape != theirs.shape and ours.size != theirs.size:
+            return f"operand {v.name!r} has shape {list(theirs.shape)}; expected {list(ours.shape)}"
+        if number:
+            stored = constant_tensor(v)
+            wrong = compare(theirs, None if stored is None else stored.dtype, ours.reshape(theirs.shape))
+            if wrong is not None:
+                return Wrong(f"operand {v.name!r}: {wrong.text}", wrong.rounding)
+        elif ours.shape != theirs.shape or not np.array_equal(ours, theirs):
+            return f"operand {v.name!r} holds other integers"
+    return False

@@ -1,0 +1,227 @@
+"""One of the two graphs as the checker sees it: constants in float64, sizes at a few assignments, types, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
+from normdeploy.graph.evaluate import as_constant, opset_of
+from normdeploy.graph.operators import RANDOM
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+_KEPT = 1 << 16
+"""Folded constants up to this size are kept."""
+
+_SMALL = 64
+"""Float constants up to this size may decide a shape."""
+
+_SHAPES = frozenset({"Shape", "Size"})
+
+
+def kind(node: ir.Node) -> str:
+    """Return an operator's name, with its domain where it is not the standard's."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def inputs_of(node: ir.Node) -> list[ir.Value | None]:
+    """Return a node's inputs; None for absent ones, none of which stand at the end."""
+    found = [None if value is None or not value.name else value for value in node.inputs]
+    while found and found[-1] is None:
+        found.pop()
+    return found
+
+
+def has_body(node: ir.Node) -> bool:
+    """Tell whether an operator holds graphs."""
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+
+
+class Side:
+    """A graph.
+
+    Args:
+        model: the graph, functions inlined.
+        assignments: shape of each input, by name, at each of a few assignments of sizes.
+    """
+
+    def __init__(self, model: ir.Model, assignments: Sequence[Mapping[str, Shape]]) -> None:
+        self.graph = model.graph
+        self.imports = dict(model.graph.opset_imports)
+        self.nodes = list(model.graph)
+        self._constants: set[ir.Value] = set()
+        self._sized: set[ir.Value] = set()
+        self._folded: dict[ir.Value, Array] = {}
+        self._types: dict[ir.Value, ir.DataType] = {}
+        for value in self.graph.inputs:
+            if value.dtype is not None and value.name not in self.graph.initializers:
+                self._types[value] = value.dtype
+        for node in self.nodes:
+            self._classify(node)
+        self._runs = [run for run in (self._run(shapes) for shapes in assignments) if run is not None]
+
+    def opset(self, node: ir.Node) -> int:
+        """Return the version of the operator set that gives a node its meaning."""
+        return opset_of(node, self.imports)
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Tell whether a value is the same whatever is fed."""
+        return value is not None and (value in self._constants or constant_tensor(value) is not None)
+
+    def is_sized(self, value: ir.Value) -> bool:
+        """Tell whether a value follows from the sizes of the inputs alone."""
+        return value in self._sized or self.is_constant(value)
+
+    def type_of(self, value: ir.Value) -> ir.DataType | None:
+        """Return what numbers of a value are stored in."""
+        tensor = constant_tensor(value)
+        return tensor.dtype if tensor is not None else self._types.get(value)
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """Return a constant: float64 for floats, its own type otherwise; None where it is none, or cannot be computed."""
+        if value is None or not self.is_constant(value):
+            return None
+        if value in self._folded:
+            return self._folded[value]
+        tensor = constant_tensor(value)
+        try:
+            found = self._fold(value) if tensor is None else as_constant(tensor, torch.float64)
+        except (GraphError, TypeError, ValueError):
+            return None
+        if tensor is not None and tensor.dtype == ir.DataType.STRING:
+            return None
+        array = found.numpy()
+        if array.size <= _KEPT:
+            self._folded[value] = array
+        return array
+
+    def _fold(self, value: ir.Value) -> Tensor:
+        node = value.producer()
+        assert node is not None
+        operands: list[Tensor | None] = []
+        for index, operand in enumerate(inputs_of(node)):
+            array = None if operand is None else self.constant(operand)
+            if kind(node) == "CastLike" and index == 1 and operand is not None and array is None:
+                array = self._one_of(operand)  # only its type is read
+            if operand is not None and array is None:
+                raise GraphError(f"constant {operand.name!r} cannot be computed")
+            operands.append(None if array is None else torch.from_numpy(np.array(array)))
+        return evaluate_node(node, operands, opset_imports=self.imports)[value.index() or 0]
+
+    def _one_of(self, value: ir.Value) -> Array | None:
+        dtype = self.type_of(value)
+        if dtype is None:
+            return None
+        return np.zeros(1) if dtype in FLOATS else np.zeros(1, dtype.numpy())
+
+    def shapes(self, value: ir.Value) -> tuple[Shape, ...]:
+        """Return a value's shape at each assignment; () where it is not known."""
+        tensor = constant_tensor(value)
+        if tensor is not None:
+            return (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self._runs), 1)
+        found = [run.get(value) for run in self._runs]
+        return () if not found or any(t is None for t in found) else tuple(tuple(t.shape) for t in found if t is not None)
+
+    def numbers(self, value: ir.Value) -> tuple[Array, ...] | None:
+        """Return what a value that follows from sizes is at each assignment."""
+        constant = self.constant(value)
+        if constant is not None:
+            return (constant,) * max(len(self._runs), 1)
+        if not self.is_sized(value) or not self._runs:
+            return None
+        found = [run.get(value) for run in self._runs]
+        if any(t is None or t.device.type == "meta" for t in found):
+            return None
+        return tuple(t.numpy() for t in found if t is not None)
+
+    @property
+    def assignments(self) -> int:
+        """How many assignments of sizes the graph could be followed at."""
+        return len(self._runs)
+
+    def _classify(self, node: ir.Node) -> None:
+        inputs = [value for value in inputs_of(node) if value is not None]
+        if node.op_type != "Constant" and not has_body(node) and node.op_type not in RANDOM:
+            moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs
+            if inputs and all(self.is_constant(value) for value in moved):
+                self._constants.update(node.outputs)
+            elif kind(node) in _SHAPES or (inputs and all(self.is_sized(value) for value in inputs)):
+                self._sized.update(node.outputs)
+        for output in node.outputs:
+            found = self._result_type(node, inputs)
+            if found is not None:
+                self._types[output] = found
+
+    def _result_type(self, node: ir.Node, inputs: list[ir.Value]) -> ir.DataType | None:
+        if kind(node) in ("Cast", "DequantizeLinear") and "to" in node.attributes:
+            return ir.DataType(node.attributes["to"].as_int())
+        if kind(node) == "CastLike" and len(inputs) > 1:
+            return self.type_of(inputs[1])
+        for value in inputs[1:] if kind(node) in ("Where", "DequantizeLinear") else inputs:
+            if self.type_of(value) is not None:
+                return self.type_of(value)
+        return None
+
+    def _run(self, shapes: Mapping[str, Shape]) -> dict[ir.Value, Tensor] | None:
+        """Follow shapes through the graph: floats are only sizes, what follows from sizes is computed."""
+        known: dict[ir.Value, Tensor] = {}
+        for value in self.graph.inputs:
+            if value.name in self.graph.initializers:
+                continue
+            if value.name not in shapes or value.dtype is None:
+                return None
+            known[value] = _blank(shapes[value.name], value.dtype)
+        for node in self.nodes:
+            if has_body(node) or node.op_type == "Constant" or all(v in self._constants for v in node.outputs):
+                continue
+            operands: list[Tensor | None] = []
+            for value in inputs_of(node):
+                operands.append(None if value is None else self._operand(value, known))
+                if value is not None and operands[-1] is None:
+                    break
+            else:
+                known.update(zip(node.outputs, self._evaluated(node, operands), strict=False))
+        return known
+
+    def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor]) -> Tensor | None:
+        if value in known:
+            return known[value]
+        tensor = constant_tensor(value)
+        if tensor is not None and tensor.dtype in FLOATS and tensor.size > _SMALL:
+            return torch.empty(tuple(int(n) for n in tensor.shape.numpy()), dtype=torch.float64, device="meta")
+        array = self.constant(value)
+        if array is None:
+            return None
+        return torch.from_numpy(np.array(array))
+
+    def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
+        """Return results as sizes alone where that works, computed from zeros where it does not; [] where neither does."""
+        forms = [operands]
+        if any(t is not None and t.device.type == "meta" for t in operands):
+            forms += [
+                [None if t is None else t.to("meta") if t.is_floating_point() else t for t in operands],
+                [None if t is None else t.to("meta") for t in operands],
+                [None if t is None else torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else t for t in operands],
+            ]
+        for form in forms:
+            try:
+                with torch.no_grad():
+                    return evaluate_node(node, form, opset_imports=self.imports)
+            except (GraphError, RuntimeError, ValueError, TypeError, ArithmeticError, IndexError, KeyError):
+                continue
+        return []
+
+
+def _blank(shape: Shape, dtype: ir.DataType) -> Tensor:
+    if dtype in FLOATS:
+        return torch.empty(shape, dtype=torch.float64, device="meta")
+    return torch.zeros(shape, dtype=torch.bool if dtype == ir.DataType.BOOL else torch.int64)
