@@ -12,14 +12,16 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.exact import constant_tensor
 
 SCHEMA = 1
 """Version of the layout."""
@@ -35,17 +37,19 @@ MOST_CELLS = 1 << 22
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hint:
     """One value of the file.
 
     Args:
         value: its name in the file. source: name of the source's value x that it stands for.
+        key: how it is computed (:func:`dataflow_keys`), for a file in which it has another name.
         scale, shift: s and t, of x's rank or less, of size 1 along axes on which they do not vary.
     """
 
     value: str
     source: str
+    key: str = ""
     scale: Floats = field(default_factory=lambda: np.ones(()))
     shift: Floats = field(default_factory=lambda: np.zeros(()))
 
@@ -56,23 +60,62 @@ class Derivation:
 
     hints: tuple[Hint, ...] = ()
 
-    def of(self) -> Mapping[str, list[Hint]]:
-        """Return the hints by the file's value."""
-        found: dict[str, list[Hint]] = {}
-        for hint in self.hints:
-            found.setdefault(hint.value, []).append(hint)
-        return found
+    def by_name(self) -> Mapping[str, list[Hint]]:
+        """Return the hints by the name of the file's value."""
+        return _grouped(self.hints, lambda hint: hint.value)
+
+    def by_key(self) -> Mapping[str, list[Hint]]:
+        """Return the hints by how the file's value is computed."""
+        return _grouped(self.hints, lambda hint: hint.key)
 
     def to_json(self) -> str:
         """Return the text that is kept beside the file."""
         rows = [
-            {"value": h.value, "source": h.source, "scale": _pack(h.scale), "shift": _pack(h.shift)} for h in self.hints
+            {"value": h.value, "source": h.source, "key": h.key, "scale": _pack(h.scale), "shift": _pack(h.shift)}
+            for h in self.hints
         ]
         return json.dumps({"schema": SCHEMA, "hints": rows}, indent=1) + "\n"
 
     def digest(self) -> str:
         """Return the SHA-256 of the text."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def _grouped(hints: Iterable[Hint], by: Callable[[Hint], str]) -> Mapping[str, list[Hint]]:
+    found: dict[str, list[Hint]] = {}
+    for hint in hints:
+        found.setdefault(by(hint), []).append(hint)
+    return found
+
+
+def dataflow_keys(graph: ir.Graph) -> dict[ir.Value, str]:
+    """Return a digest of how each value is computed: operators and wiring, without names, numbers and copies.
+
+    Values that are computed alike from other constants have one key.
+    """
+    keys = {value: _digest("input", str(value.name)) for value in graph.inputs}
+    for node in graph:
+        read = [_key(value, keys) for value in node.inputs if value is not None and value.name]
+        if node.op_type == "Identity" and node.domain in ("", "ai.onnx") and read:
+            keys[node.outputs[0]] = read[0]
+            continue
+        if node.op_type in _COMMUTING:
+            read.sort()
+        for index, output in enumerate(node.outputs):
+            keys[output] = _digest(node.domain if node.domain != "ai.onnx" else "", node.op_type, str(index), *read)
+    return keys
+
+
+_COMMUTING = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
+_CONSTANT = "constant"
+
+
+def _key(value: ir.Value, keys: Mapping[ir.Value, str]) -> str:
+    return _CONSTANT if constant_tensor(value) is not None else keys.get(value, "outside")
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def read_derivation(text: str) -> Derivation:
@@ -96,9 +139,11 @@ def read_derivation(text: str) -> Derivation:
 
 def _hints(rows: Iterable[Any]) -> Iterable[Hint]:
     for row in rows:
-        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("value", "source")):
-            raise GraphError("a hint of the derivation names no values; expected 'value' and 'source': export again")
-        yield Hint(row["value"], row["source"], _unpack(row.get("scale")), _unpack(row.get("shift")))
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("value", "source", "key")):
+            raise GraphError(
+                "a hint of the derivation names no values; expected 'value', 'source', 'key': export again"
+            )
+        yield Hint(row["value"], row["source"], row["key"], _unpack(row.get("scale")), _unpack(row.get("shift")))
 
 
 def _pack(array: Floats) -> Any:
@@ -109,9 +154,10 @@ def _pack(array: Floats) -> Any:
 
 def _unpack(packed: Any) -> Floats:
     shape = packed.get("shape") if isinstance(packed, dict) else None
-    good = isinstance(shape, list) and all(type(size) is int and 0 <= size <= MOST_CELLS for size in shape)
-    if not good or not isinstance(packed, dict) or len(shape) > MOST_RANK or math.prod(shape) > MOST_CELLS:
-        raise GraphError("a gauge of the derivation has no shape, or too large a one; export again")
+    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size <= MOST_CELLS for size in shape):
+        raise GraphError("a gauge of the derivation has no shape; export again")
+    if len(shape) > MOST_RANK or math.prod(shape) > MOST_CELLS:
+        raise GraphError("a gauge of the derivation is too large; export again")
     try:
         if "number" in packed:
             flat = np.array([float.fromhex(packed["number"])])

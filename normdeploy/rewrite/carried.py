@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.derivation import Derivation, Floats, Hint
+from normdeploy.graph.derivation import Derivation, Floats, Hint, dataflow_keys
 
 Held = tuple[str, Floats, Floats]
 """Name of a source's value x, s and t, so that x = s x' + t."""
@@ -40,6 +40,11 @@ class Carried:
         own = self._of(kept)
         self._held[kept] = [*own, *(held for held in self._of(gone) if held[0] not in {name for name, _, _ in own})]
 
+    def forget(self, values: Iterable[ir.Value]) -> None:
+        """Note that values are nothing of the source's any more, such as a product whose bias takes up a shift."""
+        for value in values:
+            self._held[value] = []
+
     def hand_over(self, old: ir.Value, new: ir.Value) -> None:
         """Note that another value is now what one was; the old one is something in between."""
         if old in self._held:
@@ -54,14 +59,15 @@ class Carried:
     def derivation(self, model: ir.Model) -> Derivation:
         """Return the hints of the values that are left."""
         hints = []
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            for value in node.outputs:
-                if value.name:
-                    hints += [Hint(value.name, *held) for held in self._of(value)]
+        for graph in model.graphs():
+            keys = dataflow_keys(graph)
+            for node in graph:
+                for value in node.outputs:
+                    hints += [Hint(str(value.name), name, keys[value], s, t) for name, s, t in self._of(value)]
         return Derivation(tuple(hints))
 
     def _of(self, value: ir.Value) -> list[Held]:
-        held = self._held.get(value) or self._named.get(str(value.name))
+        held = self._held.get(value, self._named.get(str(value.name)))
         if held is not None:
             return held
         return [(str(value.name), np.ones(()), np.zeros(()))] if value.name in self._known else []

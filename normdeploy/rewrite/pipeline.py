@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common
@@ -51,7 +51,7 @@ class RewriteResult:
     model: ir.Model
     canonical: ir.Model
     ledger: Ledger
-    derivation: Derivation = Derivation()
+    derivation: Derivation = field(default_factory=Derivation)
 
 
 class ResolveCasts(ir.passes.InPlacePass):

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from normdeploy.graph import Evaluator
+from normdeploy.graph.derivation import Derivation
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.cost import Budget
+from normdeploy.verification.derivation.checker import Report
 from normdeploy.verification.levels import Level
 from normdeploy.verification.record.verdict import Check, CheckStatus, Measurement, SiteReport
 from normdeploy.verification.samples.families import Family
@@ -41,6 +43,7 @@ class Context:
     Args:
         reference, subject: the two sides.
         noisy: the reference's graph before folding, for noise and mutants; None where there is none.
+        derivation: what the file's values may stand for; a hint that nothing believes.
         derived: the graph recomputed from the reference by the rewrite room, weights unrounded; None if not made.
         canonical: the reference's graph with every normalization as one operator; the unfolded graph otherwise.
         specs: inputs at their example sizes. level: how much to check. settings: runtime settings to check.
@@ -49,6 +52,7 @@ class Context:
             (``reduced``).
         heavy: one run is much work (:mod:`normdeploy.verification.cost`): single rows, noise in float32, mutants by
             derivative.
+        proven: what algebra shows of the file.
         own: the file was written from the very graph that its numbers are held against: each is its one rounding.
         budget: work that may be spent on what can also be left out.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
@@ -70,6 +74,8 @@ class Context:
     weights_precision: str = "float32"
     reduced: bool = False
     own: bool = False
+    derivation: Derivation = field(default_factory=Derivation)
+    proven: Report | None = None
     progress: Progress | None = None
     cases: list[Case] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)

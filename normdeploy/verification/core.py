@@ -14,6 +14,7 @@ from torch import nn
 
 from normdeploy.errors import GraphError, NormdeployError, TraceError, UsageError
 from normdeploy.exporting.trace import Traced, trace
+from normdeploy.graph.derivation import Derivation
 from normdeploy.onnxfile import Copied, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF
@@ -21,6 +22,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.checks.companions import check_companions
 from normdeploy.verification.checks.grid import check_grid
 from normdeploy.verification.checks.logic import check_logic
+from normdeploy.verification.checks.proven import check_proven
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision, parse_budget
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verification.checks.sensitivity import check_sensitivity, epsilons
@@ -141,6 +143,7 @@ def verify(
             seed=seed,
             folder=None if bundle is None else Path(bundle),
             own=rewritten is not None,
+            derivation=Derivation() if derived is None else derived.derivation,
             progress=progress,
         )
         context.not_checked += notes
@@ -265,6 +268,7 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
         return
     with context.stage("logic"):
         check_logic(context)
+        check_proven(context)
     with context.stage("rounding"):
         check_rounding(context)
     with context.stage("companions"):

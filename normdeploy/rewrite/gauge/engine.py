@@ -73,6 +73,7 @@ class MoveAffine(ir.passes.InPlacePass):
         at, carried = plan.solution, self.context.carried
         changed = [(value, gauge) for value, gauge in at.ties.of.items() if not at.is_identity(gauge)]
         carried.change((value, at.scale(gauge), at.shift(gauge)) for value, gauge in changed)
+        carried.forget(whole.outputs[0] for whole in at.ties.parts.values() if at.touches(whole))
         for edit in plan.edits:
             edit.apply()
             for made in edit.made:

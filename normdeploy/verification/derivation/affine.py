@@ -70,7 +70,8 @@ def step_of(side: Side, value: ir.Value) -> Affine | None:
     node = value.producer()
     if node is None or side.is_constant(value) or value.index() != 0:
         return None
-    found = _STEPS.get(kind(node), _none)(side, node)
+    step = _STEPS.get(kind(node))
+    found = None if step is None else step(side, node)
     if found is None or not _alike(side, found.value, value):
         return None
     return found
@@ -98,10 +99,6 @@ def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
         return None
     stored = constant_tensor(value)
     return array, np.zeros(()) if stored is None else radius(array, stored.dtype)
-
-
-def _none(side: Side, node: ir.Node) -> Affine | None:
-    return None
 
 
 def _same(side: Side, node: ir.Node) -> Affine | None:
@@ -161,7 +158,7 @@ def _negative(side: Side, node: ir.Node) -> Affine | None:
 
 def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
     inputs = inputs_of(node)
-    training = node.attributes.get_int("training_mode", 0) or node.attributes.get_int("is_test", 1) != 1
+    training = node.attributes.get_int("training_mode", 0) != 0 or node.attributes.get_int("is_test", 1) != 1
     if len(inputs) != 5 or training or any(output.uses() for output in list(node.outputs)[1:]):
         return None
     if node.attributes.get_int("spatial", 1) != 1 or inputs[0] is None:

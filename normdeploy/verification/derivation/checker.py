@@ -8,7 +8,7 @@ themselves, and each operator's claim follows from those of what it reads by an 
 same operator          same attributes, constants and operands
 linear                 W' = W s_x / s_y, b' = (b + W t_x - t_y) / s_y                            (:mod:`.linear`)
 moved                  run on identifiers, the same elements at the same places                  (:mod:`.moving`)
-carried                f(s x) = s f(x), sums of one scale, averages, maxima                    (:mod:`.pointwise`)
+carried                f(s x) = s f(x), sums of one scale, averages, maxima                      (:mod:`.carried`)
 maps, tables, norms    their constants absorb; a norm removes what scales and shifts its operand (:mod:`.scaled`)
 =====================  ==========================================================================================
 
@@ -25,18 +25,23 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
+from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
-from normdeploy.graph.derivation import Derivation
+from normdeploy.graph.derivation import Derivation, dataflow_keys
+from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.derivation.affine import back, step_of
+from normdeploy.verification.derivation.carried import confirm_carried
 from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.linear import confirm_linear
 from normdeploy.verification.derivation.moving import confirm_moved
 from normdeploy.verification.derivation.numbers import Wrong
-from normdeploy.verification.derivation.pointwise import confirm_carried
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.same import confirm_same
 from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
 from normdeploy.verification.derivation.side import Shape, Side, kind
+
+_MOST_HINTS = 32
+"""How many hints are tried for one value."""
 
 
 @dataclass
@@ -54,6 +59,11 @@ class Row:
     reason: str = ""
     wrong: Wrong | None = None
     hinted: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the operator is called in the file."""
+        return str(self.node.name or self.node.outputs[0].name)
 
     @property
     def where(self) -> str:
@@ -103,7 +113,8 @@ def check_derivation(
     Returns:
         Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
     """
-    relation = Relation(Side(_flat(source), assignments), Side(_flat(file), assignments))
+    ours = Side(_flat(source), assignments)
+    relation = Relation(ours, Side(_flat(file), ours.followed))
     return _Checker(relation, derivation).run(outputs)
 
 
@@ -119,7 +130,8 @@ class _Checker:
     def __init__(self, relation: Relation, derivation: Derivation) -> None:
         self.relation = relation
         self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
-        self.hints = derivation.of()
+        self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
+        self.keys = dataflow_keys(relation.file.graph)
         self.rows: dict[ir.Node, Row] = {}
 
     def run(self, outputs: Sequence[str] | None) -> Report:
@@ -185,7 +197,7 @@ class _Checker:
 
     def _try(self, row: Row, value: ir.Value, target: Target) -> bool:
         for finding in self._findings(row.node, value, target):
-            if isinstance(finding, Proof):
+            if isinstance(finding, Proof) and not self._hides(row, finding):
                 for w, claim in finding.claims:
                     self.relation.add(w, claim)
                 for node in (row.node, *finding.nodes):
@@ -193,14 +205,24 @@ class _Checker:
                     if found is not None:
                         found.identity, found.reason, found.wrong = finding.kind, "", None
                 return True
-            if isinstance(finding, Wrong) and target.hinted and row.wrong is None:
+            if isinstance(finding, Wrong) and (target.hinted or finding.rounding) and row.wrong is None:
                 row.wrong, row.reason = finding, finding.text
             elif isinstance(finding, str) and row.wrong is None and (target.hinted or not row.reason):
                 row.reason = finding
         return False
 
+    def _hides(self, row: Row, proof: Proof) -> bool:
+        """Tell whether the rounding of later constants would make up for a number that is wrong by itself."""
+        return any(node is not row.node and self.rows[node].wrong for node in proof.nodes if node in self.rows)
+
     def _findings(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
-        """Try one law after the other."""
+        """Try one law after the other; operands that contradict each other prove nothing."""
+        try:
+            yield from self._laws(node, value, target)
+        except (GraphError, ArithmeticError, *OPERATOR_ERRORS) as error:
+            yield f"{kind(node)} cannot be looked at: {error}"
+
+    def _laws(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
         relation = self.relation
         yield confirm_affine(relation, value, target)
         yield confirm_linear(relation, value, target)
@@ -216,7 +238,8 @@ class _Checker:
                 yield confirm_carried(relation, node, origin)
 
     def _hinted(self, value: ir.Value) -> Iterator[Target]:
-        for hint in self.hints.get(str(value.name), ()):
+        named, alike = self.by_name.get(str(value.name), []), self.by_key.get(self.keys.get(value, ""), [])
+        for hint in [*named, *(hint for hint in alike if hint not in named)][:_MOST_HINTS]:
             w = self.named.get(hint.source)
             rank = None if w is None else self.relation.rank(w)
             if w is None or rank is None or not self.relation.alike(w, value):
@@ -250,4 +273,9 @@ def _fits(scale: np.ndarray, shift: np.ndarray, shapes: tuple[Shape, ...]) -> bo
     """Tell whether a gauge is one of a value of these shapes."""
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         return False
-    return all(n in (1, size) for array in (scale, shift) for shape in shapes for n, size in zip(array.shape, shape, strict=True))
+    return all(
+        n in (1, size)
+        for array in (scale, shift)
+        for shape in shapes
+        for n, size in zip(array.shape, shape, strict=True)
+    )

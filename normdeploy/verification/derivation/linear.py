@@ -1,7 +1,7 @@
 """Operators with weights: W' = a W s_x / s_y and b' = (a (W t_x + b) + c - t_y) / s_y.
 
-Source: w = a (W x + b) + c with x = s_x x' + t_x. File: y' = W' x' + b' with w = s_y y' + t_y. Both are linear in x', so
-that equal numbers are equal functions; where borders are padded with zeros, t_x has to be 0.
+Source: w = a (W x + b) + c with x = s_x x' + t_x. File: y' = W' x' + b' with w = s_y y' + t_y. Both are linear in x',
+so that equal numbers are equal functions; where borders are padded with zeros, t_x has to be 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant_tensor
 from normdeploy.verification.derivation.affine import Affine, back, spread
 from normdeploy.verification.derivation.attributes import window
-from normdeploy.verification.derivation.gauges import Array, Claim, Floats, along, placed, radius
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats, along, radius
 from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.side import Side, inputs_of, kind
@@ -139,8 +139,8 @@ def _weights(side: Side, value: ir.Value | None) -> tuple[Array, ir.DataType | N
     if tensor is not None:
         array = tensor.numpy()
         return (array, tensor.dtype) if tensor.dtype != ir.DataType.STRING else None
-    array = side.constant(value)
-    return None if array is None or value is None else (array, side.type_of(value))
+    computed = side.constant(value)
+    return None if computed is None or value is None else (computed, side.type_of(value))
 
 
 def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) -> tuple[Floats, Floats] | None:
@@ -179,10 +179,12 @@ def _gemm(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
     inputs = inputs_of(node)
     attributes = node.attributes
     found = _weights(side, inputs[1])
-    if inputs[0] is None or found is None or attributes.get_int("transA", 0) or attributes.get_float("alpha", 1.0) != 1:
+    if inputs[0] is None or found is None or attributes.get_int("transA", 0) != 0:
+        return None
+    if attributes.get_float("alpha", 1.0) != 1:
         return None
     weight, dtype = found
-    weight = weight if attributes.get_int("transB", 0) else weight.T
+    weight = weight if attributes.get_int("transB", 0) != 0 else weight.T
     bias = _bias(side, inputs[2] if len(inputs) > 2 else None, len(weight), attributes.get_float("beta", 1.0))
     return None if bias is None else Linear(node, inputs[0], behind, weight, dtype, *bias, -1, 1, ("rows",), False)
 

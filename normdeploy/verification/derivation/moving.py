@@ -121,12 +121,12 @@ def _compare(
         return lambda u: None if u not in claims else pick(u, claims[u])
 
     theirs = _run(relation.file, value, identifiers.get, k, marked=True)
-    ours = _run(relation.source, w, of_source(lambda u, c: identifiers[c.value]), k, marked=True)
+    ours = _run(relation.source, w, of_source(lambda _, c: identifiers[c.value]), k, marked=True)
     if theirs.shape != ours.shape or not torch.equal(theirs, ours):
         raise _Lost("elements land elsewhere than in the source")
     if all(claim.is_identity for claim in claims.values()):
         if bool((theirs < 0).any()):
-            _same_constants(relation, value, w, of_source(lambda u, c: identifiers[c.value] * 0), identifiers, k)
+            _same_constants(relation, value, w, of_source(lambda _, c: identifiers[c.value] * 0), identifiers, k)
         one = np.ones((1,) * ours.dim())
         return one, one * 0
     if bool((theirs < 0).any()):

@@ -58,9 +58,10 @@ def confirm_table(relation: Relation, value: ir.Value, target: Target) -> Findin
         width = len(table.shape) - 1
         gauges = [ranked(g, rank) for g in (step.scale, step.shift, target.scale, target.shift)]
         lead = rank - width
-        if any(g is None or any(n != 1 for n in g.shape[:lead]) for g in gauges):
+        placed = [g.reshape((1, *g.shape[lead:])) for g in gauges if g is not None and set(g.shape[:lead]) <= {1}]
+        if len(placed) < len(gauges):
             return "Gather: its gauge varies with the place"
-        a, c, s, t = (np.asarray(g).reshape((1, *np.shape(g)[lead:])) for g in gauges)
+        a, c, s, t = placed
         stored = constant_tensor(node.inputs[0])
         assert stored is not None
         if (s == 0).any() or stored.dtype not in FLOATS:
@@ -73,7 +74,9 @@ def confirm_table(relation: Relation, value: ir.Value, target: Target) -> Findin
             raw = table.numpy()
             if ((c - t) != 0).any():
                 raw = raw.astype(np.float64) * (a / s) + (c - t) / s
-                wrong = compare(stored.numpy(), stored.dtype, raw, size=np.abs(raw) + (np.abs(c) + np.abs(t)) / np.abs(s))
+                wrong = compare(
+                    stored.numpy(), stored.dtype, raw, size=np.abs(raw) + (np.abs(c) + np.abs(t)) / np.abs(s)
+                )
             else:
                 wrong = compare(stored.numpy(), stored.dtype, raw, a / s)
             if wrong is not None:

@@ -52,6 +52,9 @@ class Side:
     Args:
         model: the graph, functions inlined.
         assignments: shape of each input, by name, at each of a few assignments of sizes.
+
+    Attributes:
+        followed: the assignments at which most of the graph could be followed; others are left out.
     """
 
     def __init__(self, model: ir.Model, assignments: Sequence[Mapping[str, Shape]]) -> None:
@@ -67,7 +70,10 @@ class Side:
                 self._types[value] = value.dtype
         for node in self.nodes:
             self._classify(node)
-        self._runs = [run for run in (self._run(shapes) for shapes in assignments) if run is not None]
+        runs = [(shapes, self._run(shapes)) for shapes in assignments]
+        most = max((len(run) for _, run in runs), default=0)
+        self.followed = [shapes for shapes, run in runs if len(run) == most]
+        self._runs = [run for _, run in runs if len(run) == most]
 
     def opset(self, node: ir.Node) -> int:
         """Return the version of the operator set that gives a node its meaning."""
@@ -87,7 +93,7 @@ class Side:
         return tensor.dtype if tensor is not None else self._types.get(value)
 
     def constant(self, value: ir.Value | None) -> Array | None:
-        """Return a constant: float64 for floats, its own type otherwise; None where it is none, or cannot be computed."""
+        """Return a constant, floats in float64; None where it is none, or cannot be computed."""
         if value is None or not self.is_constant(value):
             return None
         if value in self._folded:
@@ -129,7 +135,9 @@ class Side:
         if tensor is not None:
             return (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self._runs), 1)
         found = [run.get(value) for run in self._runs]
-        return () if not found or any(t is None for t in found) else tuple(tuple(t.shape) for t in found if t is not None)
+        return (
+            () if not found or any(t is None for t in found) else tuple(tuple(t.shape) for t in found if t is not None)
+        )
 
     def numbers(self, value: ir.Value) -> tuple[Array, ...] | None:
         """Return what a value that follows from sizes is at each assignment."""
@@ -171,22 +179,23 @@ class Side:
                 return self.type_of(value)
         return None
 
-    def _run(self, shapes: Mapping[str, Shape]) -> dict[ir.Value, Tensor] | None:
+    def _run(self, shapes: Mapping[str, Shape]) -> dict[ir.Value, Tensor]:
         """Follow shapes through the graph: floats are only sizes, what follows from sizes is computed."""
         known: dict[ir.Value, Tensor] = {}
         for value in self.graph.inputs:
             if value.name in self.graph.initializers:
                 continue
-            if value.name not in shapes or value.dtype is None:
-                return None
-            known[value] = _blank(shapes[value.name], value.dtype)
+            shape = shapes.get(str(value.name))
+            if shape is None or value.dtype is None:
+                return {}
+            known[value] = _blank(shape, value.dtype)
         for node in self.nodes:
             if has_body(node) or node.op_type == "Constant" or all(v in self._constants for v in node.outputs):
                 continue
             operands: list[Tensor | None] = []
-            for value in inputs_of(node):
-                operands.append(None if value is None else self._operand(value, known))
-                if value is not None and operands[-1] is None:
+            for read in inputs_of(node):
+                operands.append(None if read is None else self._operand(read, known))
+                if read is not None and operands[-1] is None:
                     break
             else:
                 known.update(zip(node.outputs, self._evaluated(node, operands), strict=False))
@@ -204,7 +213,7 @@ class Side:
         return torch.from_numpy(np.array(array))
 
     def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
-        """Return results as sizes alone where that works, computed from zeros where it does not; [] where neither does."""
+        """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""
         forms = [operands]
         if any(t is not None and t.device.type == "meta" for t in operands):
             forms += [

@@ -1,0 +1,71 @@
+"""The file against the reference's graph by algebra, operator by operator: what holds for every input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from normdeploy.verification.context import Context
+from normdeploy.verification.derivation.checker import Report, Row, check_derivation
+from normdeploy.verification.derivation.side import Shape, kind
+from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.sides.structure import plural
+
+_NAMED = 6
+"""Operators named in the answer."""
+
+
+def check_proven(context: Context) -> None:
+    """Confirm the file's operators; say which ones only samples cover."""
+    if context.reference.graph is None or context.reduced:
+        return
+    report = check_derivation(
+        context.reference.graph,
+        context.subject.model,
+        context.derivation,
+        assignments(context.specs),
+        outputs=context.subject.output_names,
+    )
+    context.proven = report
+    found = Counter(row.identity for row in report.rows if row.identity)
+    rows = [{"node": row.name, "operator": kind(row.node), "reason": row.reason} for row in report.open]
+    facts = {"operators": len(report.rows), "confirmed": dict(found), "by_samples_only": rows}
+    if report.confirmed:
+        text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
+        context.answer("derivation", "pass", f"{text}, its numbers rounded once", **facts)
+    else:
+        context.answer("derivation", "note", _what_is_open(report), **facts)
+
+
+def _what_is_open(report: Report) -> str:
+    if not report.open:
+        return "all operators are the source's, and not in its order: outputs are covered by samples only"
+    named = ", ".join(_named(row) for row in report.open[:_NAMED])
+    more = f" and {len(report.open) - _NAMED} more" if len(report.open) > _NAMED else ""
+    confirmed = len(report.rows) - len(report.open)
+    return (
+        f"{confirmed} of {plural(len(report.rows), 'operator')} hold for every input; covered by samples only: "
+        f"{named}{more} (first: {report.open[0].reason or 'no operator of the source fits'})"
+    )
+
+
+def _named(row: Row) -> str:
+    return f"{kind(row.node)} {row.name!r}"
+
+
+def assignments(specs: Sequence[InputSpec]) -> list[dict[str, Shape]]:
+    """Return the inputs' shapes at the example's sizes and at others; dimensions of one name keep one size."""
+    names = list(dict.fromkeys(name for spec in specs for name in spec.dynamic.values()))
+    first = {spec.name: tuple(spec.shape) for spec in specs}
+    found = [first]
+    for number in (1, 2) if names else ():
+        grown = {name: number * (2 + index) for index, name in enumerate(names)}
+        found.append({spec.name: _resized(spec, grown, 1) for spec in specs})
+    if names:
+        found += [{spec.name: _resized(spec, {}, factor) for spec in specs} for factor in (2, 4)]
+    return found
+
+
+def _resized(spec: InputSpec, grown: Mapping[str, int], factor: int) -> Shape:
+    sizes = enumerate(spec.shape)
+    return tuple(n * factor + grown.get(spec.dynamic[axis], 0) if axis in spec.dynamic else n for axis, n in sizes)

@@ -1,0 +1,87 @@
+"""Operators that take places together: pools, reductions, Softmax, Resize."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.verification.derivation.gauges import along
+from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
+from normdeploy.verification.derivation.relation import Relation
+from normdeploy.verification.derivation.side import inputs_of, kind
+
+
+def pool(at: Reading) -> Carried:
+    """Averages and maxima over windows: channel by channel."""
+    claim = at.first
+    rank = claim.scale.ndim
+    if (
+        any(n != 1 for array in (claim.scale, claim.shift) for axis, n in enumerate(array.shape) if axis != 1)
+        or rank < 3
+    ):
+        return f"{kind(at.node)} takes together what is scaled differently"
+    if kind(at.node) in ("MaxPool", "GlobalMaxPool") and (claim.scale <= 0).any():
+        return f"{kind(at.node)} of what is scaled by a negative number"
+    if len([output for output in at.node.outputs if output.name]) > 1 and (claim.scale <= 0).any():
+        return f"{kind(at.node)} returns places"
+    attributes = at.node.attributes
+    ceil, counted = (int(attributes.get_int(name, 0)) for name in ("ceil_mode", "count_include_pad"))
+    auto = attributes.get_string("auto_pad", "NOTSET")
+    padded = any(attributes.get_ints("pads", ())) or ceil or auto not in ("NOTSET", "VALID")
+    if kind(at.node) == "AveragePool" and counted and padded and claim.shift.any():
+        return "AveragePool counts zeros in where the source counts a shift"
+    return claim.scale, claim.shift
+
+
+def reduction(at: Reading) -> Carried:
+    """Averages, sums and maxima along axes on which the gauge does not vary."""
+    claim = at.first
+    text = others_equal(at)
+    axes = _reduced(at.relation, at.origin, claim.scale.ndim)
+    if text or axes is None:
+        return text or f"{kind(at.node)}: its axes are not known"
+    if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in axes):
+        return f"{kind(at.node)} takes together what is scaled differently"
+    if kind(at.node) != "ReduceMean" and (claim.scale <= 0).any():
+        return f"{kind(at.node)} of what is scaled by a negative number"
+    if kind(at.node) not in ("ReduceMean", "ReduceMax", "ReduceMin") and claim.shift.any():
+        return f"{kind(at.node)} of what is shifted"
+    scale, shift = claim.scale, claim.shift
+    if at.node.attributes.get_int("keepdims", 1) == 0:
+        scale, shift = scale.squeeze(axes), shift.squeeze(axes)
+    return scale, shift
+
+
+def _reduced(relation: Relation, origin: ir.Node, rank: int) -> tuple[int, ...] | None:
+    """Return the axes that a reduction of the source takes together; None where they are not known."""
+    inputs = inputs_of(origin)
+    given = origin.attributes.get_ints("axes", None)
+    if given is None and len(inputs) > 1:
+        array = relation.source.constant(inputs[1])
+        if array is None:
+            return None
+        given = [int(axis) for axis in array.reshape(-1)]
+    if not given:
+        return () if origin.attributes.get_int("noop_with_empty_axes", 0) != 0 else tuple(range(rank))
+    return tuple(sorted(axis % rank for axis in given))
+
+
+def softmax(at: Reading) -> Carried:
+    """What is added along its axis drops out."""
+    claim = at.first
+    axis = at.node.attributes.get_int("axis", -1)
+    if (claim.scale != 1).any() or claim.shift.shape[axis] != 1 or at.relation.file.opset(at.node) < 13:
+        return f"{kind(at.node)} of what is scaled, or shifted differently along its axis"
+    return np.ones(()), np.zeros(())
+
+
+def resize(at: Reading) -> Carried:
+    """Weighted averages of one channel, whose weights sum to 1."""
+    claim = at.first
+    channel = along(claim.scale, 1, claim.scale.shape[1]) if claim.scale.ndim > 2 else None
+    shifts = along(claim.shift, 1, claim.shift.shape[1]) if claim.scale.ndim > 2 else None
+    crops = at.node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    text = others_equal(at)
+    if text or channel is None or shifts is None or crops or at.node.attributes.get_int("exclude_outside", 0) != 0:
+        return text or "Resize takes together what is scaled differently"
+    return claim.scale, claim.shift

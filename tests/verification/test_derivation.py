@@ -1,0 +1,158 @@
+"""The checker of derivations: it confirms what is right however it is written, and nothing that is wrong."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import graph_damage
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+from writing_ways import WAYS
+
+import normdeploy as nd
+from normdeploy.errors import GraphError
+from normdeploy.graph import load_graph
+from normdeploy.graph.derivation import Derivation, Hint, read_derivation
+from normdeploy.verification.derivation import checker
+from normdeploy.verification.derivation.checker import Report, check_derivation
+
+SIZES = [{"x": (n, 3, 8, 8)} for n in (2, 3, 5)]
+
+
+def confirm(small: Any, file: ir.Model, derivation: Derivation | None = None) -> Report:
+    hints = small.rewritten.derivation if derivation is None else derivation
+    return check_derivation(small.traced.model, file, hints, SIZES)
+
+
+def test_no_module_of_the_checker_imports_the_rewriting():
+    room = Path(checker.__file__).parent
+    for path in room.glob("*.py"):
+        if path.name in ("links.py", "recomputed.py", "stored.py"):
+            continue
+        names = [
+            name
+            for node in ast.walk(ast.parse(path.read_text()))
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [str(node.module)]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        ]
+        assert not [name for name in names if name.startswith("normdeploy.rewrite")], path
+
+
+def test_the_folded_file_and_the_plain_one_are_confirmed(small: Any):
+    folded = confirm(small, load_graph(small.folded))
+    assert folded.confirmed
+    assert not folded.open
+    assert any(row.identity.startswith("linear") for row in folded.rows)
+    assert confirm(small, load_graph(small.plain), Derivation()).confirmed
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.__name__)
+def test_another_way_of_writing_is_confirmed(way: Callable[..., None], small: Any, damaged: Callable[..., Path]):
+    report = confirm(small, load_graph(damaged(small.folded, way)))
+    assert report.confirmed, [(row.name, row.reason) for row in report.open]
+
+
+@pytest.mark.parametrize("which", ["folded", "plain"])
+@pytest.mark.parametrize("kind", sorted(graph_damage.KINDS))
+def test_no_damage_is_confirmed(kind: str, which: str, small: Any):
+    proto = onnx.load(str(getattr(small, which)))
+    for damaged in graph_damage.damages(proto, kinds=(kind,)):
+        report = confirm(small, ir.serde.deserialize_model(damaged.model))
+        assert not report.confirmed, damaged.where
+        assert report.open, damaged.where
+
+
+def test_what_is_open_is_the_operator_that_is_wrong(small: Any):
+    proto = onnx.load(str(small.folded))
+    damaged = next(graph_damage.damages(proto, kinds=("one weight's last bit",)))
+    report = confirm(small, ir.serde.deserialize_model(damaged.model))
+    (row,) = report.open
+    assert row.node.op_type == damaged.where.split()[0]
+    assert row.wrong is not None
+    assert row.wrong.rounding
+    assert "expected" in row.reason
+
+
+def test_a_derivation_survives_being_written(small: Any):
+    kept = read_derivation(small.rewritten.derivation.to_json())
+    assert kept.digest() == small.rewritten.derivation.digest()
+    assert confirm(small, load_graph(small.folded), kept).confirmed
+
+
+def hints(small: Any, change: Callable[[Hint], Hint | None]) -> Derivation:
+    changed = (change(hint) for hint in small.rewritten.derivation.hints)
+    return Derivation(tuple(hint for hint in changed if hint is not None))
+
+
+HOSTILE: dict[str, Callable[[Hint], Hint]] = {
+    "other source": lambda h: Hint(h.value, "x", h.key, h.scale, h.shift),
+    "no such source": lambda h: Hint(h.value, "nothing", h.key, h.scale, h.shift),
+    "twice the scale": lambda h: Hint(h.value, h.source, h.key, 2 * h.scale, h.shift),
+    "shifted": lambda h: Hint(h.value, h.source, h.key, h.scale, h.shift + 1),
+    "scale 0": lambda h: Hint(h.value, h.source, h.key, 0 * h.scale, h.shift),
+    "NaN": lambda h: Hint(h.value, h.source, h.key, h.scale * np.nan, h.shift),
+    "infinite": lambda h: Hint(h.value, h.source, h.key, h.scale, h.shift + np.inf),
+    "wrong shape": lambda h: Hint(h.value, h.source, h.key, np.ones((7, 1, 1)), h.shift),
+    "too many axes": lambda h: Hint(h.value, h.source, h.key, np.ones((1,) * 12), np.zeros((2, 1, 1, 1, 1, 1))),
+    "empty": lambda h: Hint(h.value, h.source, h.key, np.ones((0,)), h.shift),
+    "turned": lambda h: Hint(h.source, h.value, h.key, h.scale, h.shift),
+}
+
+
+@pytest.mark.parametrize("way", sorted(HOSTILE))
+@pytest.mark.parametrize("whole", [True, False], ids=["wrong file", "right file"])
+def test_a_hostile_derivation_confirms_nothing_wrong(way: str, whole: bool, small: Any):
+    derivation = hints(small, HOSTILE[way])
+    proto = onnx.load(str(small.folded))
+    if not whole:
+        confirm(small, ir.serde.deserialize_model(proto), derivation)  # whatever it says, it says it
+        return
+    for damaged in graph_damage.damages(proto, first_only=True):
+        assert not confirm(small, ir.serde.deserialize_model(damaged.model), derivation).confirmed, damaged.kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"schema": 2, "hints": []}', '{"schema": 1, "hints": [1]}', '{"schema": 1, "hints": {}}',
+     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [1e9]}, "shift": 1}]}',
+     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [9999999999]}}]}',
+     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [2], "float64": "AA=="}}]}',
+     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [], "number": "x"}}]}',
+     "[" * 100000],
+)  # fmt: skip
+def test_what_is_no_derivation_is_refused(text: str):
+    with pytest.raises(GraphError, match="derivation"):
+        read_derivation(text)
+
+
+def test_a_batchnorm_that_torch_folded_in_float32_is_not_called_wrong(tmp_path: Path):
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+    with torch.no_grad():
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.uniform_(0.5, 2)
+        norm.bias.normal_()
+    model = nn.Sequential(conv, norm, nn.ReLU()).eval()
+    fused = nn.Sequential(fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.ReLU()).eval()
+    x = torch.randn(2, 3, 9, 9)
+    nd.export(fused, x, tmp_path / "net.onnx", verify=False)
+    verdict = nd.verify(model, tmp_path / "net.onnx", args=x)
+    assert verdict.status == "pass", verdict.summary()
+    check = verdict.check("derivation")
+    assert check.status == "note"
+    assert "covered by samples only: Conv" in check.detail
