@@ -1,20 +1,14 @@
-"""Follow an affine map through changes of shape: by position and by equal products, never by equal sizes.
+"""Dimensions, and which of them a change of shape puts together: by equal products, never by equal sizes.
 
 A Reshape keeps the row-major order, so its input and output dimensions fall into consecutive groups with equal
-products: (N, 6, 6) -> (N, 36) groups as (N)-(N), (6, 6)-(36). Within a group a map that varies is written out over the
-group's dimensions, reshaped, and shrunk again where it turns out constant; a map that does not vary passes any group,
-of dynamic size too.
+products: (N, 6, 6) -> (N, 36) groups as (N)-(N), (6, 6)-(36).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
-
-from normdeploy.rewrite.affine.map import Array, compress
 
 Dims = Sequence[int | str | None]
 """Dimensions: static, named, or unknown."""
@@ -103,27 +97,3 @@ class _Product:
     def divides(self, other: _Product) -> bool:
         """Tell whether more dimensions may be multiplied in to reach ``other``."""
         return other.number % self.number == 0 and set(self.names) <= set(other.names)
-
-
-def reshape(array: Array, source: Dims, target: Dims) -> Array | None:
-    """Reshape s or t from dimensions ``source`` to ``target``; None where it varies along what cannot be followed."""
-    result: list[int] = []
-    pieces = groups(source, target)
-    # the array is a product over no axis in general, so whole groups are written out together and reshaped at once
-    written: list[int] = []
-    for inner, outer in pieces:
-        varies = any(array.shape[axis] != 1 for axis in inner)
-        if not varies:
-            written.extend(1 for _ in inner)
-            result.extend(1 for _ in outer)
-            continue
-        sizes_in, sizes_out = [source[axis] for axis in inner], [target[axis] for axis in outer]
-        if not all(isinstance(size, int) for size in (*sizes_in, *sizes_out)):
-            return None
-        static_in = [int(size) for size in sizes_in if isinstance(size, int)]
-        static_out = [int(size) for size in sizes_out if isinstance(size, int)]
-        if math.prod(static_in) != math.prod(static_out):
-            return None
-        written.extend(static_in)
-        result.extend(static_out)
-    return compress(np.broadcast_to(array, written).reshape(result))

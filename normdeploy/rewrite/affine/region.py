@@ -12,16 +12,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from torch import Tensor
 
-from normdeploy.errors import GraphError
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.node import free_name
-from normdeploy.rewrite.affine.probe import following_feeds, rows_are_alike, small_feeds
-from normdeploy.rewrite.affine.shrink import shrunken_feeds
-from normdeploy.rewrite.context import TOLERANCE, RewriteContext
-
-CUBIC_TOLERANCE = 1e-6
-"""The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""
+from normdeploy.rewrite.context import RewriteContext
 
 
 @dataclass
@@ -122,16 +116,14 @@ class Region:
         """State that ``new`` equals ``old`` and shall replace it everywhere."""
         self.pairs.append((old, new))
 
-    def commit(
-        self, context: RewriteContext, rule: str, site: str, feeds: Mapping[ir.Value, Tensor] | None = None
-    ) -> None:
+    def commit(self, context: RewriteContext, rule: str, site: str, feeds: Mapping[ir.Value, Tensor]) -> None:
         """Check the region in float64, then put the new nodes in the place of the old.
 
         Args:
             context: makes the check.
             rule: the rewrite's name, for the error.
             site: module path or node name, for the error.
-            feeds: inputs of the check; drawn by :func:`.probe.small_feeds` by default.
+            feeds: inputs of the check, as small as shows everything; what is not among them is drawn in its own size.
 
         Raises:
             RewriteError: the region's results changed.
@@ -139,7 +131,8 @@ class Region:
         self._rewire()
         self.before, self.after = in_order(self.before), in_order(self.after)
         outside = _read_from_outside(self.before, self.after)
-        self._check(context, rule, site, outside, feeds)
+        inputs = list(dict.fromkeys([*outside, *feeds]))
+        context.check_region(rule, site, self.before, self.after, inputs, self.pairs, feeds=feeds)
         for old, new in self.pairs:
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         for old, new in self._counterparts:
@@ -160,46 +153,6 @@ class Region:
             if old_name and not old.is_initializer() and old_name not in self.graph.initializers:
                 _rename_initializer(self.graph, new, old_name)
 
-    def _check(
-        self,
-        context: RewriteContext,
-        rule: str,
-        site: str,
-        outside: Sequence[ir.Value],
-        feeds: Mapping[ir.Value, Tensor] | None,
-    ) -> None:
-        if not context.check:
-            return
-
-        def check(inputs: Mapping[ir.Value, Tensor]) -> None:
-            context.check_region(
-                rule,
-                site,
-                self.before,
-                self.after,
-                list(dict.fromkeys([*outside, *inputs])),  # a shrunken target is given like an input
-                self.pairs,
-                tolerance=CUBIC_TOLERANCE if any(_is_cubic(node) for node in self.before) else TOLERANCE,
-                feeds=inputs,
-            )
-
-        shrunken = None
-        if feeds is None and not rows_are_alike(self.before, outside):
-            shrunken = shrunken_feeds(context, [*self.before, *self.after], outside)
-        if shrunken is not None:
-            try:
-                check(shrunken)
-            except GraphError:
-                shrunken = None  # an operator in it does depend on the size: the region's own is used
-        if shrunken is not None:
-            return
-        try:
-            check(small_feeds(context, self.before, outside) if feeds is None else feeds)
-        except GraphError:
-            if feeds is not None or len(outside) == 1:
-                raise
-            check(following_feeds(context, self.before, outside))
-
     def _rewire(self) -> None:
         """Let new nodes read each other's results where the old ones did."""
         mapped = dict(self.pairs)
@@ -215,10 +168,6 @@ class Region:
             self.graph.remove(node, safe=True)
         for value in dict.fromkeys(read):
             drop_if_unread(value)
-
-
-def _is_cubic(node: ir.Node) -> bool:
-    return node.op_type == "Resize" and "mode" in node.attributes and node.attributes["mode"].as_string() == "cubic"
 
 
 def reads_shape_only(node: ir.Node) -> bool:

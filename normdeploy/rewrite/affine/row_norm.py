@@ -75,9 +75,16 @@ class NormTables(ir.passes.InPlacePass):
         new = region.replace(gather, [new_table, *gather.inputs[1:]])
         site, output = module_path(norm), str(norm.outputs[0].name)
         region.same(norm.outputs[0], new.outputs[0])
-        region.commit(self.context, "norm of a table", site)
+        indices = gather.inputs[1]
+        assert indices is not None
+        region.commit(self.context, "norm of a table", site, {indices: self._few(indices, shape_of(table)[0])})
         self._settle(output, module_path(gather))
         return True
+
+    def _few(self, indices: ir.Value, rows: int) -> torch.Tensor:
+        """Draw a few indices: two along each axis."""
+        rank = 0 if indices.shape is None else indices.shape.rank()
+        return torch.from_numpy(self.context.rng.integers(0, rows, [2] * rank))
 
     def _settle(self, output: str, into: str) -> None:
         rows = self.context.ledger.rows

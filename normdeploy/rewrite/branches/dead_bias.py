@@ -9,10 +9,11 @@ Done where the norm is the only reader of the convolution, whose bias is constan
 from __future__ import annotations
 
 import onnx_ir as ir
+import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
-from normdeploy.rewrite.affine.constant import integer, is_constant, optional, required
+from normdeploy.rewrite.affine.constant import integer, ints, is_constant, optional, required, shape_of
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches.tree import alone
 from normdeploy.rewrite.context import RewriteContext
@@ -37,11 +38,20 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
     norm = region.replace(node, [new.outputs[0], *node.inputs[1:]])
     region.same(node.outputs[0], norm.outputs[0])
     try:
-        region.commit(context, RULE, module_path(conv))
+        region.commit(context, RULE, module_path(conv), {required(conv, 0): _few(context, conv)})
     except GraphError:
         region.discard()
         return False
     return True
+
+
+def _few(context: RewriteContext, conv: ir.Node) -> torch.Tensor:
+    """Draw an input of as many positions as the kernel spans, and some."""
+    shape = shape_of(required(conv, 1))
+    channels = shape[1] * integer(conv, "group", 1) if conv.op_type == "Conv" else shape[0]
+    dilations = ints(conv, "dilations", (1,) * (len(shape) - 2))
+    sizes = [size * step + 3 + axis for axis, (size, step) in enumerate(zip(shape[2:], dilations, strict=True))]
+    return torch.from_numpy(context.rng.standard_normal([2, channels, *sizes]))
 
 
 def _is_per_channel(node: ir.Node) -> bool:

@@ -16,8 +16,8 @@ from normdeploy.graph import FLOATS, constant_tensor, evaluate_region, module_pa
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.probe import following_feeds, small_feeds
 from normdeploy.rewrite.context import TOLERANCE, RewriteContext
+from normdeploy.rewrite.gauge.draw import following_feeds, small_feeds
 from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.rules.products import product_of

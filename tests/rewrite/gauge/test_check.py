@@ -1,4 +1,4 @@
-"""A check may run on fewer tokens than the graph has, where their number is a size and nothing else."""
+"""Folds over many tokens are right, and a wrong one is caught."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 
 from normdeploy.errors import RewriteError
 from normdeploy.graph import Evaluator
-from normdeploy.rewrite import RewriteContext, rewrite
-from normdeploy.rewrite.affine.shrink import shrunken_feeds
+from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.gauge.rules import products
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
@@ -33,22 +32,6 @@ def attention(tokens: int = 50, heads: int = 3) -> ir.Model:
             value.dtype = ir.DataType.FLOAT
             model.graph.register_initializer(value)
     return model
-
-
-def test_tokens_are_shrunk_in_the_input_and_in_the_target():
-    model = attention()
-    feeds = shrunken_feeds(RewriteContext(), list(model.graph), list(model.graph.inputs))
-    assert feeds is not None
-    by_name = {value.name: tensor for value, tensor in feeds.items()}
-    assert tuple(by_name["x"].shape) == (1, 5, 8)  # 2 and 3 are sizes of the heads
-    assert by_name["target"].tolist() == [-1, 5, 3, 2]
-
-
-@pytest.mark.parametrize(("tokens", "heads"), [(12, 3), (16, 16), (16, 32)])
-def test_a_size_that_could_mean_something_else_is_kept(tokens, heads):
-    # too small to be worth it; the size of another axis; a divisor of another element
-    model = attention(tokens, heads)
-    assert shrunken_feeds(RewriteContext(), list(model.graph), list(model.graph.inputs)) is None
 
 
 def test_a_fold_over_many_tokens_is_right_and_a_wrong_one_is_still_caught(monkeypatch):
