@@ -24,6 +24,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node, module_path
+from normdeploy.graph.linear import linear_of
 from normdeploy.rewrite.affine import AffineMap, affine_map, cost, is_affine, settle
 from normdeploy.rewrite.affine.constant import (
     along,
@@ -32,7 +33,6 @@ from normdeploy.rewrite.affine.constant import (
     derive,
     dtype_of,
     fits,
-    integer,
     is_constant,
     optional,
     required,
@@ -123,15 +123,10 @@ def _scaled(reader: ir.Node, mapping: AffineMap) -> Array:
 
 
 def _scaling(reader: ir.Node, mapping: AffineMap) -> Callable[[Array], Array]:
-    shape = shape_of(required(reader, 1))
-    ones = (1,) * (len(shape) - 2)
-    if reader.op_type == "ConvTranspose":
-        factor = along(mapping.scale, 1, shape[0]).reshape(-1, 1, *ones)
-    else:
-        groups = integer(reader, "group", 1)
-        grouped = along(mapping.scale, 1, shape[1] * groups).reshape(groups, 1, shape[1])
-        rows = np.broadcast_to(grouped, (groups, shape[0] // groups, shape[1]))
-        factor = rows.reshape(shape[0], shape[1], *ones)
+    linear = linear_of(reader)
+    assert linear is not None
+    channels = linear.channels(shape_of(required(reader, 1)))
+    factor = along(mapping.scale, 1, channels.ins)[channels.read]
     return lambda array: array * factor
 
 

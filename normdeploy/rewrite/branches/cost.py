@@ -16,6 +16,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.linear import linear_of
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import ints, required, shape_of
 from normdeploy.rewrite.branches.linear_map import LinearMap
@@ -50,10 +51,9 @@ def of_map(mapping: LinearMap, result: ir.Value, *, apart_bias: bool = False) ->
 def _of_node(node: ir.Node) -> float:
     result = node.outputs[0]
     each = PASS
-    if node.op_type == "Conv":
-        each += math.prod(shape_of(required(node, 1))[1:])
-    elif node.op_type in ("MatMul", "Gemm"):
-        each += shape_of(required(node, 1))[1 if node.attributes.get_int("transB", 0) else 0]
+    linear = linear_of(node)
+    if linear is not None:
+        each += linear.terms(shape_of(required(node, linear.weight)))
     elif node.op_type == "AveragePool":
         channels = None if result.shape is None else result.shape[1]
         blocked = isinstance(channels, int) and channels % BLOCK == 0

@@ -13,6 +13,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
+from normdeploy.graph.linear import linear_of
 from normdeploy.rewrite.affine.constant import integer, ints, is_constant, optional, required, shape_of
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches.tree import alone
@@ -47,11 +48,11 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
 
 def _few(context: RewriteContext, conv: ir.Node) -> torch.Tensor:
     """Draw an input of as many positions as the kernel spans, and some."""
-    shape = shape_of(required(conv, 1))
-    channels = shape[1] * integer(conv, "group", 1) if conv.op_type == "Conv" else shape[0]
+    shape, linear = shape_of(required(conv, 1)), linear_of(conv)
+    assert linear is not None
     dilations = ints(conv, "dilations", (1,) * (len(shape) - 2))
     sizes = [size * step + 3 + axis for axis, (size, step) in enumerate(zip(shape[2:], dilations, strict=True))]
-    return torch.from_numpy(context.rng.standard_normal([2, channels, *sizes]))
+    return torch.from_numpy(context.rng.standard_normal([2, linear.channels(shape).ins, *sizes]))
 
 
 def _is_per_channel(node: ir.Node) -> bool:

@@ -16,12 +16,12 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_region
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import in_order
 from normdeploy.rewrite.branches.window import Place
 
 ENDS = frozenset({"ScatterND", "ScatterElements", "Concat", "Where", "Pad"})
-_MOVES = ENDS | {"Slice", "Transpose", "Expand", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Gather", "Tile"}
 _LARGEST = 512
 """Nodes of one chain."""
 
@@ -54,7 +54,7 @@ def chain_to(last: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
             producer = value.producer()
             moved = value.dtype in FLOATS
             inside = producer is not None and producer.graph is last.graph and producer.domain in ("", "ai.onnx")
-            if producer is not None and inside and (not moved or producer.op_type in _MOVES):
+            if producer is not None and inside and (not moved or _moves(producer)):
                 pending.append(producer)
             elif moved:
                 sources[value] = None
@@ -65,6 +65,10 @@ def chain_to(last: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
     if len(sources) != 1:
         return None
     return in_order(list(nodes)), next(iter(sources))
+
+
+def _moves(node: ir.Node) -> bool:
+    return node.op_type in ENDS or has(node, Trait.MOVES)
 
 
 def border_of(nodes: Sequence[ir.Node], source: ir.Value, result: ir.Value) -> Border | None:

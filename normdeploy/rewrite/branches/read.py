@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import Reader, constant64, constant_tensor, parts64, tensor64
+from normdeploy.graph.linear import linear_of
 from normdeploy.rewrite.affine.constant import (
     along,
-    floating,
     integer,
     ints,
     is_constant,
@@ -113,11 +113,14 @@ def _affine(node: ir.Node, frame: Frame) -> Reading | None:
 
 
 def _convolution(node: ir.Node) -> Reading | None:
-    source, weight, bias = required(node, 0), required(node, 1), optional(node, 2)
+    linear = linear_of(node)
+    if linear is None:
+        return None
+    source, weight, bias = required(node, 0), required(node, 1), linear.value(linear.bias)
     kernel, shift, domain = constant_tensor(weight), constant_tensor(bias), Frame.IMAGE.domain(source)
     if not is_constant(weight) or kernel is None or (bias is not None and not is_constant(bias)):
         return None
-    shape, group = shape_of(weight), integer(node, "group", 1)
+    shape = shape_of(weight)
     sizes = domain[1] if domain is not None else (None,) * (len(shape) - 2)
     window = _window(node, shape[2:], sizes)
     parts = parts64(kernel)
@@ -130,9 +133,8 @@ def _convolution(node: ir.Node) -> Reading | None:
     if shift is not None and not tensor64(shift).any():
         shift = None  # exporters write a bias of zeros where the module has none
     read = None if shift is None else lambda: tensor64(shift)
-    mapping = LinearMap(
-        shape[0], shape[1] * group, group, window, sizes, in_rows or whole, read, piecewise=in_rows is not None
-    )
+    ins, group = shape[1] * linear.groups, linear.groups
+    mapping = LinearMap(shape[0], ins, group, window, sizes, in_rows or whole, read, piecewise=in_rows is not None)
     return Reading(source, (node,), mapping)
 
 
@@ -175,24 +177,24 @@ def _pad(node: ir.Node) -> Reading | None:
 
 
 def _product(node: ir.Node) -> Reading | None:
-    source, weight = required(node, 0), required(node, 1)
+    linear = linear_of(node)
+    if linear is None or linear.turned_data or linear.turned_result:
+        return None
+    source, weight, addend = required(node, 0), required(node, 1), linear.value(linear.bias)
     tensor = constant_tensor(weight)
-    if not is_constant(weight) or tensor is None or len(shape_of(weight)) != 2 or integer(node, "transA", 0):
+    if not is_constant(weight) or tensor is None or len(shape_of(weight)) != 2:
         return None
     if source.shape is None or source.shape.rank() < 2:
         return None
-    gemm = node.op_type == "Gemm"
-    alpha, beta = floating(node, "alpha", 1.0), floating(node, "beta", 1.0)
-    transposed = bool(integer(node, "transB", 0))
-    outs, ins = shape_of(weight) if transposed else shape_of(weight)[::-1]
-    addend = optional(node, 2) if gemm else None
+    alpha, beta, turned = linear.alpha, linear.beta, linear.turned_weight
+    outs, ins = shape_of(weight) if turned else shape_of(weight)[::-1]
     bias = None if addend is None else vector(addend, outs)
     if addend is not None and bias is None:
         return None
 
     def load() -> Reader:
         array = tensor64(tensor)
-        rows = array if transposed else array.T
+        rows = array if turned else array.T
         return lambda start, stop: alpha * rows[start:stop]
 
     shift = None if bias is None else lambda: beta * bias()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.constant import dtype_of, integer, optional, required, storable
+from normdeploy.graph.linear import linear_of
+from normdeploy.rewrite.affine.constant import dtype_of, optional, required, storable
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches.read import Frame, Reading
@@ -68,7 +69,8 @@ def _convolution(region: Region, reading: Reading, result: ir.Value, after: ir.N
 
 def _gemm(region: Region, reading: Reading, result: ir.Value, after: ir.Node) -> ir.Node:
     like = main_node(reading)
-    transposed = bool(integer(like, "transB", 0))
+    linear = linear_of(like)
+    transposed = linear is not None and linear.turned_weight
     inputs = [reading.source, _matrix(region, reading, transposed=transposed), *_bias(region, reading, like)]
     attributes = [ir.AttrInt64("transB", 1)] if transposed else []
     return _node(region, like, inputs, attributes, result, after)
