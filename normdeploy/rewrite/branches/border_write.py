@@ -29,11 +29,12 @@ import torch
 
 from normdeploy.errors import RewriteError
 from normdeploy.graph import evaluate_region, module_path
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import free_name
 from normdeploy.rewrite.affine.region import drop_if_unread
-from normdeploy.rewrite.branches.moved import ENDS, Border, border_of, chain_to
+from normdeploy.rewrite.branches.moved import ENDS, WRITES, Border, border_of, chain_to
 from normdeploy.rewrite.branches.read import Frame, Reading
 from normdeploy.rewrite.branches.search import Search
 from normdeploy.rewrite.branches.window import Place
@@ -57,6 +58,7 @@ class MovePads(ir.passes.InPlacePass):
     def __init__(self, context: RewriteContext) -> None:
         super().__init__()
         self.context = context
+        self._seen: set[ir.Node] = set()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every end of a chain in every graph, the last first."""
@@ -64,7 +66,7 @@ class MovePads(ir.passes.InPlacePass):
         for graph in model.graphs():
             search = Search(graph)
             for node in reversed(list(graph)):
-                if node.graph is graph and node.op_type in ENDS and node.domain in ("", "ai.onnx"):
+                if node.graph is graph and node not in self._seen and is_standard(node, *ENDS):
                     modified |= self._move(search, node)
         return ir.passes.PassResult(model, modified)
 
@@ -76,15 +78,21 @@ class MovePads(ir.passes.InPlacePass):
         points = [
             reading
             for reading in search.of(source, Frame.IMAGE).readings.values()
-            if reading.nodes and reading.map.window.is_point
+            if reading.nodes and reading.map.window.is_point and reading.source.shape is not None
         ]
-        if not points or any(usage.node not in nodes for usage in source.uses()) or source.is_graph_output():
+        if not points or last.outputs[0].shape is None or source.is_graph_output():
             return False
+        if any(usage.node not in nodes for usage in source.uses()):
+            return False
+        self._seen.update(nodes)
+        written = any(node.op_type in WRITES for node in nodes)
         border = border_of(nodes, source, last.outputs[0])
-        if border is None:
-            return False
+        if border is None or not np.isfinite(border.value).all() or not (written or border.value.any()):
+            return False  # a Pad of zeros is what it is
         distances = {reading: _distance(reading, border.value) for reading in points}
         fitting = [reading for reading, distance in distances.items() if distance <= _SAME]
+        if not fitting and not written:
+            return False
         if not fitting:
             reason = (
                 f"what is written around the result of {describe(points[0].nodes[-1])} is not what it makes of zeros "
@@ -97,6 +105,8 @@ class MovePads(ir.passes.InPlacePass):
         if self.context.check:
             _check(self.context, fitting[-1], border, module_path(last))
         _write(search.graph, fitting[-1], border, nodes, last.outputs[0])
+        # what lies in between is padded from now on
+        self.context.carried.forget(node.outputs[0] for node in fitting[-1].nodes[:-1])
         search.forget()
         return True
 

@@ -21,7 +21,13 @@ from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import in_order
 from normdeploy.rewrite.branches.window import Place
 
-ENDS = frozenset({"ScatterND", "ScatterElements", "Concat", "Where", "Pad"})
+WRITES = frozenset({"ScatterND", "ScatterElements", "Where"})
+"""Operators that write some elements in place of others."""
+
+_WIDENS = WRITES | {"Concat", "Pad"}
+ENDS = _WIDENS | {"Transpose"}
+"""Where a chain may end."""
+
 _LARGEST = 512
 """Nodes of one chain."""
 
@@ -62,13 +68,13 @@ def chain_to(last: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
                 return None
         if len(nodes) > _LARGEST or len(sources) > 1:
             return None
-    if len(sources) != 1:
+    if len(sources) != 1 or not any(node.op_type in _WIDENS for node in nodes):
         return None
     return in_order(list(nodes)), next(iter(sources))
 
 
 def _moves(node: ir.Node) -> bool:
-    return node.op_type in ENDS or has(node, Trait.MOVES)
+    return node.op_type in _WIDENS or has(node, Trait.MOVES)
 
 
 def border_of(nodes: Sequence[ir.Node], source: ir.Value, result: ir.Value) -> Border | None:
