@@ -1,8 +1,8 @@
 """What merging linear branches gains or loses: time of one operator over that of several, beside what the rule expects.
 
 Each case is a small graph of convolutions and pools on C channels of S x S, in front of a Relu; it is timed in
-onnxruntime as it is and with its branches merged whatever they cost, in turns, one thread. "measured" is the ratio of
-the fastest turns, and in brackets the quartiles of the ratios of neighbouring turns; "expected" is the ratio by which
+onnxruntime as it is and with its branches merged whatever they cost, in turns, one thread, in processor time. "measured"
+is the median of the ratios of neighbouring turns with its quartiles; "expected" is the ratio by which
 ``normdeploy.rewrite.branches.cost`` decides: branches are merged where it is at most 1.
 
     python benchmarks/branch_cost.py [--channels 4 16 64] [--sizes 14 56] [--turns 11] [--only "3x3 + avg 5"]
@@ -88,7 +88,7 @@ CASES: dict[str, Case] = {
     "3x3 + 3x3 of dilation 2": lambda n: n.add(n.conv(n.x, 3), n.conv(n.x, 3, apart=2)),
     "depthwise 3x3, 1x1 and x": lambda n: n.add(n.conv(n.x, 3, wide=True), n.conv(n.x, 1, wide=True), n.x),
     "depthwise 7x7 + 3x3 of dilation 3": lambda n: n.add(n.conv(n.x, 7, wide=True), n.conv(n.x, 3, wide=True, apart=3)),
-    "3x3 of stride 2 + average, 1x1": lambda n: n.add(n.conv(n.x, 2, stride=2), n.conv(n.pool(n.x, 2, 2), 1)),
+    "2x2 of stride 2 + average, 1x1": lambda n: n.add(n.conv(n.x, 2, stride=2), n.conv(n.pool(n.x, 2, 2), 1)),
 }
 
 
@@ -99,10 +99,10 @@ def session(model: ir.Model) -> ort.InferenceSession:
 
 
 def turn(running: ort.InferenceSession, x: np.ndarray, times: int) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(times):
         running.run(None, {"x": x})
-    return (time.perf_counter() - start) / times
+    return (time.process_time() - start) / times
 
 
 def measure(case: Case, channels: int, size: int, turns: int) -> tuple[float, list[float], list[float]]:
@@ -140,8 +140,8 @@ def main() -> None:
         for channels in chosen.channels if not chosen.only or name in chosen.only else []:
             for size in chosen.sizes:
                 expected, one, apart = measure(case, channels, size, chosen.turns)
-                low, _, high = statistics.quantiles([a / b for a, b in zip(one, apart, strict=True)])
-                measured = f"{min(one) / min(apart):.2f} ({low:.2f} to {high:.2f})"
+                low, middle, high = statistics.quantiles([a / b for a, b in zip(one, apart, strict=True)])
+                measured = f"{middle:.2f} ({low:.2f} to {high:.2f})"
                 print(f"| {name} | {channels} | {size} | {expected:.2f} | {measured} |", flush=True)
 
 

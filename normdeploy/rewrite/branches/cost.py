@@ -11,7 +11,7 @@ Source: measured by ``python benchmarks/branch_cost.py`` (docs/graphs-from-anywh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
@@ -20,6 +20,7 @@ from normdeploy.graph.linear import linear_of
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import ints, required, shape_of
 from normdeploy.rewrite.branches.linear_map import LinearMap
+from normdeploy.rewrite.branches.read import Reading
 
 PASS = 12.0
 """What writing and reading one element costs."""
@@ -46,6 +47,16 @@ def of_map(mapping: LinearMap, result: ir.Value, *, apart_bias: bool = False) ->
     """
     bias = cost.BIAS_PASS * PASS if apart_bias and mapping.bias is not None else 0.0
     return cost.elements(result) * (PASS + mapping.multiply_adds + bias)
+
+
+def pays(result: ir.Value) -> Callable[[LinearMap, Reading, LinearMap], bool]:
+    """Return how to tell whether a map should take up one more leaf of the sum that makes ``result``."""
+
+    def tell(before: LinearMap, leaf: Reading, after: LinearMap) -> bool:
+        saved = of_nodes(leaf.nodes) + PASS * cost.elements(result)
+        return of_map(after, result) - of_map(before, result) <= saved
+
+    return tell
 
 
 def _of_node(node: ir.Node) -> float:

@@ -78,10 +78,17 @@ class Site:
         return after / now if now else float("inf")
 
 
-def sites(search: Search, root: ir.Node) -> Iterator[Site]:
-    """Return what might become one operator and ends in ``root``."""
+def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Site]:
+    """Return what might become one operator and ends in ``root``.
+
+    Args:
+        search: the graph.
+        root: the last operator.
+        paying: leave out of a sum what makes the whole cost more.
+    """
     tree = trees.tree_at(root)
-    for part in [] if tree is None else [part for frame in Frame for part in search.sums(tree, frame)]:
+    pays = cost.pays(root.outputs[0]) if paying else None
+    for part in [] if tree is None else [part for frame in Frame for part in search.sums(tree, frame, pays=pays)]:
         if part.weighted:
             whole = part.whole if part.whole is not None and part.whole.weighted else None
             yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, part.refused)
@@ -102,7 +109,8 @@ def sites(search: Search, root: ir.Node) -> Iterator[Site]:
 
 def merge(context: RewriteContext, search: Search, root: ir.Node) -> bool:
     """Merge what ends in ``root`` and costs least as one; return whether the graph changed."""
-    possible = [site for site in sites(search, root) if site.ratio <= 1 and (site.sums or not site.refused)]
+    found = sites(search, root, paying=True)
+    possible = [site for site in found if site.ratio <= 1 and (site.sums or not site.refused)]
     for site in sorted(possible, key=lambda site: site.ratio):
         if site.reading is not None and fits(site.reading):
             return _merge(context, search, site, site.reading)
@@ -148,6 +156,8 @@ def explain(context: RewriteContext, search: Search, root: ir.Node, said: set[ir
             continue
         elif not fits(site.reading):
             reason = "as one operator its weights would overflow float16; export in float32, or rescale"
+        elif site.ratio == float("inf"):
+            reason = "the sizes of its operands are not known: give the model input shapes"
         else:
             reason = (
                 f"as one operator it would cost {site.ratio:.2f} times as much, with "
@@ -166,16 +176,14 @@ def _feeds(context: RewriteContext, reading: Reading, site: Site) -> dict[ir.Val
     What padding, strides and ceil_mode make of a size depends on its remainder by the strides alone.
     """
     window, mapping, shape = reading.map.window, reading.map, reading.source.shape
-    assert shape is not None
-    dims = [*([2, 3] * shape.rank())[: shape.rank() - 1], mapping.ins]
-    if site.frame is Frame.IMAGE:
-        sizes = []
+    if site.frame is Frame.ROWS:
+        rank = 2 if shape is None else shape.rank()
+        dims = [*([2, 3] * rank)[: rank - 1], mapping.ins]
+    else:
+        dims = [1, mapping.ins]
         for axis, (known, stride) in enumerate(zip(mapping.sizes, window.stride, strict=True)):
             size = max(window.reach, 2) + axis  # sizes differ by axis so that swapped axes show
-            if known is not None:
-                size = min(size + (known - size) % stride, known)
-            sizes.append(size)
-        dims = [1, mapping.ins, *sizes]
+            dims.append(size if known is None else min(size + (known - size) % stride, known))
     drawn = {reading.source: torch.from_numpy(context.rng.standard_normal(dims))}
     for leaf in site.rest:  # one number is enough to show its sign, whatever its shape
         drawn.setdefault(leaf.value, torch.from_numpy(context.rng.standard_normal([1] * len(dims))))

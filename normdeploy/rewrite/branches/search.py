@@ -8,7 +8,7 @@ between. For every x that is met, the maps are put together; where that fails, t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -19,6 +19,9 @@ from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.read import Frame, Reading
 from normdeploy.rewrite.branches.tree import Leaf, Tree, alone, is_sum, tree_at
 from normdeploy.rewrite.branches.window import Apart
+
+Pays = Callable[[LinearMap, Reading, LinearMap], bool]
+"""(map of some leaves, one more leaf, map of all of them) -> whether they should be one."""
 
 DEPTH = 8
 """Operators of one chain that are looked at."""
@@ -161,38 +164,64 @@ class Search:
         for source, refusal in inner.refused.items():
             found.refused.setdefault(source, Refusal(refusal.why, (*refusal.nodes, *step.nodes)))
 
-    def sums(self, tree: Tree, frame: Frame, depth: int = DEPTH) -> list[Sum]:
-        """Return which leaves of a sum are maps of one value, for every such value; the most shared comes first."""
+    def sums(self, tree: Tree, frame: Frame, depth: int = DEPTH, *, pays: Pays | None = None) -> list[Sum]:
+        """Return which leaves of a sum are maps of one value, for every such value; the most shared comes first.
+
+        Args:
+            tree: the sum.
+            frame: where the channels are.
+            depth: operators to look at, per leaf.
+            pays: whether a map of some leaves should take up one more; by default wherever it can.
+        """
         options = [self.of(leaf.value, frame, free=alone(leaf.value, leaf.reader), depth=depth) for leaf in tree.leaves]
         shared = Counter(source for found in options for source in {**found.readings, **found.refused})
-        return [self._sum(tree, options, source, frame) for source, count in shared.most_common() if count > 1]
+        sources = [source for source, count in shared.most_common() if count > 1]
+        return [part for source in sources for part in self._sums(tree, options, source, frame, pays)]
 
-    def _sum(self, tree: Tree, options: Sequence[Found], source: ir.Value, frame: Frame) -> Sum:
-        pairs = list(zip(tree.leaves, options, strict=True))
-        read_as = [(leaf, found.readings[source]) for leaf, found in pairs if source in found.readings]
-        refused = [
-            found.refused[source] for _, found in pairs if source in found.refused.keys() - found.readings.keys()
-        ]
-        read_as.sort(key=lambda pair: (not pair[1].weighted, -max(pair[1].map.window.size, default=0)))
-        members: list[tuple[Leaf, Reading | None]] = []
-        whole: LinearMap | None = None
+    def _sums(
+        self, tree: Tree, options: Sequence[Found], source: ir.Value, frame: Frame, pays: Pays | None
+    ) -> list[Sum]:
+        refused = [found.refused[source] for found in options if source in found.refused.keys() - found.readings.keys()]
+        leaves = zip(tree.leaves, options, strict=True)
+        read_as = [(leaf, found.readings[source]) for leaf, found in leaves if source in found.readings]
+        read_as.sort(key=lambda pair: (not pair[1].weighted, -max(pair[1].map.window.span, default=0)))
+        groups: list[tuple[LinearMap, list[tuple[Leaf, Reading]]]] = []
         for leaf, reading in read_as:
             signed = reading.map if leaf.sign > 0 else -reading.map
-            try:
-                whole = signed if whole is None else whole + signed
-            except Apart as reason:
-                last = describe(reading.nodes[-1]) if reading.nodes else "the input itself"
-                refused.append(Refusal(f"{last}: {reason}", reading.nodes))
-                continue
-            members.append((leaf, reading))
-        if whole is None or len(members) < 2:
+            for at, (whole, members) in enumerate(groups):
+                try:
+                    wider = whole + signed
+                except Apart as reason:
+                    last = describe(reading.nodes[-1]) if reading.nodes else "the input itself"
+                    refused.append(Refusal(f"{last}: {reason}", reading.nodes))
+                    continue
+                if pays is None or pays(whole, reading, wider):
+                    groups[at] = wider, [*members, (leaf, reading)]
+                    break
+            else:
+                groups.append((signed, [(leaf, reading)]))
+        if not groups:
+            return [Sum(tree, frame, (), None, tuple(refused))]
+        return [self._group(tree, frame, source, group, refused) for group in groups]
+
+    def _group(
+        self,
+        tree: Tree,
+        frame: Frame,
+        source: ir.Value,
+        group: tuple[LinearMap, list[tuple[Leaf, Reading]]],
+        refused: Sequence[Refusal],
+    ) -> Sum:
+        whole, read_as = group
+        members: list[tuple[Leaf, Reading | None]] = [*read_as]
+        if len(members) < 2:
             return Sum(tree, frame, tuple(members), None, tuple(refused))
         for leaf in tree.leaves if frame is Frame.ROWS else ():
             bias = read.vector(leaf.value, whole.outs)
             if bias is not None and _rank(leaf.value) <= _rank(source):
                 whole = whole.shifted(bias) if leaf.sign > 0 else -(-whole).shifted(bias)
                 members.append((leaf, None))
-        nodes = tuple(node for _, reading in members if reading is not None for node in reading.nodes)
+        nodes = tuple(node for _, reading in read_as for node in reading.nodes)
         return Sum(tree, frame, tuple(members), Reading(source, nodes, whole), tuple(refused))
 
 

@@ -357,6 +357,22 @@ def test_windows_that_lie_in_one_another_are_one(net, case):
     n.check_rounding()
 
 
+def test_a_branch_that_does_not_pay_is_left_out(net):
+    """A dense kernel takes up its 1x1 and the input, and not the depthwise one that is wider; that has a row."""
+    rng = np.random.default_rng(10)
+    n = net(("n", 16, 12, 12))
+    wide = n.op("Conv", n.x, n.constant(rng.standard_normal((16, 1, 7, 7))), pads=[3] * 4, group=16)
+    dense = n.op("Conv", n.x, n.constant(rng.standard_normal((16, 16, 3, 3))), pads=[1] * 4)
+    point = n.op("Conv", n.x, n.constant(rng.standard_normal((16, 16, 1, 1))))
+    n.end(n.op("Sum", wide, dense, point, n.x))
+    before = n.run()
+    assert sorted(n.merge()) == ["Add", "Conv", "Conv"]
+    close(n.run(), before)
+    ((kind, action, reason),) = [(row.kind, row.action, row.reason) for row in n.context.ledger]
+    assert (kind, action) == ("parallel branches", "kept")
+    assert "times as much, with 784 multiply-adds per element" in reason
+
+
 def test_branches_behind_branches_are_one(net):
     """A sum in front of a convolution is part of its chain."""
     rng = np.random.default_rng(9)
