@@ -1,8 +1,8 @@
 """What merging linear branches gains or loses: time of one operator over that of several, beside what the rule expects.
 
 Each case is a small graph of convolutions and pools on C channels of S x S, in front of a Relu; it is timed in
-onnxruntime as it is and with its branches merged whatever they cost, in turns, one thread, in processor time. "measured"
-is the median of the ratios of neighbouring turns with its quartiles; "expected" is the ratio by which
+onnxruntime as it is and with its branches merged whatever they cost, in turns, one thread, in processor time.
+"measured" is the median of the ratios of neighbouring turns with its quartiles; "expected" is the ratio by which
 ``normdeploy.rewrite.branches.cost`` decides: branches are merged where it is at most 1.
 
     python benchmarks/branch_cost.py [--channels 4 16 64] [--sizes 14 56] [--turns 11] [--only "3x3 + avg 5"]

@@ -70,7 +70,7 @@ class LinearMap:
     @classmethod
     def identity(cls, channels: int, sizes: Sizes) -> LinearMap:
         """Return x itself."""
-        return cls.diagonal(np.ones(channels), window=Window.point(len(sizes)), sizes=sizes)
+        return cls.diagonal(np.broadcast_to(1.0, (channels,)), window=Window.point(len(sizes)), sizes=sizes)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Random inputs for the check of a region: small where the region allows, and of sizes that fit together."""
+"""Random inputs for the check of an operator: small where it allows, and of sizes that fit together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def small_feeds(
     feeds: dict[ir.Value, Tensor] = {}
     targets = _targets(nodes)
     cut = _spatial_size_is_free(nodes, inputs)
-    rows_cut = not cut and rows_are_alike(nodes, inputs)
+    rows_cut = not cut and _rows_are_alike(nodes, inputs)
     for value in inputs:
         if value in targets or value.shape is None:
             continue
@@ -110,7 +110,7 @@ def following_feeds(
     return feeds
 
 
-def rows_are_alike(nodes: Sequence[ir.Node], inputs: Sequence[ir.Value]) -> bool:
+def _rows_are_alike(nodes: Sequence[ir.Node], inputs: Sequence[ir.Value]) -> bool:
     """Tell whether a region maps the last axis of its one input, the same for every row before it."""
     if len(inputs) != 1 or inputs[0].shape is None or inputs[0].shape.rank() < 2:
         return False
