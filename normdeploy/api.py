@@ -1,4 +1,5 @@
-"""The public functions: export, fold, inspect, verify, tune (``load`` is the runtime's own).
+"""The public functions: export, fold, inspect, verify, tune (``load``, ``bench`` and ``package`` are the runtime's own,
+``diff`` that of the room ``compare``).
 
 Each is a short composition of rooms; what a room does is written there.
 """

@@ -83,7 +83,7 @@ def build(
     train: bool = False,
     force: bool = False,
     stage: Stage | None = None,
-) -> str:
+) -> dict[str, Any]:
     """Build ``recipe``: train, inspect, export, fold, verify, tune, measure, report; what is up to date is left alone.
 
     Args:
@@ -96,7 +96,8 @@ def build(
         stage: shows what is at work; nothing does by default.
 
     Returns:
-        the verdict's status: "pass", "weak" or "not-exercised".
+        the report, as it stands in NAME.report.json; its ``status`` is the verdict's: "pass", "weak" or
+        "not-exercised".
 
     Raises:
         UsageError: an output cannot be written.
@@ -146,7 +147,7 @@ def build(
             _write_report(outputs, report)
     print_build(report)
     console.print_step("report", str(outputs.page))
-    return str(report["status"])
+    return report
 
 
 @contextmanager

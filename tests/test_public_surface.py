@@ -32,14 +32,26 @@ SIGNATURES = {
     },
     "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None, "overwrite": False},
     "load": {"path": REQUIRED, "plan": None},
+    "diff": {
+        "first": REQUIRED, "second": REQUIRED, "inputs": None, "sizes": None, "batch": 4, "run": True, "seed": 0,
+    },
+    "bench": {
+        "path": REQUIRED, "against": (), "inputs": None, "sizes": None, "batch_sizes": (1, 8), "threads": None,
+        "seconds": 5.0, "rounds": None, "plan": None, "peers": None, "memory": True, "seed": 0, "progress": None,
+    },
+    "package": {
+        "path": REQUIRED, "folder": REQUIRED, "name": None, "max_batch_size": 64, "plan": None,
+        "inputs": None, "sizes": None, "serving": None, "overwrite": False,
+    },
 }  # fmt: skip
 
 
 def test_names() -> None:
     assert nd.__all__ == [
-        "ExportResult", "Finding", "Findings", "FoldResult", "Ledger", "LedgerRow", "NormdeployError", "Plan",
+        "BenchResult", "Difference", "ExportResult", "Finding", "Findings", "FoldResult", "Ledger", "LedgerRow",
+        "NormdeployError", "Plan",
         "Predictor", "Verdict", "VerificationError",
-        "export", "fold", "inspect", "load", "tune", "verify",
+        "bench", "diff", "export", "fold", "inspect", "load", "package", "tune", "verify",
     ]  # fmt: skip
     for name in nd.__all__:
         assert getattr(nd, name).__module__.startswith("normdeploy.")
@@ -86,9 +98,9 @@ def test_light_imports(code: str) -> None:
 # Each room imports only rooms before it; `rewrite.ledger` and `verification.record.verdict` are plain data that others
 # may name.
 ROOMS = [
-    "errors", "files", "onnxfile", "installed", "sources", "recipe", "inputs", "graph", "nn", "train", "exporting",
-    "rewrite", "inspection", "report", "verification", "testing", "runtime", "measure", "api", "build", "cli",
-    "__main__",
+    "errors", "files", "onnxfile", "installed", "sources", "recipe", "inputs", "report", "graph", "nn", "train",
+    "exporting", "rewrite", "inspection", "verification", "testing", "runtime", "compare", "measure", "api", "build",
+    "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -10,6 +10,9 @@ import typer
 from normdeploy import __version__
 from normdeploy.cli.bench import bench
 from normdeploy.cli.build import build
+from normdeploy.cli.completion import completion
+from normdeploy.cli.diff import diff
+from normdeploy.cli.examples import epilog
 from normdeploy.cli.export import export
 from normdeploy.cli.fold import fold
 from normdeploy.cli.group import CommandGroup
@@ -39,15 +42,17 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "export": (export, "PyTorch to ONNX, normalizations folded, proven."),
     "fold": (fold, "ONNX to ONNX, normalizations folded, proven."),
     "verify": (verify, "Prove an ONNX file equal to its reference."),
+    "diff": (diff, "How two ONNX files differ."),
     "tune": (tune, "Find the fastest way to run it within a verified budget."),
     "bench": (bench, "Latency against others, side by side."),
     "run": (run, "One call on arrays from files."),
     "predict": (predict, "A whole data set, in constant memory."),
     "package": (package, "Write a Triton model repository."),
+    "completion": (completion, "What makes a shell complete commands and options."),
     "sys": (sys_, "Versions, processor, execution providers."),
 }
 for _name, (_command, _short) in _COMMANDS.items():
-    app.command(_name, short_help=_short)(_command)
+    app.command(_name, short_help=_short, epilog=epilog(_name))(_command)
 
 
 def _version(asked: bool) -> None:

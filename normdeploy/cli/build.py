@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ def build(
     device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     train: Annotated[bool, typer.Option("--train", help="Train again even if the weights are up to date.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Do everything but training again.")] = False,
+    markdown: options.Markdown = False,
 ) -> None:
     """Train if needed, inspect, export, fold, verify, tune if asked, measure, and report.
 
@@ -24,7 +26,13 @@ def build(
     """
     from normdeploy.build import build as run_build
     from normdeploy.recipe import load_recipe
+    from normdeploy.report import console
+    from normdeploy.report import markdown as md
 
-    status = run_build(load_recipe(recipe), out=out, device=device, train=train, force=force, stage=working)
+    with console.aside() if markdown else nullcontext():
+        report = run_build(load_recipe(recipe), out=out, device=device, train=train, force=force, stage=working)
+    if markdown:
+        console.print_plain(md.build(report))
+    status = report["status"]
     if options.EXIT_CODES[status]:
         raise typer.Exit(options.EXIT_CODES[status])

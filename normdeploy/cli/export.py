@@ -35,6 +35,7 @@ def export(
     html: options.Html = None,
     unsafe_pickle: options.UnsafePickle = False,
     overwrite: options.Overwrite = False,
+    markdown: options.Markdown = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a trained model as ONNX with its normalizations folded, and prove that nothing changed."""
@@ -42,6 +43,7 @@ def export(
     from normdeploy.files import require_writable, write_text
 
     level = options.verify_level(quick, thorough)
+    options.require_one_form(markdown, as_json)
     if no_verify and html is not None:
         raise UsageError("--html is given with --no-verify; expected one of them: the page shows what was verified")
     options.require_onnx(output)
@@ -52,6 +54,7 @@ def export(
 
     from normdeploy.errors import VerificationError
     from normdeploy.report import console
+    from normdeploy.report import markdown as md
 
     try:
         with working("export", f"building {source}") as tell:
@@ -87,6 +90,8 @@ def export(
             write_text(html, error.verdict.to_html(), overwrite=overwrite)
         if as_json:
             options.print_json({"path": None, "verdict": error.verdict.to_dict()})
+        elif markdown:
+            console.print_plain(md.verdict(error.verdict.to_dict()))
         else:
             console.print_verdict(error.verdict)
             console.print_written([html] if html else [])
@@ -103,6 +108,9 @@ def export(
                 "seconds": result.seconds,
             }
         )
+    elif markdown:
+        judged = result.verdict.to_dict() if result.verdict else None
+        console.print_plain(md.export(str(result.path), [row.to_dict() for row in result.ledger], judged))
     else:
         console.print_notes(result.notes)
         console.print_ledger([row.to_dict() for row in result.ledger])

@@ -54,6 +54,12 @@ Arguments = Annotated[
     typer.Option("--arg", metavar="KEY=VALUE", help="An argument of the model's constructor. Repeat for several."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+Data = Annotated[
+    Path | None, typer.Option("--data", metavar="FILE", help="Inputs of yours (.npy or .npz); made up by default.")
+]
+Markdown = Annotated[
+    bool, typer.Option("--markdown", help="Print the result as Markdown, for pull requests and CI summaries.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Verify the essentials only.")]
 Thorough = Annotated[bool, typer.Option("--thorough", help="Verify with more inputs, sizes and settings.")]
@@ -173,6 +179,16 @@ def read_numbers(option: str, text: str | None, *, least: int = 1) -> tuple[int,
         what = "positive integers" if least else "integers from 0 on"
         raise UsageError(f"{option} is {text!r}; expected {what} joined by commas, as 1,8")
     return tuple(int(part) for part in parts)
+
+
+def require_one_form(markdown: bool, as_json: bool) -> None:
+    """Require that at most one form of the result was asked for.
+
+    Raises:
+        UsageError: both were.
+    """
+    if markdown and as_json:
+        raise UsageError("--markdown and --json are both given; expected one of them: standard output takes one result")
 
 
 def verify_level(quick: bool, thorough: bool) -> Any:

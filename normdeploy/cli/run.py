@@ -14,9 +14,14 @@ from normdeploy.errors import UsageError
 def run(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX file.")],
     inputs: Annotated[
-        list[str],
-        typer.Option("--input", metavar="[NAME=]FILE", help="The values, .npy or .npz. Repeat for several."),
-    ],
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="[NAME=]FILE", help="The values, .npy or .npz; made up by default. Repeat for several."
+        ),
+    ] = None,
+    sizes: options.Sizes = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Samples of made-up inputs.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of made-up inputs.")] = 0,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Save: .npy (one output) or .npz."),
@@ -31,13 +36,21 @@ def run(
     from normdeploy import runtime
     from normdeploy.files import require_writable, written_whole
     from normdeploy.report import console
+    from normdeploy.report.text import printable
+    from normdeploy.runtime.samples import make_samples
 
     if output is not None:
         require_writable(output, overwrite=overwrite)
         if output.suffix not in (".npy", ".npz"):
             raise UsageError(f"{output} ends in {output.suffix!r}; expected .npy or .npz")
     predictor = runtime.load(model, plan=plan)
-    results: Any = predictor(_feeds(inputs, [spec.name for spec in predictor.inputs]))
+    if inputs:
+        feeds = _feeds(inputs, [spec.name for spec in predictor.inputs])
+    else:
+        feeds = make_samples(predictor.inputs, batch, sizes=options.read_sizes(sizes), seed=seed)
+        made = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in feeds.items())
+        typer.echo(printable(f"note: made-up inputs: {made}; give yours with --input [NAME=]FILE"), err=True)
+    results: Any = predictor(feeds)
     if output is not None:
         if output.suffix == ".npy" and len(results) > 1:
             raise UsageError(

@@ -37,6 +37,7 @@ def verify(
     ] = None,
     unsafe_pickle: options.UnsafePickle = False,
     overwrite: options.Overwrite = False,
+    markdown: options.Markdown = False,
     as_json: options.Json = False,
 ) -> None:
     """Prove that an ONNX file computes what its reference computes, or say where it does not.
@@ -48,6 +49,7 @@ def verify(
     from normdeploy.files import require_writable, write_text
 
     level = options.verify_level(quick, thorough)
+    options.require_one_form(markdown, as_json)
     if html is not None:
         require_writable(html, overwrite=overwrite)
     if model is None:
@@ -61,6 +63,7 @@ def verify(
 
     from normdeploy.graph import load_graph
     from normdeploy.report import console
+    from normdeploy.report import markdown as md
     from normdeploy.runtime.samples import read_arrays
     from normdeploy.verification import verify as run_verifier
     from normdeploy.verification.record.certificate import certificate_path
@@ -97,6 +100,8 @@ def verify(
         write_text(html, verdict.to_html(), overwrite=overwrite)
     if as_json:
         options.print_json(verdict.to_dict())
+    elif markdown:
+        console.print_plain(md.verdict(verdict.to_dict()))
     else:
         console.print_verdict(verdict)
         console.print_written([html] if html else [])

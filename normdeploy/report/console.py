@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,27 @@ _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan", "i
 _MOST_ROWS = 40
 
 
+_ASIDE: ContextVar[bool] = ContextVar("standard output is kept for something else", default=False)
+
+
 def console() -> Console:
-    """Return a console on the present standard output."""
-    return Console(soft_wrap=False, highlight=False)
+    """Return a console on the present standard output, or on standard error inside `aside`."""
+    return Console(soft_wrap=False, highlight=False, stderr=_ASIDE.get())
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Print to standard error: standard output is kept for the one result."""
+    token = _ASIDE.set(True)
+    try:
+        yield
+    finally:
+        _ASIDE.reset(token)
+
+
+def print_plain(text: str) -> None:
+    """Print text as it is, escapes written out, lines of any length."""
+    console().print(Text(text), soft_wrap=True)
 
 
 def table(title: str, columns: Sequence[str], *, right: Iterable[int] = ()) -> Table:

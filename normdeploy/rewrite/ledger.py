@@ -94,3 +94,9 @@ class Ledger:
     def to_json(self, *, indent: int | None = 2) -> str:
         """Return ``{"rows": [...], "counts": {...}}`` as JSON."""
         return json.dumps({"rows": [row.to_dict() for row in self.rows], "counts": self.counts()}, indent=indent)
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        from normdeploy.report.fragments import ledger
+
+        return ledger([row.to_dict() for row in self.rows])

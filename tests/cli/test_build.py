@@ -93,6 +93,9 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     assert report["quality"]["eager"]["accuracy"] > 0.6
 
     before = digests(folder)
+    marked = run("build", folder / "net.toml", "--markdown")
+    assert marked.stdout.startswith("### net\n\n✅ **PASS**")
+    assert marked.stderr.count("up to date") == 3
     again = run("build", folder / "net.toml")
     assert again.exit_code == 0, again.output
     assert again.output.count("up to date") == 3

@@ -201,11 +201,13 @@ def test_help_lists_every_command(run: Run, words: tuple[str, ...]) -> None:
         "export",
         "fold",
         "verify",
+        "diff",
         "tune",
         "bench",
         "run",
         "predict",
         "package",
+        "completion",
         "sys",
     ):
         assert f"\n  {name} " in shown
@@ -213,3 +215,49 @@ def test_help_lists_every_command(run: Run, words: tuple[str, ...]) -> None:
 
 def test_version(run: Run) -> None:
     assert run("--version").stdout.startswith("normdeploy 0.")
+
+
+def test_run_makes_up_inputs_and_says_which(run: Run, home: Path) -> None:
+    words = ("run", home / "net.onnx", "--batch", "2", "--json")
+    one, again, other = run(*words), run(*words), run(*words, "--seed", "1")
+    assert one.exit_code == 0, one.output
+    assert "made-up inputs: x float32[2, 3, 6, 6]; give yours with --input" in one.stderr
+    assert one.stdout == again.stdout != other.stdout
+    assert np.shape(*json.loads(one.stdout).values()) == (2, 4)
+
+
+def test_diff_on_the_console_as_json_and_as_markdown(run: Run, home: Path, tmp_path: Path) -> None:
+    other = onnx.load(home / "net.onnx")
+    tensor = next(t for t in other.graph.initializer if list(t.dims) == [5, 3, 3, 3])
+    array = onnx.numpy_helper.to_array(tensor).copy()
+    array[0, 0, 0, 0] = np.nextafter(array[0, 0, 0, 0], np.float32(9))
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    onnx.save(other, tmp_path / "other.onnx")
+    words = ("diff", home / "net.onnx", tmp_path / "other.onnx", "--data", home / "x.npy")
+    shown = run(*words)
+    assert shown.exit_code == 0, shown.output
+    for text in ("1 weights with other values", tensor.name, "1 of 135", "last places", "100.0%"):
+        assert text in shown.stdout
+    data = json.loads(run(*words, "--json").stdout)
+    assert data["weights"][0]["ulps"] == 1
+    assert data["inputs"] == ["x float32[7, 3, 6, 6]"]
+    assert "| tensor | type |" in run(*words, "--markdown").stdout
+    same = run("diff", home / "net.onnx", home / "net.onnx")
+    assert same.stdout.strip().endswith("no difference")
+    both = run(*words, "--markdown", "--json")
+    assert both.exit_code == 2
+    assert "--markdown and --json" in both.stderr
+
+
+def test_export_and_verify_as_markdown(run: Run, home: Path, tmp_path: Path) -> None:
+    words = ("--weights", home / "net.pt", "--quick", "--markdown")
+    made = run("export", f"{home}/net.py:Net", *INPUT, "-o", tmp_path / "net.onnx", *words)
+    assert made.exit_code == 0, made.output
+    assert "**PASS**" in made.stdout
+    assert "| norm | BatchNormalization | folded | into conv" in made.stdout
+    good = run("verify", f"{home}/net.py:Net", tmp_path / "net.onnx", *words)
+    assert good.exit_code == 0, good.output
+    assert good.stdout.startswith("✅ **PASS**")
+    bad = run("verify", f"{home}/net.py:Net", tmp_path / "net.onnx", "--quick", "--markdown")
+    assert bad.exit_code == 1
+    assert bad.stdout.startswith("❌ **FAIL**")

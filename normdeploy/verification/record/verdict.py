@@ -185,6 +185,12 @@ class Verdict:
 
         return render(self)
 
+    def _repr_html_(self) -> str:
+        """Return a fragment for notebooks: the status, the reasons, the checks."""
+        from normdeploy.report.fragments import verdict
+
+        return verdict(self.to_dict())
+
     def summary(self) -> str:
         """Return a few lines for a console: the status, the reasons, a line per check, one for what is left out."""
         lines = [f"verdict: {self.status.upper()}"]
