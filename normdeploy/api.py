@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from normdeploy.errors import VerificationError
+from normdeploy.errors import UsageError, VerificationError
 from normdeploy.files import require_writable, written_together
 from normdeploy.installed import require_onnxruntime
 from normdeploy.rewrite.ledger import Ledger
@@ -37,6 +37,12 @@ Progress = Callable[[str, float], None]
 APPROXIMATION = "rel=1e-3"
 """What approximate rewrites may cost, relative to the outputs' size."""
 
+REDUCED = "rel=1e-2"
+"""What weights in float16 may cost, relative to the outputs' size."""
+
+DTYPES = ("float32", "float16")
+"""What an exported file can compute in; "float32" stands for the model's own types."""
+
 
 @dataclass(frozen=True)
 class ExportResult:
@@ -46,7 +52,7 @@ class ExportResult:
         path: the ONNX file.
         ledger: what became of every normalization; empty with ``fold=False``.
         verdict: the verifier's; None with ``verify=False``.
-        program: the graph as written.
+        program: the graph as written; of a file in float16, before its conversion.
         plain: the graph as traced, before any rewriting.
         notes: sentences for the user, such as "the model was in training mode", and what the doctor calls an error.
         seconds: time of "trace", "rewrite" and "verify", s.
@@ -83,6 +89,7 @@ def export(
     opset_version: int | None = None,
     fold: bool = True,
     approximate: bool = False,
+    dtype: Literal["float32", "float16"] = "float32",
     verify: bool | Level = True,
     seed: int = 0,
     overwrite: bool = False,
@@ -106,6 +113,9 @@ def export(
         fold: fold and fuse normalizations; False writes the graph as traced.
         approximate: allow rewrites that are equal only nearly. Where one was made (its ledger row says so) the verifier
             measures what they cost, at most 1e-3 of the outputs' size, in place of comparing weights and mutants.
+        dtype: "float16" writes a file that computes in float16, its inputs and outputs as the model's: folded in
+            float64, rounded once. The verifier then judges it against its own rounded weights in float64, and measures
+            what the rounding of the weights costs, at most 1e-2 of the outputs' size.
         verify: run the verifier, at the level "default" or the one named.
         seed: of the verifier's inputs.
         overwrite: allow replacing existing files.
@@ -115,6 +125,7 @@ def export(
         ExportResult: ``.path .ledger .verdict .program``.
 
     Raises:
+        UsageError: ``dtype`` is none of the two.
         OutputExistsError: ``path`` exists and ``overwrite`` is false.
         ModelError: the model or its arguments are unusable; see `normdeploy.errors` for the kinds.
         VerificationError: the verdict is "fail" or "error"; it carries the verdict and nothing is left at ``path``.
@@ -123,6 +134,8 @@ def export(
 
     from normdeploy.exporting.trace import trace
 
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}: what the file computes in")
     target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
     tell = progress or _silent
     tell("tracing", 0.0)
@@ -148,6 +161,9 @@ def export(
         seconds["rewrite"] = time.perf_counter() - started
         program, ledger = rewritten.model, rewritten.ledger
 
+    budget = APPROXIMATION if any(row.reason.startswith("approximate") for row in ledger) else None
+    budget = REDUCED if dtype == "float16" else budget
+
     def prove(candidate: Path) -> Verdict:
         from normdeploy.verification import verify as run_verifier
 
@@ -160,7 +176,7 @@ def export(
             level=_level(verify),
             dynamic_shapes=dynamic_shapes,
             approximate=approximate,
-            budget=APPROXIMATION if any(row.reason.startswith("approximate") for row in ledger) else None,
+            budget=budget,
             traced=traced,
             rewritten=rewritten,
             seed=seed,
@@ -168,7 +184,8 @@ def export(
         )
 
     started = time.perf_counter()
-    verdict = _write_proven(program, target, prove if verify else None, overwrite=overwrite)
+    half = dtype == "float16"
+    verdict = _write_proven(program, target, prove if verify else None, overwrite=overwrite, half=half)
     seconds["verify"] = time.perf_counter() - started
     tell("inspecting", 0.0)
     notes = [*traced.notes, *_errors_held(model)]
@@ -357,7 +374,12 @@ def _not_proven(target: Path, verdict: Verdict) -> str:
 
 
 def _write_proven(
-    program: ir.Model, target: Path, prove: Callable[[Path], Verdict] | None, *, overwrite: bool
+    program: ir.Model,
+    target: Path,
+    prove: Callable[[Path], Verdict] | None,
+    *,
+    overwrite: bool,
+    half: bool = False,
 ) -> Verdict | None:
     """Write ``program`` beside ``target``, prove and certify it there, and only then let it appear.
 
@@ -369,7 +391,13 @@ def _write_proven(
 
     with written_together(target, overwrite=overwrite) as folder:
         candidate = folder / target.name
-        save_graph(program, candidate)
+        if half:
+            from normdeploy.runtime.tuning.lower import write_float16
+
+            with tempfile.TemporaryDirectory(prefix="normdeploy-float16-") as aside:
+                write_float16(save_graph(program, Path(aside) / target.name), candidate)
+        else:
+            save_graph(program, candidate)
         for part in folder.iterdir():  # now, not after hours of proof
             require_writable(target.parent / part.name, overwrite=overwrite)
         verdict = prove(candidate) if prove is not None else None

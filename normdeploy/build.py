@@ -29,6 +29,7 @@ from normdeploy.errors import (
     WeightsError,
     kept_when_stopped,
 )
+from normdeploy.exporting.guess import guess_inputs
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.weights import load_weights
 from normdeploy.files import sha256_file, write_text
@@ -211,8 +212,8 @@ def _export(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any]:
     """
     understood: list[str] = []
     model = load_trained(recipe, notes=understood)
+    example = recipe_example(recipe, model, notes=understood)
     console.print_notes(understood)
-    example = recipe_example(recipe, model)
     args = (*example.args, *([example.kwargs] if example.kwargs else []))
     with stage("inspect"):
         findings = [finding.to_dict() for finding in api.inspect(model, args)]
@@ -337,19 +338,27 @@ def load_trained(recipe: Recipe, *, notes: list[str] | None = None) -> nn.Module
     return model.eval()
 
 
-def recipe_example(recipe: Recipe, model: nn.Module) -> Example:
+def recipe_example(recipe: Recipe, model: nn.Module, *, notes: list[str] | None = None) -> Example:
     """Make example arguments from ``[export] inputs``, or from the test split with a dynamic batch.
 
+    Without either they are guessed from the model (`normdeploy.exporting.guess`).
+
+    Args:
+        recipe: see `normdeploy.recipe.load_recipe`.
+        model: takes them.
+        notes: appended to where they were guessed.
+
     Raises:
-        RecipeError: there are neither.
+        InputError: there are neither, and nothing that was tried runs.
     """
     if recipe.export.inputs:
         return make_example(parse_inputs(recipe.export.inputs), model)
     if recipe.data is None:
-        raise RecipeError(
-            f"{recipe.path}: key export.inputs is missing and there is no [data] to take inputs from; "
-            'expected either: add inputs = ["x=float32:batchx3x224x224"]'
-        )
+        guess = guess_inputs(model)
+        if notes is not None:
+            listed = ", ".join(f'"{spec}"' for spec in guess.inputs)
+            notes.append(f"inputs are guessed ({guess.why}); write others under [export]: inputs = [{listed}]")
+        return make_example(guess.inputs, model)
     inputs = from_recipe.recipe_data(recipe).test.inputs[:2]
     return Example((inputs,), {}, ["input"], ({0: torch.export.Dim("batch")},))
 

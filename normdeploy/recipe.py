@@ -82,7 +82,9 @@ class ExportSection:
     """How it becomes ONNX."""
 
     inputs: tuple[str, ...] = _key(
-        (), doc="NAME=DTYPE:SHAPE per input, as x=float32:batchx1x8x8; absent: taken from the test split, batch dynamic"
+        (),
+        doc="NAME=DTYPE:SHAPE per input, as x=float32:batchx1x8x8; absent: taken from the test split, batch dynamic; "
+        "without data guessed from the first layers",
     )
     outputs: tuple[str, ...] = _key((), doc="names of the outputs; absent: chosen by the exporter")
     opset: int | None = _key(None, doc="ONNX opset; absent: the exporter's newest", least=18)

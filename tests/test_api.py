@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import conventions_by_hand as by_hand
+import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
 
 import normdeploy as nd
+from normdeploy.errors import UsageError
 
 SAMPLES = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -38,3 +41,23 @@ def test_nothing_is_said_of_sound_norms(norm: nn.Module, tmp_path: Path) -> None
     model = nn.Sequential(nn.Linear(4, 8), norm, nn.Linear(8, 2))
     model(SAMPLES)
     assert nd.export(model.eval(), SAMPLES, tmp_path / "net.onnx", verify=False).notes == []
+
+
+def test_a_file_in_float16_is_folded_first_and_rounded_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    model[1].running_var.uniform_(0.5, 2)
+    result = nd.export(model, SAMPLES, tmp_path / "net.onnx", dtype="float16", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.check("conversion").status == "pass"
+    proto = onnx.load(tmp_path / "net.onnx")
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    assert {array.dtype.name for array in stored.values() if array.dtype.kind == "f"} == {"float16"}
+    assert proto.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert proto.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    scale = model[1].weight.double() / (model[1].running_var.double() + model[1].eps).sqrt()
+    exact = (model[0].weight.double() * scale[:, None]).detach().numpy()
+    (kernel,) = [array for array in stored.values() if array.shape in ((4, 8), (8, 4))]
+    np.testing.assert_array_equal(kernel if kernel.shape == (8, 4) else kernel.T, exact.astype(np.float16))
+    with pytest.raises(UsageError, match=r"'int4'.*float32, float16"):
+        nd.export(model, SAMPLES, tmp_path / "other.onnx", dtype="int4")  # type: ignore[arg-type]  # a wrong word

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 import normdeploy as nd
+from normdeploy.verification.record.certificate import certify
 
 PACKAGE = Path(nd.__file__).parent
 REQUIRED = inspect.Parameter.empty
@@ -19,7 +22,7 @@ SIGNATURES = {
     "export": {
         "model": REQUIRED, "args": REQUIRED, "path": REQUIRED, "kwargs": None, "input_names": None,
         "output_names": None, "dynamic_shapes": None, "opset_version": None, "fold": True, "approximate": False,
-        "verify": True, "seed": 0, "overwrite": False, "progress": None,
+        "dtype": "float32", "verify": True, "seed": 0, "overwrite": False, "progress": None,
     },
     "fold": {
         "source": REQUIRED, "path": REQUIRED, "opset_version": None, "verify": True, "overwrite": False,
@@ -98,9 +101,9 @@ def test_light_imports(code: str) -> None:
 # Each room imports only rooms before it; `rewrite.ledger` and `verification.record.verdict` are plain data that others
 # may name.
 ROOMS = [
-    "errors", "files", "onnxfile", "installed", "sources", "recipe", "inputs", "report", "graph", "nn", "train",
-    "exporting", "rewrite", "inspection", "verification", "testing", "runtime", "compare", "measure", "api", "build",
-    "cli", "__main__",
+    "errors", "files", "onnxfile", "installed", "sources", "recipe", "scaffold", "inputs", "report", "graph", "nn",
+    "train", "exporting", "rewrite", "inspection", "verification", "testing", "runtime", "compare", "measure", "api",
+    "build", "cli", "__main__",
 ]  # fmt: skip
 
 
@@ -145,3 +148,37 @@ def test_a_worker_that_only_predicts_waits_for_neither_torch_nor_onnx() -> None:
     code = "import sys\nfrom normdeploy.runtime import Settings, load\n"
     code += "loaded = {'torch', 'onnx', 'onnx_ir'} & set(sys.modules)\nassert not loaded, loaded"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+CERTIFIED = """
+import sys
+import numpy as np
+import normdeploy as nd
+model = nd.load(sys.argv[1])
+assert model(np.ones((2, 3), np.float32)).shape == (2, 3)
+sys.argv = ["normdeploy", *sys.argv[2:]]
+from normdeploy.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+loaded = {"torch", "onnx", "onnx_ir", "onnxscript"} & set(sys.modules)
+assert not loaded, loaded
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run {net}", "run {net} --plan {plan}", "predict {net} {x} -o {out}", "verify {net}"],
+    ids=["run", "plan", "predict", "certificate"],
+)
+def test_running_a_certified_file_imports_neither_torch_nor_onnx(tmp_path: Path, command: str) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }'
+    net = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), net)
+    certify(net, nd.Verdict("pass"))
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    if "plan" in command:
+        nd.tune(net, overwrite=True)
+    words = command.format(net=net, plan=tmp_path / "net.plan.json", x=tmp_path / "x.npy", out=tmp_path / "y.npy")
+    subprocess.run([sys.executable, "-c", CERTIFIED, net, *words.split()], check=True, stdout=subprocess.DEVNULL)

@@ -16,6 +16,7 @@ from normdeploy.cli.examples import epilog
 from normdeploy.cli.export import export
 from normdeploy.cli.fold import fold
 from normdeploy.cli.group import CommandGroup
+from normdeploy.cli.init import init
 from normdeploy.cli.inspect import inspect
 from normdeploy.cli.package import package
 from normdeploy.cli.predict import predict
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 
 _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "init": (init, "Write a recipe for a network of one's own."),
     "build": (build, "A recipe, from training to the proven file and its report."),
     "train": (train, "Train a recipe's model."),
     "inspect": (inspect, "Say what is wrong or risky in a model's normalizations."),

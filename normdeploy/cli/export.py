@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -29,6 +29,12 @@ def export(
         bool,
         typer.Option("--approximate", help="Allow rewrites equal up to a bound, which is verified."),
     ] = False,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            "--dtype", metavar="float32|float16", help="What the file computes in; inputs and outputs stay the model's."
+        ),
+    ] = "float32",
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without proof.")] = False,
     quick: options.Quick = False,
     thorough: options.Thorough = False,
@@ -81,6 +87,7 @@ def export(
                 opset_version=opset,
                 fold=not no_fold,
                 approximate=approximate,
+                dtype=cast(Literal["float32", "float16"], dtype),  # checked there
                 verify=False if no_verify else level,
                 progress=verifying(tell),
                 overwrite=overwrite,

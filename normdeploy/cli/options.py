@@ -16,7 +16,7 @@ from normdeploy.sources import build
 if TYPE_CHECKING:
     from torch import nn
 
-    from normdeploy.inputs import Example
+    from normdeploy.inputs import Example, InputSpec
     from normdeploy.verification import Verdict
 
 Weights = Annotated[
@@ -46,7 +46,8 @@ Inputs = Annotated[
     typer.Option(
         "--input",
         metavar="NAME=DTYPE:SHAPE",
-        help="An input, such as x=float32:batchx3x224x224; a word is a dynamic dimension. Repeat for several.",
+        help="An input, such as x=float32:batchx3x224x224; a word is a dynamic dimension. Repeat for several; guessed "
+        "from the first layers by default, and the guess is printed.",
     ),
 ]
 Arguments = Annotated[
@@ -116,17 +117,30 @@ def load_model(
     return model.eval()
 
 
-def example_for(model: nn.Module, inputs: list[str] | None) -> Example:
-    """Make example arguments from ``--input`` options.
+def describe_inputs(model: nn.Module, inputs: list[str] | None) -> list[InputSpec]:
+    """Read ``--input`` options; without any they are guessed, and the guess is said.
 
     Raises:
-        UsageError: there are none, or one does not follow the grammar.
+        InputError: there are none and nothing that was tried runs.
+        UsageError: one does not follow the grammar.
     """
-    if not inputs:
-        raise UsageError(
-            "no input is described; expected --input NAME=DTYPE:SHAPE for each, as --input x=float32:batchx3x224x224"
-        )
-    return make_example(parse_inputs(inputs), model, renames=False)
+    if inputs:
+        return parse_inputs(inputs)
+    from normdeploy.exporting.guess import guess_inputs, guess_note
+    from normdeploy.report.text import printable
+
+    guess = guess_inputs(model)
+    typer.echo(printable(f"note: {guess_note(guess)}"), err=True)
+    return guess.inputs
+
+
+def example_for(model: nn.Module, inputs: list[str] | None) -> Example:
+    """Make example arguments from ``--input`` options, or from a guess (`describe_inputs`).
+
+    Raises:
+        InputError: the model takes others.
+    """
+    return make_example(describe_inputs(model, inputs), model, renames=not inputs)
 
 
 def read_sizes(texts: list[str] | None) -> dict[str, int]:

@@ -152,7 +152,7 @@ def _outputs(
         feeds = make_samples(specs, batch, sizes=sizes, seed=seed)
     else:
         feeds = check_feeds(specs, inputs if isinstance(inputs, Mapping) else {specs[0].name: inputs})
-    results = one(feeds), two(_renamed(feeds, specs, two.inputs))
+    results: tuple[Any, Any] = one(feeds), two(_renamed(feeds, specs, two.inputs))  # a dict each, for a dict given
     return [_output(*pair) for pair in _paired(*results)], feeds
 
 

@@ -7,12 +7,21 @@ copied and run is the same.
 
 The model's folder is the one the path names and, where the path is a link, the one the file lies in: caches of
 downloaded models link to files that lie side by side elsewhere.
+
+Names are loaded when first used: a certificate is checked without what reads ONNX.
 """
 
-from normdeploy.onnxfile.model import CONTENT, KEY, Copied, ModelFile, read_model, set_metadata
-from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
-from normdeploy.onnxfile.tensors import element_bits, element_count, graphs, stored_bytes, tensors
-from normdeploy.onnxfile.whole import session_source, whole_proto
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normdeploy.onnxfile.light import CONTENT, KEY, own_digest
+    from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
+    from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
+    from normdeploy.onnxfile.stored import element_bits, element_count, graphs, stored_bytes, tensors
+    from normdeploy.onnxfile.whole import session_source, whole_proto
 
 __all__ = [
     "CONTENT",
@@ -23,6 +32,7 @@ __all__ = [
     "element_bits",
     "element_count",
     "graphs",
+    "own_digest",
     "point_to",
     "pointed",
     "put_inside",
@@ -33,3 +43,18 @@ __all__ = [
     "tensors",
     "whole_proto",
 ]
+
+_LAZY = {
+    "light": ("CONTENT", "KEY", "own_digest"),
+    "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
+    "places": ("Place", "point_to", "pointed", "put_inside"),
+    "stored": ("element_bits", "element_count", "graphs", "stored_bytes", "tensors"),
+    "whole": ("session_source", "whole_proto"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(importlib.import_module(f"normdeploy.onnxfile.{module}"), name)
+    raise AttributeError(f"module 'normdeploy.onnxfile' has no attribute {name!r}")

@@ -14,14 +14,9 @@ from onnx.external_data_helper import uses_external_data
 
 from normdeploy.errors import GraphError
 from normdeploy.files import copy_with_digest, open_regular, require_model_file, sha256_file, storage
+from normdeploy.onnxfile.light import CONTENT, KEY
 from normdeploy.onnxfile.places import Place, find_place
-from normdeploy.onnxfile.tensors import tensors
-
-KEY = "normdeploy.certificate"
-"""Metadata key of a certificate's digest, the one entry that the content's digest leaves out."""
-
-CONTENT = "content"
-"""What the digest of a file's own content is called among the digests of its data."""
+from normdeploy.onnxfile.stored import tensors
 
 
 @dataclass(frozen=True)

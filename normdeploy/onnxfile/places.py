@@ -11,7 +11,7 @@ import onnx
 
 from normdeploy.errors import GraphError
 from normdeploy.files import irregular, open_regular, storage
-from normdeploy.onnxfile.tensors import stored_bytes
+from normdeploy.onnxfile.stored import stored_bytes
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from normdeploy.report import console
 
 _MOST_ROWS = 30
 
-Block = tuple[str, Sequence[str], list[tuple[str, ...]], tuple[int, ...]]
+Block = tuple[str, Sequence[str], Sequence[tuple[str, ...]], tuple[int, ...]]
 """A title, columns, rows, and which columns are numbers."""
 
 
@@ -86,7 +86,7 @@ def headline(found: Mapping[str, Any]) -> str:
     return f"{found['first']} and {found['second']}: {', '.join(parts)}"
 
 
-def shortened(rows: list[tuple[str, ...]], columns: int) -> list[tuple[str, ...]]:
+def shortened(rows: Sequence[tuple[str, ...]], columns: int) -> Sequence[tuple[str, ...]]:
     """Return the first rows, and one that counts the rest."""
     rest = len(rows) - _MOST_ROWS
     if rest <= 0:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from normdeploy.graph.files import strip_inner_shapes
 from normdeploy.onnxfile import whole_proto
@@ -47,5 +48,8 @@ def write_float16(path: Path, target: Path) -> None:
             stay.append(node.name)
     with quiet():
         converted = convert_float_to_float16(model, keep_io_types=True, node_block_list=stay)
+    ordered = ir.from_proto(converted)
+    ordered.graph.sort()  # the converter puts casts of inputs behind what reads them, which ONNX does not allow
+    converted = ir.to_proto(ordered)
     strip_inner_shapes(converted)
     onnx.save(converted, target)

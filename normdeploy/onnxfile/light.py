@@ -1,0 +1,99 @@
+"""What a certificate asks of a file, read without what reads ONNX: a worker that runs it does not wait for that."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Iterator
+
+from normdeploy.files import open_regular, storage
+
+KEY = "normdeploy.certificate"
+"""Metadata key of a certificate's digest, the one entry that the content's digest leaves out."""
+
+CONTENT = "content"
+"""What the digest of a file's own content is called among the digests of its data."""
+
+_METADATA = 14  # number of the field metadata_props in ModelProto
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
+
+
+def own_digest(path: str | os.PathLike[str]) -> tuple[str | None, str] | None:
+    """Return the certificate's digest that a file names, and the SHA-256 of its other bytes.
+
+    The fields of the outermost message are walked; what is inside them is not looked at. Of a file that protobuf wrote
+    this is the digest of its content (`normdeploy.onnxfile.model.content_digest`). Another writer may have ordered the
+    fields otherwise: where the digest is not the expected one, the file has to be read to know.
+
+    Returns:
+        (what the entry says or None, SHA-256); None where the bytes are no message.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    with storage(path, "read"), open_regular(path) as stream:
+        if not os.fstat(stream.fileno()).st_size:
+            return None
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            named: str | None = None
+            digest, kept = hashlib.sha256(), 0
+            try:
+                for number, start, body, end in _fields(content, 0, len(content)):
+                    entry = _entry(content, body, end) if number == _METADATA else ("", "")
+                    if entry[0] == KEY:
+                        named = entry[1] if named is None else named
+                        _add(digest, content, kept, start)
+                        kept = end
+                _add(digest, content, kept, len(content))
+            except (ValueError, IndexError):
+                return None
+    return named, digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, content: mmap.mmap, start: int, end: int) -> None:
+    with memoryview(content) as view, view[start:end] as part:
+        digest.update(part)
+
+
+def _entry(content: mmap.mmap, start: int, end: int) -> tuple[str, str]:
+    """Return key and value of a metadata entry."""
+    parts = {number: content[body:stop].decode() for number, _, body, stop in _fields(content, start, end)}
+    return parts.get(1, ""), parts.get(2, "")
+
+
+def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (number, start, start of its body, end) of each field of a message.
+
+    Raises:
+        ValueError: the bytes are no message.
+    """
+    place = start
+    while place < end:
+        tag, body = _varint(content, place)
+        number, kind = tag >> 3, tag & 7
+        if kind == _BYTES:
+            length, body = _varint(content, body)
+            stop = body + length
+        elif kind == _VARINT:
+            _, stop = _varint(content, body)
+        elif kind in (_FIXED64, _FIXED32):
+            stop = body + (8 if kind == _FIXED64 else 4)
+        else:
+            raise ValueError(f"wire type {kind}")
+        if not number or stop > end:
+            raise ValueError("a field beyond the end")
+        yield number, place, body, stop
+        place = stop
+
+
+def _varint(content: mmap.mmap, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = content[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+    raise ValueError("a number of more than ten bytes")

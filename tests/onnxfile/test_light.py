@@ -1,0 +1,53 @@
+"""What is read of a file without what reads ONNX agrees with what that reads, or is nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normdeploy.onnxfile import KEY, own_digest, read_model, set_metadata
+
+NET = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }'
+WORDS = st.text(max_size=200)
+
+
+@given(before=st.lists(st.tuples(WORDS, WORDS), max_size=3), value=WORDS, after=st.lists(st.tuples(WORDS, WORDS)))
+def test_digest_and_entry_are_those_of_the_parsed_file(
+    tmp_path_factory: pytest.TempPathFactory, before: list[tuple[str, str]], value: str, after: list[tuple[str, str]]
+) -> None:
+    model = onnx.parser.parse_model(NET)
+    model.functions.add(name="f", domain="d")  # a field behind the metadata
+    others = [(key, text) for key, text in [*before, *after] if key != KEY]
+    set_metadata(model, [*others[: len(before)], (KEY, value), *others[len(before) :]])
+    path = tmp_path_factory.mktemp("light") / "net.onnx"
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    assert own_digest(path) == (value, read_model(path).digests()["content"])
+
+
+def test_a_file_that_names_no_certificate(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(NET), tmp_path / "net.onnx")
+    assert own_digest(tmp_path / "net.onnx") == (None, read_model(tmp_path / "net.onnx").digests()["content"])
+
+
+@given(content=st.binary(max_size=60))
+def test_any_bytes_are_a_digest_or_nothing(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("light") / "net.onnx"
+    path.write_bytes(content)
+    found = own_digest(path)
+    assert found is None or len(found[1]) == 64
+
+
+def test_a_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(NET)
+    set_metadata(model, [(KEY, "digest")])
+    content = model.SerializeToString(deterministic=True)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    whole = own_digest(path)
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        assert own_digest(path) != whole
