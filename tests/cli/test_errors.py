@@ -123,7 +123,7 @@ def test_existing_outputs_are_left_as_they_are(run: Run, home: Path, tmp_path: P
     [
         ("exprot",),
         ("export",),
-        ("run", "net.onnx"),
+        ("run",),
         ("export", "net.py:Net", "-o", "x.onnx", "--nothing"),
         ("predict", "net.onnx", "x.npy", "-o", "y.npy", "--batch", "0"),
     ],
