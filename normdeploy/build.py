@@ -47,8 +47,10 @@ from normdeploy.runtime.module_peers import plain_export
 from normdeploy.sources import build as build_model
 from normdeploy.train import from_recipe, provenance
 from normdeploy.train.data import Splits
+from normdeploy.train.preprocess import Preprocessed, as_raw
 
 SCHEMA = 1
+_CALIBRATION = 1024  # samples that the tuner sees: enough for ranges, and held in memory
 Stage = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 """Opens what shows a stage of the given name at work; inside it, a function takes what it is at."""
 _VERSIONED = ("torch", "onnx", "onnx-ir", "onnxscript", *BUILDS, "numpy")
@@ -282,6 +284,7 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any], stage: St
     model = load_trained(recipe)
     example = recipe_example(recipe, model)
     splits = from_recipe.recipe_data(recipe) if recipe.data else None
+    splits = as_raw(splits) if splits is not None and recipe.export.preprocess else splits
     with tempfile.TemporaryDirectory() as folder, stage("measure") as tell:
         tell("exporting as torch does by default")
         specs = load(outputs.onnx).inputs
@@ -300,7 +303,9 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any], stage: St
     report["quality"] = quality_table(model, outputs.onnx, splits) if splits is not None else None
     report["machine"] = this_machine().to_dict()
     if recipe.tune is not None:
-        calibration = {example.input_names[0]: splits.valid.inputs.numpy()} if splits is not None else None
+        calibration = None
+        if splits is not None:
+            calibration = {example.input_names[0]: splits.valid.head(_CALIBRATION).inputs.numpy()}
         with stage("tune") as tell:
             plan = run_tuner(
                 outputs.onnx,
@@ -316,7 +321,9 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any], stage: St
 
 
 def load_trained(recipe: Recipe, *, notes: list[str] | None = None) -> nn.Module:
-    """Build the recipe's model and load its trained weights, in evaluation mode.
+    """Build the recipe's model and load its trained weights, in evaluation mode, as it is deployed.
+
+    With ``preprocess = true`` the standardization of its data stands in front of it.
 
     Args:
         recipe: see `normdeploy.recipe.load_recipe`.
@@ -335,7 +342,15 @@ def load_trained(recipe: Recipe, *, notes: list[str] | None = None) -> nn.Module
         raise WeightsError(f"{table.weights}: {error}") from error
     if absent:
         told.append(f"not in {table.weights}, used as the constructor leaves them: {', '.join(absent[:6])}")
-    return model.eval()
+    if not recipe.export.preprocess:
+        return model.eval()
+    by = from_recipe.recipe_data(recipe).standardization if recipe.data is not None else None
+    if by is None:
+        raise RecipeError(
+            f"{recipe.path}: key export.preprocess is true and the data is not standardized; expected files with "
+            "standardize = true under [data], or Splits with a standardization: leave preprocess out"
+        )
+    return Preprocessed(model, by).eval()
 
 
 def recipe_example(recipe: Recipe, model: nn.Module, *, notes: list[str] | None = None) -> Example:
@@ -359,7 +374,8 @@ def recipe_example(recipe: Recipe, model: nn.Module, *, notes: list[str] | None 
             listed = ", ".join(f'"{spec}"' for spec in guess.inputs)
             notes.append(f"inputs are guessed ({guess.why}); write others under [export]: inputs = [{listed}]")
         return make_example(guess.inputs, model)
-    inputs = from_recipe.recipe_data(recipe).test.inputs[:2]
+    data = from_recipe.recipe_data(recipe)
+    inputs = (as_raw(data) if recipe.export.preprocess else data).test.head(2).inputs
     return Example((inputs,), {}, ["input"], ({0: torch.export.Dim("batch")},))
 
 

@@ -20,7 +20,7 @@ from normdeploy.onnxfile import read_model
 from normdeploy.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
-from normdeploy.train.data import Split, Splits
+from normdeploy.train.data import FileSplit, Split, Splits, batches
 from normdeploy.train.score import score
 
 
@@ -123,14 +123,14 @@ def quality_table(model: nn.Module, path: Path, splits: Splits) -> dict[str, Any
     }
 
 
-def _in_batches(model: nn.Module, split: Split, batch_size: int = 512) -> Tensor:
-    outputs = [model(split.inputs[start : start + batch_size]) for start in range(0, len(split), batch_size)]
+def _in_batches(model: nn.Module, split: Split | FileSplit, batch_size: int = 512) -> Tensor:
+    outputs = [model(part.inputs) for part in batches(split, batch_size)]
     if not isinstance(outputs[0], Tensor):
         raise ModelError(f"{type(model).__name__} returns a {type(outputs[0]).__name__}; expected one tensor to score")
     return torch.cat(outputs)
 
 
-def bench_inputs(split: Split, names: list[str], batch_size: int) -> dict[str, np.ndarray[Any, Any]]:
+def bench_inputs(split: Split | FileSplit, names: list[str], batch_size: int) -> dict[str, np.ndarray[Any, Any]]:
     """Take one batch of real samples for timing, repeated where the split is smaller.
 
     Raises:
@@ -138,5 +138,6 @@ def bench_inputs(split: Split, names: list[str], batch_size: int) -> dict[str, n
     """
     if len(names) != 1:
         raise InputError(f"the graph has the inputs {', '.join(names)}; expected one, as the data has")
-    rows = torch.arange(batch_size) % len(split)
-    return {names[0]: split.inputs[rows].contiguous().numpy()}
+    inputs = split.head(batch_size).inputs
+    rows = torch.arange(batch_size) % len(inputs)
+    return {names[0]: inputs[rows].contiguous().numpy()}

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from normdeploy.errors import RecipeError
 
@@ -52,12 +52,28 @@ class ModelSection:
 
 @dataclass(frozen=True)
 class DataSection:
-    """What it is trained and judged on."""
+    """What it is trained and judged on: a function (source), or files."""
 
-    source: str = _key(doc="SOURCE of a function returning normdeploy.train.data.Splits")
+    ONE_OF: ClassVar[tuple[str, ...]] = ("source", "files")
+
+    source: str | None = _key(None, doc="SOURCE of a function returning normdeploy.train.data.Splits")
     arguments: dict[str, Any] = field(
         default_factory=dict, metadata={"doc": "keyword arguments for that function", **_UNBOUNDED}
     )
+    files: str | None = _key(
+        None,
+        doc="a folder of images by class, a .csv, .parquet or .npz, or an IDX file of images, relative to the recipe",
+    )
+    test: str | None = _key(None, doc="the same for the test split; absent: a fifth of files")
+    target: str | None = _key(
+        None, doc="column or array of the classes; absent: the last column, or the array called y, target or labels"
+    )
+    columns: tuple[str, ...] = _key((), doc="input columns; absent: all others, in their order")
+    size: str | None = _key(None, doc="HxW to which images are resized, as 64x64; absent: the first one's")
+    grey: bool = _key(False, doc="read images as grey")
+    standardize: bool = _key(True, doc="subtract the training split's mean and divide by its deviation")
+    workers: int = _key(0, doc="processes that decode images", least=0)
+    seed: int = _key(0, doc="of the shuffle that splits", least=0)
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,9 @@ class ExportSection:
     opset: int | None = _key(None, doc="ONNX opset; absent: the exporter's newest", least=18)
     fold: bool = _key(True, doc="fold and fuse normalizations")
     approximate: bool = _key(False, doc="allow rewrites that are equal only up to a bound the verifier then checks")
+    preprocess: bool = _key(
+        False, doc="write the data's standardization into the file, which then takes inputs as they come"
+    )
 
 
 @dataclass(frozen=True)
@@ -225,6 +244,10 @@ def _section(kind: type[Any], name: str, data: Any, path: str) -> Any:
     for key in _required(kind):
         if key not in values:
             raise RecipeError(f"{path}: key {name}.{key} is missing; expected {fields[key].metadata['doc']}")
+    either = getattr(kind, "ONE_OF", ())
+    if either and sum(key in values for key in either) != 1:
+        given = " and ".join(key for key in either if key in values) or "neither"
+        raise RecipeError(f"{path}: table [{name}] has {given}; expected one of {', '.join(either)}")
     return kind(**values)
 
 
@@ -305,6 +328,8 @@ def recipe_schema() -> dict[str, Any]:
             "required": _required(kind),
             "properties": {item.name: _schema(hints[item.name], item) for item in dataclasses.fields(kind)},
         }
+        if either := getattr(kind, "ONE_OF", ()):
+            tables[name]["oneOf"] = [{"required": [key]} for key in either]
     return {
         "$schema": SCHEMA_ID,
         "title": "normdeploy recipe",

@@ -2,7 +2,8 @@
 
 from normdeploy.nn.weight_files import read_metadata
 from normdeploy.recipe import TrainSection, train_settings
-from normdeploy.train.data import Split, Splits, batches, split_rows
+from normdeploy.train.data import FileSplit, Split, Splits, Standardization, batches, split_rows
+from normdeploy.train.files import FileData, read_files
 from normdeploy.train.from_recipe import train
 from normdeploy.train.history import Epoch, History
 from normdeploy.train.loop import TrainResult, fit
@@ -11,16 +12,20 @@ from normdeploy.train.weights import load_weights, save_weights
 
 __all__ = [
     "Epoch",
+    "FileData",
+    "FileSplit",
     "History",
     "Score",
     "Split",
     "Splits",
+    "Standardization",
     "TrainResult",
     "TrainSection",
     "batches",
     "fit",
     "load_weights",
     "loss_of",
+    "read_files",
     "read_metadata",
     "save_weights",
     "score",

@@ -7,29 +7,56 @@ from typing import Any
 
 from normdeploy.errors import OutputExistsError, RecipeError, SourceError
 from normdeploy.nn.weight_files import read_metadata, require_writable_suffix
-from normdeploy.recipe import Recipe
+from normdeploy.recipe import DataSection, Recipe
 from normdeploy.sources import build, load_source
 from normdeploy.train import provenance
 from normdeploy.train.data import Splits
+from normdeploy.train.files import FileData, read_files
 from normdeploy.train.loop import TrainResult, fit
 
 
 def recipe_data(recipe: Recipe) -> Splits:
-    """Call the recipe's data function.
+    """Read the recipe's files, or call its data function.
 
     Raises:
-        RecipeError: the recipe has no ``[data]`` table.
+        RecipeError: the recipe has no ``[data]`` table, or a size that is none.
+        InputError: the files are missing, damaged or do not fit together.
         SourceError: the function cannot be loaded or does not return a :class:`Splits`.
     """
-    if recipe.data is None:
-        raise RecipeError(f"{recipe.path}: table [data] is missing; expected one with source: name what to train on")
-    function: Callable[..., Any] = load_source(recipe.data.source, folder=recipe.folder)
-    splits = function(**recipe.data.arguments)
+    table = recipe.data
+    if table is None:
+        raise RecipeError(
+            f"{recipe.path}: table [data] is missing; expected one with source or files: name what to train on"
+        )
+    if table.files is not None:
+        return read_files(_file_data(recipe, table, table.files))
+    function: Callable[..., Any] = load_source(str(table.source), folder=recipe.folder)
+    splits = function(**table.arguments)
     if not isinstance(splits, Splits):
         raise SourceError(
-            f"{recipe.data.source} returned a {type(splits).__name__}; expected normdeploy.train.Splits: return one"
+            f"{table.source} returned a {type(splits).__name__}; expected normdeploy.train.Splits: return one"
         )
     return splits
+
+
+def _file_data(recipe: Recipe, table: DataSection, files: str) -> FileData:
+    size = None
+    if table.size is not None:
+        parts = table.size.split("x")
+        if len(parts) != 2 or not all(part.isdecimal() and int(part) for part in parts):
+            raise RecipeError(f"{recipe.path}: key data.size is {table.size!r}; expected HxW, as 64x64")
+        size = int(parts[0]), int(parts[1])
+    return FileData(
+        recipe.folder / files,
+        test=None if table.test is None else recipe.folder / table.test,
+        target=table.target,
+        columns=table.columns,
+        size=size,
+        grey=table.grey,
+        standardize=table.standardize,
+        workers=table.workers,
+        seed=table.seed,
+    )
 
 
 def train(

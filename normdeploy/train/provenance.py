@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normdeploy.files import sha256_file
 from normdeploy.nn.hidden import full_state, trainable, walk_objects
@@ -51,6 +51,8 @@ def of_recipe(recipe: Recipe, splits: Splits | None) -> Parts:
     for table, section in (("model", recipe.model), ("data", recipe.data)):
         if section is None:
             continue
+        if section.source is None:
+            continue  # files: their content is the data's own
         parts[f"{table}.source"] = section.source
         parts |= {f"{table}.arguments.{key}": _text(value) for key, value in section.arguments.items()}
         _add_files(parts, files_of_source(section.source, folder=recipe.folder))
@@ -65,12 +67,11 @@ def of_settings(settings: TrainSection) -> Parts:
 
 
 def of_data(splits: Splits) -> Parts:
-    """Return the data's content: a digest of each split's tensors, with their dtypes and shapes."""
+    """Return the data's content: digests of each split's tensors, with their dtypes and shapes, or of its files."""
     parts = {"task of the data": splits.task, "augmentation": _name(splits.augment)}
     for name in ("train", "valid", "test"):
-        split = getattr(splits, name)
-        for what in ("inputs", "targets"):
-            parts[f"data of {name}, {what}"] = tensor_digest(getattr(split, what))
+        for what, digest in getattr(splits, name).digests().items():
+            parts[f"data of {name}, {what}"] = digest
     return parts
 
 
@@ -119,13 +120,6 @@ def summarize(phrases: list[str]) -> str:
     """Join the first few of `changes`."""
     more = f" and {len(phrases) - _MOST} more" if len(phrases) > _MOST else ""
     return "; ".join(phrases[:_MOST]) + more
-
-
-def tensor_digest(tensor: Tensor) -> str:
-    """Return dtype, shape and the SHA-256 of a tensor's bytes, in row order."""
-    whole = tensor.detach().cpu().contiguous()
-    digest = hashlib.sha256(whole.reshape(-1).view(torch.uint8).numpy().data)
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} {digest.hexdigest()}"
 
 
 def to_header(parts: Parts) -> dict[str, str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.nn.hidden import mode
-from normdeploy.train.data import Split, Task, batches
+from normdeploy.train.data import FileSplit, Split, Task, batches
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def loss_of(task: Task, output: Tensor, targets: Tensor, *, label_smoothing: flo
 
 
 @torch.no_grad()
-def score(model: nn.Module, split: Split, task: Task = "classification", *, batch_size: int = 512) -> Score:
+def score(model: nn.Module, split: Split | FileSplit, task: Task = "classification", *, batch_size: int = 512) -> Score:
     """Evaluate ``model`` on ``split`` in evaluation mode and without gradients; its mode is given back.
 
     Args:

@@ -215,6 +215,9 @@ def test_approximate_rewrites_are_allowed_or_not(built: Any, monkeypatch: pytest
 def test_no_key_is_left_out() -> None:
     keys = {f"{name}.{item.name}" for name, (kind, _) in _SECTIONS.items() for item in dataclasses.fields(kind)}
     weights = {"model.weights", *OWN}
+    # each of them decides what tests/train/test_files.py reads
+    files = {"files", "test", "target", "columns", "size", "grey", "standardize", "workers", "seed"}
+    weights |= {f"data.{key}" for key in files} | {"export.preprocess"}
     assert keys == WEIGHTS.keys() | BUILT.keys() | weights | {"train.patience", "export.approximate"}
 
 

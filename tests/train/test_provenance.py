@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from normdeploy.errors import SourceError
 from normdeploy.recipe import parse_recipe
 from normdeploy.train import Split, Splits, provenance
-from normdeploy.train.provenance import Parts, changes, of_data, of_network, tensor_digest
+from normdeploy.train.data import tensor_digest
+from normdeploy.train.provenance import Parts, changes, of_data, of_network
 
 DATA: dict[str, Any] = {
     "model": {"source": "m.py:Net", "weights": "m.safetensors", "arguments": {"width": 2}},

@@ -6,18 +6,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 
 from normdeploy.errors import InputError, UsageError
+from normdeploy.images import Filter, Resize, decode_image
 from normdeploy.runtime.backend import Array, TensorSpec
 from normdeploy.runtime.bulk.source import Part, ranges, rows_table
 from normdeploy.runtime.machine import usable_cores
-
-Resize = Literal["stretch", "crop", "fit"]
-Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,8 @@ class ImageSource:
     def _decode(self, path: Path) -> Array | str:
         """Return pixels [H, W, C] as the input takes them, or why there are none."""
         try:
-            pixels, white = self._pixels(path)
+            options = self._options
+            pixels, white = decode_image(path, self._channels, self._size, options.resize, options.interpolation)
         except Exception as error:  # decoders raise many types for a broken file; the reason is kept
             return f"cannot be decoded: {type(error).__name__}: {error}; expected a whole image: replace or remove it"
         if self._spec.dtype == "uint8":
@@ -136,25 +135,3 @@ class ImageSource:
         scaled = (pixels / float(white) - np.array(self._options.mean)) / np.array(self._options.std)
         rounded: Array = scaled.astype(self._spec.dtype)
         return rounded
-
-    def _pixels(self, path: Path) -> tuple[Array, int]:
-        """Return resized pixels [H, W, C] and the value of white."""
-        from PIL import Image, ImageOps
-
-        with Image.open(path) as image:
-            upright, white = ImageOps.exif_transpose(image), 255
-            if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format == "PNG"):
-                grey = np.asarray(upright).astype(np.float32)
-                upright, white = Image.fromarray(grey), 65535
-            elif upright.mode in ("I", "F"):
-                raise ValueError(
-                    f"its pixels are of mode {upright.mode}, whose white is not known; expected 8 or 16 bits"
-                )
-            else:
-                upright = upright.convert("L" if self._channels == 1 else "RGB")
-            resize = {"crop": ImageOps.fit, "fit": ImageOps.pad}.get(self._options.resize, Image.Image.resize)
-            ready = resize(
-                upright, (self._size[1], self._size[0]), getattr(Image.Resampling, self._options.interpolation.upper())
-            )
-        pixels = np.asarray(ready).reshape(*self._size, -1).clip(0, white)
-        return (pixels if pixels.shape[2] == self._channels else np.repeat(pixels, self._channels, axis=2)), white
