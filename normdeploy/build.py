@@ -35,7 +35,15 @@ from normdeploy.exporting.weights import load_weights
 from normdeploy.files import sha256_file, write_text
 from normdeploy.inputs import Example, make_example, parse_inputs
 from normdeploy.installed import BUILDS, version_of
-from normdeploy.measure import bench_inputs, file_facts, latency_table, node_facts, quality_table
+from normdeploy.measure import (
+    bench_inputs,
+    file_facts,
+    latency_table,
+    network_facts,
+    node_facts,
+    profile_facts,
+    quality_table,
+)
 from normdeploy.nn.weight_files import read_metadata, read_weights
 from normdeploy.recipe import Recipe
 from normdeploy.report import console
@@ -272,6 +280,7 @@ def _export(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any]:
         "verdict": result.verdict.to_dict(),
         "ledger": json.loads(result.ledger.to_json()),
         "graph": {"traced": node_facts(result.plain)},
+        "network": {"before": network_facts(result.plain), "after": network_facts(result.program)},
         "notes": result.notes,
         "seconds": result.seconds,
         "onnx_sha256": sha256_file(outputs.onnx),
@@ -293,6 +302,7 @@ def _measure(recipe: Recipe, outputs: Outputs, report: dict[str, Any], stage: St
             plain = plain_export(model, feeds, specs, Path(folder))
         tell("timing eager torch, plain export and ours")
         report["graph"] |= {"plain": file_facts(plain), "ours": file_facts(outputs.onnx)}
+        report["profile"] = profile_facts(outputs.onnx, feeds)
         report["latency"] = latency_table(
             model,
             {"plain export": plain, "normdeploy": outputs.onnx},

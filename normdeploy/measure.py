@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -10,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.mode import evaluation_mode
-from normdeploy.graph import load_graph
-from normdeploy.onnxfile import read_model
+from normdeploy.graph import load_graph, module_path
+from normdeploy.onnxfile import read_model, session_source
 from normdeploy.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
@@ -45,6 +48,44 @@ def node_facts(model: ir.Model) -> dict[str, Any]:
     """Return a graph's node count and its nodes per operator."""
     operators = Counter(node.op_type for node in model.graph.all_nodes())
     return {"nodes": sum(operators.values()), "operators": dict(sorted(operators.items()))}
+
+
+def network_facts(model: ir.Model) -> dict[str, Any]:
+    """Return a graph's nodes with their modules' paths, and which feeds which: what the report draws.
+
+    A node without a module, as rewriting makes them, counts to that of the node in front of it.
+    """
+    nodes: list[list[str]] = []
+    producer: dict[ir.Value, int] = {}
+    edges: list[list[int]] = []
+    path = ""
+    for node in model.graph:
+        path = module_path(node) or path
+        edges += [[producer[value], len(nodes)] for value in node.inputs if value is not None and value in producer]
+        producer |= dict.fromkeys(node.outputs, len(nodes))
+        nodes.append([path, node.op_type])
+    return {"nodes": nodes, "edges": edges}
+
+
+def profile_facts(path: Path, inputs: Mapping[str, np.ndarray[Any, Any]], *, calls: int = 20) -> dict[str, Any]:
+    """Return the mean time per call and kind of operator, s, by onnxruntime's own profile on one thread."""
+    source, entries = session_source(path)
+    with tempfile.TemporaryDirectory(prefix="normdeploy-profile-") as folder:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        for _ in range(calls):
+            session.run(None, dict(inputs))
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    spent: Counter[str] = Counter()
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            spent[event["args"]["op_name"]] += event["dur"]  # µs
+    return {"calls": calls, "seconds": {name: micro / calls * 1e-6 for name, micro in spent.most_common()}}
 
 
 def file_facts(path: Path) -> dict[str, Any]:

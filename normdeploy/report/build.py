@@ -25,6 +25,14 @@ from normdeploy.report.page import (
     Text as Paragraphs,
 )
 from normdeploy.report.pictures import before_after_bars, latency_bars
+from normdeploy.report.sections import (
+    again_section,
+    error_by_depth_section,
+    network_section,
+    plan_section,
+    profile_section,
+    quality_section,
+)
 from normdeploy.report.text import Text
 from normdeploy.report.words import WORDS
 
@@ -108,15 +116,22 @@ def build_page(report: Mapping[str, Any]) -> Page:
     """Describe a build's report as a page."""
     status = report["status"]
     sections = [_summary(report)]
+    if report.get("network") and report.get("ledger") is not None:
+        sections.append(network_section(report["network"], report["ledger"]))
     if report.get("ledger") is not None:
         sections.append(_ledger(report["ledger"]))
     if "latency" in report:
         sections += [_latency(report["latency"]), _graph(report["graph"])]
+    if report.get("profile"):
+        sections.append(profile_section(report["profile"]))
     if report.get("quality"):
-        sections.append(_quality(report["quality"]))
+        sections.append(quality_section(report["quality"]))
     if report.get("plan"):
-        sections.append(_plan(report["plan"]))
-    sections += [_verdict(report["verdict"]), _inspection(report), _origin(report)]
+        sections.append(plan_section(report["plan"]))
+    sections.append(_verdict(report["verdict"]))
+    if report["verdict"].get("depth"):
+        sections.append(error_by_depth_section(report["verdict"]["depth"]))
+    sections += [_inspection(report), _origin(report), again_section(report)]
     return Page(
         title=report["name"],
         subtitle=VERDICT_WORDS[status],
@@ -169,7 +184,9 @@ def _ledger(ledger: Mapping[str, Any]) -> Section:
         "Every normalization and channel-wise affine map of the model. Folded: computed into a neighbour's weights, "
         "nothing is left of it. Fused: one operator. Merged: joined with a parallel branch. Kept: with the reason."
     )
-    return Section("What became of each normalization", [Table(["where", "what", "became", "of it"], rows)], lead)
+    return Section(
+        "What became of each normalization", [Table(["where", "what", "became", "of it"], rows, anchor="row")], lead
+    )
 
 
 def _became(row: Mapping[str, Any]) -> Cell:
@@ -221,38 +238,6 @@ def _graph(graph: Mapping[str, Any]) -> Section:
         ],
         "As traced: every operator that eager torch ran. Plain export: torch.onnx.export with its defaults, its own "
         "optimizer included.",
-    )
-
-
-def _quality(quality: Mapping[str, Any]) -> Section:
-    measure = quality["measure"]
-    rows: list[list[Cell]] = [
-        ["eager torch", quality["eager"]["accuracy"], quality["eager"]["loss"]],
-        ["onnxruntime", quality["onnxruntime"]["accuracy"], quality["onnxruntime"]["loss"]],
-    ]
-    facts: list[tuple[str, Cell]] = [("largest difference of an output", quality["largest_difference"])]
-    if quality["agreement"] is not None:
-        facts.append(("equal decisions", f"{quality['agreement']:.2%}"))
-    return Section(
-        "On the test split",
-        [Table(["", measure, "loss"], rows), Facts(facts)],
-        f"{quality['count']} samples that training never saw.",
-    )
-
-
-def _plan(plan: Mapping[str, Any]) -> Section:
-    rows: list[list[Cell]] = [
-        [
-            trial["name"],
-            trial["precision"],
-            Badge(trial["status"], "good" if trial["status"] in ("chosen", "accepted") else "neutral"),
-            round(trial["latency"]["median_s"] * _MICRO, 1) if trial["latency"] else None,
-            trial["reason"],
-        ]
-        for trial in plan["trials"]
-    ]
-    return Section(
-        "Tuning", [Table(["candidate", "precision", "status", "median, µs", "why"], rows)], f"Budget: {plan['budget']}."
     )
 
 

@@ -55,11 +55,15 @@ class Cards:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows; columns whose cells are all numbers are aligned right."""
+    """Columns and rows; columns whose cells are all numbers are aligned right.
+
+    With an anchor, row ``n`` can be linked to as ``#anchor-n``.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
+    anchor: str = ""
     block: str = field(default="table", init=False)
 
     @property

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -82,6 +83,30 @@ def latency_bars(rows: Sequence[tuple[str, float, float, float]], *, unit: str =
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def depth_curve(points: Sequence[Mapping[str, Any]]) -> str:
+    """Draw the relative error of every operator's result, in the order of the graph (a verdict's ``depth``)."""
+    with drawing(9.0, 2.8) as (figure, axes):
+        errors = [max(float(point["relative_error"]), 1e-12) for point in points]
+        axes.plot(range(len(points)), errors, color=OURS, marker="o", markersize=3, linewidth=1.2)
+        axes.axhline(2.0**-24, color=EAGER, linewidth=1, linestyle="--")
+        axes.annotate("one float32 rounding", (0, 2.0**-24), (2, 3), textcoords="offset points", color=_SOFT)
+        axes.set_yscale("log")
+        axes.set_xlabel("operator, in graph order")
+        axes.set_ylabel("RMS error / RMS value")
+        return svg(figure)
+
+
+def share_bars(rows: Sequence[tuple[str, float]], *, unit: str) -> str:
+    """Draw one horizontal bar per name, the largest first."""
+    with drawing(9.0, 0.7 + 0.34 * len(rows)) as (figure, axes):
+        axes.barh(range(len(rows)), [value for _, value in rows], color=OURS, height=0.62)
+        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(unit)
+        return svg(figure)
 
 
 def curves(series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str) -> str:

@@ -22,7 +22,7 @@ from normdeploy.report.page import (
     Tone,
     render_page,
 )
-from normdeploy.report.pictures import BOUND, EAGER, OURS, drawing, svg
+from normdeploy.report.pictures import BOUND, EAGER, OURS, depth_curve, drawing, svg
 from normdeploy.report.words import WORDS
 from normdeploy.verification.record.verdict import HISTOGRAM_EDGES, Measurement, SiteReport, Verdict
 
@@ -165,21 +165,7 @@ def _ratios(measurements: Sequence[Measurement]) -> str:
 
 def _depth(verdict: Verdict) -> Section:
     points = verdict.depth
-    with drawing(9.0, 2.8) as (figure, axes):
-        axes.plot(
-            range(len(points)),
-            [max(float(p["relative_error"]), 1e-12) for p in points],
-            color=OURS,
-            marker="o",
-            markersize=3,
-            linewidth=1.2,
-        )
-        axes.axhline(2.0**-24, color=EAGER, linewidth=1, linestyle="--")
-        axes.annotate("one float32 rounding", (0, 2.0**-24), (2, 3), textcoords="offset points", color="#5b6675")
-        axes.set_yscale("log")
-        axes.set_xlabel("operator, in graph order")
-        axes.set_ylabel("RMS error / RMS value")
-        picture = Picture(svg(figure), "Error of every operator's result against the same graph in float64.")
+    picture = Picture(depth_curve(points), "Error of every operator's result against the same graph in float64.")
     rows: list[list[Cell]] = [[p["where"], p["op"], float(p["relative_error"])] for p in points]
     details = Details(f"All {len(rows)} operators", (Table(("where", "operator", "relative error"), rows),))
     return Section("Error by depth", (picture, details))
