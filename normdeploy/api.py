@@ -167,7 +167,6 @@ def export(
     def prove(candidate: Path) -> Verdict:
         from normdeploy.verification import verify as run_verifier
 
-        tell("preparing the proof", 0.0)
         return run_verifier(
             model,
             candidate,
@@ -235,7 +234,6 @@ def fold(
 
     target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
     tell = progress or _silent
-    tell("reading", 0.0)
     with ExitStack() as stack:
         reference: Any = source
         if not isinstance(source, (str, os.PathLike)):
@@ -253,8 +251,7 @@ def fold(
             from normdeploy.verification import verify as run_verifier
 
             level = _level(verify)
-            tell("preparing the proof", 0.0)
-            return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
+                return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
 
         verdict = _write_proven(rewritten.model, target, prove if verify else None, overwrite=overwrite)
     return FoldResult(target, rewritten.ledger, verdict, rewritten.model)

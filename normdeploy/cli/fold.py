@@ -32,7 +32,7 @@ def fold(
     from normdeploy.report import console
 
     try:
-        with working("fold") as tell:
+        with working("fold", f"reading {source}") as tell:
             verify = False if no_verify else level
             result = api.fold(
                 source, output, opset_version=opset, verify=verify, overwrite=overwrite, progress=verifying(tell)

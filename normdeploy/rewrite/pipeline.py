@@ -29,6 +29,7 @@ from normdeploy.rewrite.lower import (
     RemoveRoundTrips,
 )
 from normdeploy.rewrite.opset import RaiseOpset
+from normdeploy.rewrite.outside import OutsideRules
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.sequences import ResolveSequences
@@ -87,6 +88,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         ResolveSequences(),
         UntileStatistics(),
         DropExpansions(),
+        OutsideRules(context),
         RecogniseNorms(context),
         MarkBatchNorms(),
     )

@@ -1,0 +1,89 @@
+"""The documentation's code runs as it stands, and the site is built without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from normdeploy.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "quickstart.md", DOCS / "training.md", *sorted((DOCS / "howto").glob("*.md"))]
+_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """A page's blocks of Python and of commands; blocks of ``console`` show what cannot run here."""
+    return _BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_runs_in_the_order_of_the_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = blocks(page)
+    if not found:
+        assert "```console" in page.read_text(encoding="utf-8")
+        return
+    monkeypatch.chdir(tmp_path)
+    for kind, text in found:
+        if kind == "sh":
+            for line in text.strip().splitlines():
+                words = shlex.split(line)
+                assert words[0] == "normdeploy", line
+                result = CliRunner().invoke(app, words[1:])
+                assert result.exit_code == 0, (line, result.output)
+        elif named := re.match(r"# file: (\S+)\n", text):
+            (tmp_path / named[1]).write_text(text)
+        else:
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = set(re.findall(r"^(?!:)([\w/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE))
+    pages = {str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md")}
+    generated, outside = {"rules"}, {path for path in pages if path.startswith("upstream/")}
+    assert listed - generated == pages - outside - generated - {"index"}
+
+
+def test_the_catalogue_has_every_operator_that_a_rule_passes() -> None:
+    from normdeploy.rewrite.gauge.rules import RULES
+
+    spec = importlib.util.spec_from_file_location("make_rule_catalogue", DOCS / "make_rule_catalogue.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.catalogue()
+    for _, name in RULES:
+        assert re.search(rf"\b{name}\b", text), name
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
+    reason="the extra docs is not installed",
+)
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        str(DOCS),
+        str(tmp_path / "site"),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for page in ("index.html", "quickstart.html", "howto/own-model.html", "rules.html", "api.html"):
+        assert (tmp_path / "site" / page).stat().st_size > 2000
