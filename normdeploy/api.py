@@ -251,7 +251,7 @@ def fold(
             from normdeploy.verification import verify as run_verifier
 
             level = _level(verify)
-                return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
+            return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
 
         verdict = _write_proven(rewritten.model, target, prove if verify else None, overwrite=overwrite)
     return FoldResult(target, rewritten.ledger, verdict, rewritten.model)
