@@ -97,7 +97,9 @@ class OutsideRules(ir.passes.InPlacePass):
         inputs = [value for value in reads if value.const_value is None]
         old, new = node.outputs[0], made[-1].outputs[0]
         if new.shape is None:
-            new.shape, new.dtype = old.shape, old.dtype
+            new.shape = old.shape
+        if new.dtype is None and old.dtype is not None:
+            new.dtype = old.dtype
         self.context.check_region(f"rule {name}", where, before, made, inputs, [(old, new)])
         new.name = old.name
         graph.insert_before(node, made)
