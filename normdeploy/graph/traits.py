@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Flag, auto
+from typing import TypeGuard
 
 import onnx_ir as ir
 
@@ -207,7 +208,7 @@ def traits_of(node: ir.Node) -> Trait:
     return TRAITS.get(kind_of(node), NONE)
 
 
-def has(node: ir.Node | None, traits: Trait) -> bool:
+def has(node: ir.Node | None, traits: Trait) -> TypeGuard[ir.Node]:
     """Tell whether there is an operator, and it has one of these traits."""
     return node is not None and bool(traits_of(node) & traits)
 

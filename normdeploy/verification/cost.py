@@ -17,27 +17,13 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
+from normdeploy.graph.linear import linear_of
+from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import reduction_length
 from normdeploy.verification.sides.values import Feeds
 
 PER_ELEMENT = 40.0
 PER_OPERATOR = 2e5
-
-_MULTIPLYING = frozenset(
-    {
-        "Conv",
-        "FusedConv",
-        "DeformConv",
-        "ConvTranspose",
-        "MatMul",
-        "Gemm",
-        "FusedMatMul",
-        "Einsum",
-        "LSTM",
-        "GRU",
-        "RNN",
-    }
-)
 
 
 class Counter:
@@ -59,7 +45,7 @@ class Counter:
         if node.op_type == "Constant":
             return
         self.elements += sum(result.numel() for result in results)
-        if node.op_type in _MULTIPLYING and results:
+        if results and (linear_of(node) is not None or is_standard(node, "Einsum")):
             self.products += results[0].numel() * reduction_length(node, self._shape, tuple(results[0].shape))
 
     def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:

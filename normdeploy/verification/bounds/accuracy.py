@@ -7,67 +7,12 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-Shape = tuple[int, ...]
+from normdeploy.graph.bodies import BODIES
+from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.operators.sequences import SEQUENCES
+from normdeploy.graph.traits import Trait, has, is_standard
 
-EXACT_OPERATORS = frozenset(
-    [
-        "Identity",
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Expand",
-        "Concat",
-        "Split",
-        "Slice",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Pad",
-        "Tile",
-        "Relu",
-        "Abs",
-        "Neg",
-        "Max",
-        "Min",
-        "Clip",
-        "Constant",
-        "ConstantOfShape",
-        "Shape",
-        "Size",
-        "Range",
-        "MaxPool",
-        "GlobalMaxPool",
-        "ReduceMax",
-        "ReduceMin",
-        "Where",
-        "Dropout",
-        "TopK",
-        "DepthToSpace",
-        "SpaceToDepth",
-        "ReverseSequence",
-        "Sign",
-        "Floor",
-        "Ceil",
-        "Round",
-        "Trilu",
-        "OneHot",
-        "ScatterElements",
-        "ScatterND",
-        "NonZero",
-        "NonMaxSuppression",
-        "ArgMax",
-        "ArgMin",
-        "CastLike",
-        "Compress",
-        "EyeLike",
-        "Unique",
-        "Loop",
-        "If",
-    ]
-)
-"""Operators that move, select or compare values and therefore do not round."""
+Shape = tuple[int, ...]
 
 FUNCTIONS: dict[str, tuple[float, float]] = {
     "Sigmoid": (3.0, 1.0),
@@ -94,9 +39,6 @@ the runtime's logistic function is clamped, so that its smallest values carry no
 float32's useful range by ``benchmarks/calibrate_verifier.py --functions``; recurrent operators hold such functions, and
 a saturated gate of a GRU keeps their error (7 u RMS of results up to 1)."""
 
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-_REARRANGING = frozenset(["Concat", "Split", "Slice", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast"])
-
 INITIAL_CELL = 6
 """Place of an LSTM's initial cell state among its inputs, counted from 0."""
 
@@ -104,16 +46,13 @@ CELL_REACH = 2.0
 """Units of roundoff of the largest initial cell by which an LSTM's results may err: the cell multiplies the forget
 gate, which is accurate absolutely, not relatively (see :data:`FUNCTIONS`)."""
 
-_POOLS = frozenset({"AveragePool", "LpPool"})
-_CONVOLUTIONS = frozenset({"Conv", "FusedConv", "DeformConv"})
-
 
 def rounds(node: ir.Node) -> bool:
-    """Tell whether a node's float32 result is rounded at all."""
-    if node.op_type == "Cast":
+    """Tell whether a node's float32 result is rounded at all: not where it moves, selects or compares values."""
+    if is_standard(node, "Cast"):
         to = node.attributes.get_int("to", 1)
         return to in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    return node.op_type not in EXACT_OPERATORS
+    return not (has(node, Trait.EXACT) or is_standard(node, "Constant", "CastLike", *BODIES, *SEQUENCES))
 
 
 def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None], result: Shape) -> int:
@@ -124,23 +63,19 @@ def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape 
     """
     shapes = [shape_of(value) for value in node.inputs]
     first = shapes[0] if shapes else None
-    second = shapes[1] if len(shapes) > 1 else None
     kind = node.op_type
     size = math.prod(result)
     length = 1
-    if kind in _CONVOLUTIONS and second:
-        length = math.prod(second[1:])
-    elif kind == "ConvTranspose" and second:
-        length = second[0] * math.prod(second[2:])
-    elif kind in ("MatMul", "Gemm", "FusedMatMul", "FusedGemm") and first:
-        flipped: int = node.attributes.get_int("transA", 0) if kind != "MatMul" else 0
-        length = first[-2] if flipped and len(first) > 1 else first[-1]
-    elif kind in _POOLS:
+    linear = linear_of(node)
+    data, weight = (None, None) if linear is None else (shapes[linear.data], shapes[linear.weight])
+    if linear is not None and weight:
+        length = linear.terms(weight)
+    elif linear is not None and data:
+        length = data[linear.data_axis(len(data))]
+    elif has(node, Trait.POOLS) and rounds(node) and "kernel_shape" in node.attributes:
         length = math.prod(node.attributes.get_ints("kernel_shape", (1,)))
     elif kind in ("Softmax", "LogSoftmax") and first:
         length = first[node.attributes.get_int("axis", -1)]
-    elif kind in _RECURRENT and second:
-        length = second[2] * 2
     elif kind == "Einsum" and first:
         length = max(first)
     elif first and size and math.prod(first) > size:
@@ -162,7 +97,8 @@ def gate_weights(graph: ir.Graph) -> dict[ir.Value, float]:
     """
     found: dict[ir.Value, float] = {}
     for node in graph.all_nodes():
-        if node.op_type not in _RECURRENT or len(node.inputs) < 3:
+        linear = linear_of(node)
+        if linear is None or linear.form is not Form.RECURRENT or len(node.inputs) < 3:
             continue
         queue = [value for value in node.inputs[1:4] if value is not None]
         sizes = [value.shape[-1] for value in queue[:2] if value.shape is not None]
@@ -171,6 +107,6 @@ def gate_weights(graph: ir.Graph) -> dict[ir.Value, float]:
             producer = value.producer()
             if value.is_initializer():
                 found[value] = max(found.get(value, 1.0), math.sqrt(length / 2))
-            elif producer is not None and producer.op_type in _REARRANGING:
+            elif has(producer, Trait.MOVES | Trait.JOINS | Trait.CONVERTS):
                 queue += [v for v in producer.inputs if v is not None and v not in queue]
     return found

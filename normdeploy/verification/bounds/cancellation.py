@@ -23,6 +23,8 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
+from normdeploy.graph.linear import Form, Linear, linear_of
+from normdeploy.graph.traits import Trait, has, is_standard
 
 Values = Sequence[Tensor | None]
 
@@ -41,11 +43,28 @@ _LANES = 32
 """Adding one number again and again rounds the same way each time, so the error of a (largely) constant row's mean
 grows with the number of additions, not with its root: k additions in 8 lanes, a quarter of u each."""
 
-_MEANS = frozenset({"ReduceMean", "ReduceSum", "GlobalAveragePool", "AveragePool", "CumSum", "Resize", "Upsample"})
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
-_CENTRED = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
-CANCELLING = _MEANS | _PRODUCTS | _CENTRED | {"Sum", "BatchNormalization"}
-"""Operators whose operands are looked at."""
+
+def is_looked_at(node: ir.Node) -> bool:
+    """Tell whether an operator's operands say more of its rounding than its result does."""
+    return (
+        has(node, Trait.SUMS)
+        or _product(node) is not None
+        or _subtracts_mean(node)
+        or is_standard(node, "Sum", "BatchNormalization")
+    )
+
+
+def _product(node: ir.Node) -> Linear | None:
+    """Return a convolution or matrix product of floats; None for any other operator."""
+    linear = linear_of(node)
+    if linear is None or linear.form not in (Form.CONVOLUTION, Form.PRODUCT) or is_standard(node, "DeformConv"):
+        return None
+    return None if linear.activation or linear.weight_steps is not None else linear
+
+
+def _subtracts_mean(node: ir.Node) -> bool:
+    """Tell whether a norm of known rows subtracts their mean (those of a MeanVarianceNormalization are any axes)."""
+    return has(node, Trait.CENTRES) and has(node, Trait.WEIGHS)
 
 
 def terms(node: ir.Node, inputs: Values, length: int) -> Tensor | None:
@@ -57,21 +76,22 @@ def terms(node: ir.Node, inputs: Values, length: int) -> Tensor | None:
     x = inputs[0] if inputs else None
     if x is None or not x.is_floating_point():
         return None
-    if node.op_type == "BatchNormalization":
+    if is_standard(node, "BatchNormalization"):
         return _affine_terms(node, inputs)
-    if length <= 2 and node.op_type not in _PRODUCTS and node.op_type != "Sum":
+    product, several = _product(node), is_standard(node, "Sum")
+    if length <= 2 and product is None and not several:
         return None  # one addition is rounded relative to its result
-    if node.op_type in _MEANS:
+    if has(node, Trait.SUMS):
         try:
             return SHARE * evaluate_node(node, [x.abs(), *inputs[1:]], dtype=x.dtype)[0]
         except GraphError:  # an operand that is not known here
             return None
-    if node.op_type == "Sum":
+    if several:
         known = [value.abs() for value in inputs if value is not None]
         return SHARE * functools.reduce(torch.add, known) if len(known) > 2 else None
-    if node.op_type in ("MatMul", "Gemm"):
-        return _matrix_terms(node, inputs)
-    return _convolution_terms(node, inputs) if node.op_type == "Conv" else None
+    if product is None:
+        return None
+    return _matrix_terms(product, inputs) if product.form is Form.PRODUCT else _convolution_terms(product, inputs)
 
 
 def _norm(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
@@ -91,28 +111,28 @@ def _affine_terms(node: ir.Node, inputs: Values) -> Tensor | None:
     return 0.5 * (x.abs() * a.abs().reshape(along) + c.abs().reshape(along))
 
 
-def _matrix_terms(node: ir.Node, inputs: Values) -> Tensor | None:
-    x, w = inputs[0], inputs[1]
+def _matrix_terms(linear: Linear, inputs: Values) -> Tensor | None:
+    x, w = inputs[linear.data], inputs[linear.weight]
     if x is None or w is None or x.dim() < 2 or w.dim() < 2:
         return None
-    flip_x, flip_w = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
-    rows = _norm(x, dim=-2 if flip_x else -1)
-    columns = _norm(w, dim=-1 if flip_w else -2)
+    rows = _norm(x, dim=linear.data_axis(x.dim()) - x.dim())
+    columns = _norm(w, dim=linear.input_axis(w.dim()) - w.dim())
     size = rows.unsqueeze(-1) * columns.unsqueeze(-2)
-    addend = inputs[2] if len(inputs) > 2 else None
-    factor = _PRODUCT * abs(node.attributes.get_float("alpha", 1.0))
+    size = size.transpose(-1, -2) if linear.turned_result else size
+    addend = None if linear.bias is None or linear.bias >= len(inputs) else inputs[linear.bias]
+    factor = _PRODUCT * abs(linear.alpha)
     return factor * size if addend is None else factor * size + 0.5 * addend.abs()
 
 
-def _convolution_terms(node: ir.Node, inputs: Values) -> Tensor | None:
+def _convolution_terms(linear: Linear, inputs: Values) -> Tensor | None:
     """Return the patch norms (one channel of squares, summed by a convolution with ones) times the filters' norms."""
     x, w = inputs[0], inputs[1]
     if x is None or w is None or w.dim() < 3:
         return None
-    groups = node.attributes.get_int("group", 1)
+    groups = linear.groups
     squares = x.square().reshape(x.shape[0], groups, -1, *x.shape[2:]).sum(2)
     ones = torch.ones(groups, 1, *w.shape[2:], dtype=x.dtype)
-    patches = evaluate_node(node, [squares, ones], dtype=x.dtype)[0].clamp_min(0).sqrt()
+    patches = evaluate_node(linear.node, [squares, ones], dtype=x.dtype)[0].clamp_min(0).sqrt()
     filters = _norm(w.reshape(w.shape[0], -1), dim=1).reshape(-1, *([1] * (x.dim() - 2)))
     return _PRODUCT * patches.repeat_interleave(w.shape[0] // groups, 1) * filters
 
@@ -123,10 +143,13 @@ def condensed(node: ir.Node, index: int, weight: Tensor) -> Tensor:
     Args:
         node: the product. index: which operand. weight: its value.
     """
-    if node.op_type in ("MatMul", "Gemm") and index < 2 and weight.dim() >= 2:
-        flipped = node.attributes.get_int("transA" if index == 0 else "transB", 0)
-        return _norm(weight, dim=-1 if (index == 0) != bool(flipped) else -2, keepdim=True)
-    if node.op_type == "Conv" and index == 1 and weight.dim() >= 3:
+    linear = _product(node)
+    if linear is None:
+        return weight
+    if linear.form is Form.PRODUCT and index in (linear.data, linear.weight) and weight.dim() >= 2:
+        axis = linear.input_axis if index == linear.weight else linear.data_axis
+        return _norm(weight, dim=axis(weight.dim()), keepdim=True)
+    if linear.form is Form.CONVOLUTION and index == linear.weight and weight.dim() >= 3:
         norms = _norm(weight.reshape(weight.shape[0], -1), dim=1)
         window = weight.shape[2:]
         shaped = (norms / math.sqrt(math.prod(window))).reshape(-1, *([1] * (weight.dim() - 1)))
@@ -141,10 +164,11 @@ def row_shift(node: ir.Node, inputs: Values, length: int) -> tuple[Tensor, Tenso
         node, inputs: as for :func:`terms`. length: elements per mean.
     """
     x = inputs[0] if inputs else None
-    if node.op_type not in _CENTRED or x is None or not x.is_floating_point() or x.dim() < 2 or not x.numel():
+    if not _subtracts_mean(node) or x is None or not x.is_floating_point() or x.dim() < 2 or not x.numel():
         return None
     groups = node.attributes.get_int("num_groups", 0)
-    if node.op_type == "LayerNormalization":
+    by_row = has(node, Trait.BY_ROW)
+    if by_row:
         first = node.attributes.get_int("axis", -1) % x.dim()
         rows, shape = x.reshape(*x.shape[:first], -1), (*x.shape[:first], *([1] * (x.dim() - first)))
     elif groups:
@@ -162,6 +186,5 @@ def row_shift(node: ir.Node, inputs: Values, length: int) -> tuple[Tensor, Tenso
     size, mean = size.reshape(shape), mean.reshape(shape)
     scale = inputs[1] if len(inputs) > 1 else None
     if scale is not None:
-        across = node.op_type != "LayerNormalization"
-        size = size * (scale.reshape(-1, *([1] * (x.dim() - 2))) if across else scale)
+        size = size * (scale if by_row else scale.reshape(-1, *([1] * (x.dim() - 2))))
     return size.expand_as(x), mean.expand_as(x)

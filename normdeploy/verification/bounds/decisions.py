@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph.evaluate import StandIn, evaluate_node
-from normdeploy.verification.bounds.accuracy import EXACT_OPERATORS
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.bounds.accuracy import rounds
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array, Feeds
 
@@ -36,39 +37,20 @@ MOST_TIES = 0.25
 """Share of an output's elements up to which ties are left out one by one; beyond, the output is not judged at all in
 that family, since what is left would be judged by accident."""
 
-_HELD = frozenset(
-    [
-        "TopK",
-        "ArgMax",
-        "ArgMin",
-        "NonMaxSuppression",
-        "NonZero",
-        "Greater",
-        "Less",
-        "GreaterOrEqual",
-        "LessOrEqual",
-        "Round",
-        "Floor",
-        "Ceil",
-        "Sign",
-        "Unique",
-        "Hardmax",
-        "Equal",
-    ]
-)
-DECIDING = _HELD | {"QuantizeLinear", "DynamicQuantizeLinear"}
+_STEPPED = ("QuantizeLinear", "DynamicQuantizeLinear")
+"""Their steps are results, judged as such."""
 
-_CORRECTLY_ROUNDED = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Cast"})
+_ROUNDED_ONCE = Trait.ROUNDED_ONCE | Trait.CONVERTS
 
 
 def decides(graph: ir.Graph) -> bool:
     """True where a graph takes decisions."""
-    return any(node.op_type in DECIDING for node in graph.all_nodes())
+    return any(has(node, Trait.DECIDES) for node in graph.all_nodes())
 
 
 def held_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes of the main graph whose decisions can be held."""
-    return [node for node in graph if node.op_type in _HELD and node.domain in ("", "ai.onnx")]
+    return [node for node in graph if has(node, Trait.DECIDES) and node.op_type not in _STEPPED]
 
 
 def arithmetic_before(nodes: Sequence[ir.Node]) -> tuple[set[ir.Node], set[str]]:
@@ -88,8 +70,8 @@ def arithmetic_before(nodes: Sequence[ir.Node]) -> tuple[set[ir.Node], set[str]]
         node = value.producer()
         if node is None:
             tables |= {str(value.name)} if value.is_initializer() else set()
-        elif node.op_type in _CORRECTLY_ROUNDED or node.op_type in EXACT_OPERATORS:
-            found |= {node} if node.op_type in _CORRECTLY_ROUNDED else set()
+        elif has(node, _ROUNDED_ONCE) or not rounds(node):
+            found |= {node} if has(node, _ROUNDED_ONCE) else set()
             queue += node.inputs
     return found, tables
 

@@ -35,7 +35,7 @@ from normdeploy.verification.bounds.accuracy import (
     reduction_length,
     rounds,
 )
-from normdeploy.verification.bounds.cancellation import CANCELLING, condensed, row_shift, terms
+from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, row_shift, terms
 from normdeploy.verification.bounds.criteria import SMALLEST_NORMAL
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.sides.values import Array, Arrays, Feeds, to_numpy
@@ -165,7 +165,7 @@ class NoiseHook:
 
     def _operands(self, node: ir.Node) -> list[Tensor | None] | None:
         """Return a cancelling operator's operands; what no other one needs is let go."""
-        if node.op_type not in CANCELLING or not self._left:
+        if not self._left or not is_looked_at(node):
             return None
         inputs: list[Tensor | None] = []
         for index, value in enumerate(node.inputs):
@@ -249,7 +249,7 @@ class NoisyGraph:
                 self._operands.update(
                     str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None
                 )
-            if node.op_type in CANCELLING:
+            if is_looked_at(node):
                 self._operands.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
         self._condensed: dict[tuple[str, str, int], Tensor] = {}
 

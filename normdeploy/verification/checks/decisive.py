@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, constant_tensor
-from normdeploy.verification.bounds.decisions import DECIDING
+from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import make_case
 from normdeploy.verification.context import Context
@@ -41,7 +41,7 @@ def in_front(graph: ir.Graph) -> list[str]:
         node = value.producer()
         if node is None or node.graph is not graph:
             continue
-        hides = node.op_type in DECIDING or (single and node.op_type.startswith("Reduce"))
+        hides = has(node, Trait.DECIDES) or (single and has(node, Trait.REDUCES))
         for item in node.inputs:
             if item is None or item.producer() is None or constant_tensor(item) is not None:
                 continue

@@ -14,12 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, module_path, tensor64
+from normdeploy.graph.traits import Trait, has, kind_of
 from normdeploy.verification.derivation.stored import attribute_difference, tensor_difference
-
-_COMMUTING = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Min", "Max", "Sum", "Mean"})
-
-_SHAPED = frozenset({"Reshape", "Expand"})
-"""Operators that are given a shape: [-1, 4], [0, 4] and [2, 4] may be one."""
 
 _DEPTH = 4
 """How far back two operands are looked at to tell which is which, where their order is free."""
@@ -132,11 +128,11 @@ class _Walk:
     def _node(self, a: ir.Node, b: ir.Node, queue: list[tuple[ir.Value | None, ir.Value | None]]) -> str:
         """Compare two nodes and queue what they read; return how their structure differs."""
         ours, theirs = _read(a), _read(b)
-        if _kind(a) != _kind(b) or len(ours) != len(theirs):
+        if kind_of(a) != kind_of(b) or len(ours) != len(theirs):
             return f"node {b.name!r} is {b.op_type}; recomputed, {a.name!r} is {a.op_type}"
-        if a.op_type in _SHAPED and _shape_differs(a, b, ours, theirs):
+        if has(a, Trait.SHAPED) and _shape_differs(a, b, ours, theirs):
             return f"node {b.name!r} ({b.op_type}) writes its result's shape in another way than recomputed"
-        if a.op_type in _COMMUTING and len(ours) == 2 and _exchanged(ours, theirs):
+        if has(a, Trait.COMMUTES) and len(ours) == 2 and _exchanged(ours, theirs):
             theirs = theirs[::-1]
         for x, y in zip(ours, theirs, strict=True):
             self._constant(a, x, y)
@@ -183,14 +179,10 @@ class _Walk:
 def _origin(value: ir.Value) -> ir.Value:
     """Return what a value is a copy of."""
     node = value.producer()
-    while node is not None and _kind(node) == ("", "Identity") and node.inputs[0] is not None:
+    while node is not None and kind_of(node) == ("", "Identity") and node.inputs[0] is not None:
         value = node.inputs[0]
         node = value.producer()
     return value
-
-
-def _kind(node: ir.Node) -> tuple[str, str]:
-    return ("" if node.domain == "ai.onnx" else node.domain), node.op_type
 
 
 def _read(node: ir.Node) -> list[ir.Value | None]:
@@ -234,7 +226,7 @@ def _alike(x: ir.Value | None, y: ir.Value | None, depth: int) -> bool:
     a_node, b_node = x.producer(), y.producer()
     if a_node is None or b_node is None:
         return a_node is b_node and want is have and x.name == y.name
-    if _kind(a_node) != _kind(b_node) or x.index() != y.index():
+    if kind_of(a_node) != kind_of(b_node) or x.index() != y.index():
         return False
     ours, theirs = _read(a_node), _read(b_node)
     if depth == 0 or len(ours) != len(theirs):

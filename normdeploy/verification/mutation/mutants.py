@@ -15,13 +15,19 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import AFFINE_DOMAIN, evaluate_node, module_path
+from normdeploy.graph.traits import Trait, has, is_standard
 
 Values = Sequence[Tensor | None]
 Apply = Callable[[Values], Tensor]
 Opset = Mapping[str, int] | None
 
-ROW_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
-NORMS = ROW_NORMS | {"BatchNormalization", "InstanceNormalization", "GroupNormalization"}
+BATCH_NORM = "BatchNormalization"
+
+
+def is_norm(node: ir.Node | None) -> bool:
+    """Tell whether an operator normalizes and scales: by statistics of its input, or by stored ones."""
+    weighed = has(node, Trait.NORMALIZES) and has(node, Trait.WEIGHS)
+    return weighed or (node is not None and is_standard(node, BATCH_NORM))
 
 
 @dataclass(frozen=True)
@@ -98,11 +104,11 @@ def sites_of(graph: ir.Graph) -> list[Site]:
 
 
 def _mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
-    if node.domain not in ("", "ai.onnx", "com.microsoft") or node.op_type not in NORMS:
+    if not is_norm(node):
         return []
-    if node.op_type == "BatchNormalization":
+    if node.op_type == BATCH_NORM:
         return _batch_mutants(node, opset)
-    if node.op_type in ROW_NORMS:
+    if has(node, Trait.BY_ROW):
         return _row_mutants(node, opset)
     return _grouped_mutants(node, opset)
 
@@ -187,7 +193,7 @@ def _batch_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
 
 
 def _row_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
-    centred = node.op_type == "LayerNormalization"
+    centred = has(node, Trait.CENTRES)
 
     def axes_of(x: Tensor) -> list[int]:
         return list(range(node.attributes.get_int("axis", -1) % x.dim(), x.dim()))
@@ -272,7 +278,7 @@ def border_sites(node: ir.Node, where: str, inputs: tuple[str, ...], right: Appl
     Args:
         node: a channel-wise affine map. inputs: names of the values it reads. right: computes it; the node by default.
     """
-    if node.op_type not in ("BatchNormalization", "Affine"):
+    if node.op_type not in (BATCH_NORM, "Affine"):
         return []
     sites = []
     norm = right or (lambda values: evaluate_node(node, list(values), opset_imports=opsets(node))[0])

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import AFFINE_DOMAIN, constant64, evaluate_node, module_path
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import RecogniseAffine
 from normdeploy.rewrite.context import RewriteContext
-from normdeploy.verification.mutation.mutants import NORMS, Apply, Mutant, Site, Values, border_sites, epsilon_words
+from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, Values, border_sites, epsilon_words, is_norm
 
 _LARGEST_EPSILON = 1e-2
 _UNDER_ROOT = frozenset({"Sqrt", "Pow", "Reciprocal"})
-_PASSING = frozenset({"Cast", "Identity", "Reshape", "Unsqueeze", "Expand"})
 
 
 def affine_sites(canonical: ir.Model) -> list[Site]:
@@ -29,7 +29,7 @@ def affine_sites(canonical: ir.Model) -> list[Site]:
     sites = []
     for node in recognised.graph:
         output = str(node.outputs[0].name)
-        if node.domain != AFFINE_DOMAIN or output not in producers or producers[output].op_type in NORMS:
+        if node.domain != AFFINE_DOMAIN or output not in producers or is_norm(producers[output]):
             continue
         x, scale, shift = node.inputs[0], constant64(node.inputs[1]), constant64(node.inputs[2])
         if x is None or scale is None or shift is None or (x.name not in producers and not x.is_graph_input()):
@@ -105,6 +105,6 @@ def _goes_under_root(value: ir.Value, depth: int = 0) -> bool:
     for user, index in value.uses():
         if user.op_type in _UNDER_ROOT or (user.op_type == "Div" and index == 1):
             return True
-        if user.op_type in _PASSING and depth < 3 and _goes_under_root(user.outputs[0], depth + 1):
+        if has(user, Trait.MOVES | Trait.CONVERTS) and depth < 3 and _goes_under_root(user.outputs[0], depth + 1):
             return True
     return False

@@ -23,6 +23,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, bare_proto, weight_bytes
+from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.checks.logic import logic_problems
@@ -50,11 +51,6 @@ weights does. A fresh BatchNorm's scale, 1 - 5e-6, which a fold moved elsewhere,
 
 _ENTRIES = 3
 """How many entries of a site are tried: a file that fuses its norm holds the outermost only."""
-
-_MOVING = frozenset(
-    {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Concat", "Expand", "Identity", "Cast"}
-)
-"""A file that does not hold what such an operator moves does not hold its result either."""
 
 KILLED = "exercised at the site: fed there directly, since no model input reaches it"
 
@@ -226,14 +222,11 @@ def _entries(site: Site, evaluator: Evaluator) -> list[str]:
     computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
     value = computed.get(site.inputs[0])
     above = [] if value is None else entries_of(value)
-    distinct = [name for name in above if name in computed and _kind(computed[name]) not in _MOVING]
+    # a file that does not hold what an operator moves does not hold its result either
+    moved = Trait.MOVES | Trait.JOINS | Trait.CONVERTS
+    distinct = [name for name in above if name in computed and not has(computed[name].producer(), moved)]
     entries = [site.inputs[0], *distinct[:_ENTRIES]]
     return entries[::-1] if site.kind == "affine map" else entries
-
-
-def _kind(value: ir.Value) -> str:
-    producer = value.producer()
-    return "" if producer is None else producer.op_type
 
 
 def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut | str:

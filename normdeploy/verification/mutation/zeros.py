@@ -11,12 +11,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, module_path
-from normdeploy.verification.mutation.mutants import NORMS, Site
-
-_PRODUCTS = frozenset({"Mul", "MatMul", "Gemm", "Conv", "ConvTranspose", *NORMS})
-"""Operators that multiply their first two inputs: where one is zeros, nothing of the other is in the result."""
-
-_MOVING = frozenset({"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Cast", "Identity"})
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.mutation.mutants import Site
 
 _NAMED = 3
 
@@ -52,10 +48,8 @@ def _cut_edges(graph: ir.Graph) -> dict[ir.Node, int]:
     """Return the nodes of which one factor is zeros, with the place of the other factor."""
     found = {}
     for node in graph:
-        if node.op_type not in _PRODUCTS or len(node.inputs) < 2:
-            continue
-        for factor, other in ((0, 1), (1, 0)):
-            if _zeros(node.inputs[factor]):
+        for factor, other, trait in ((0, 1, Trait.MULTIPLIES), (1, 0, Trait.WEIGHS)):
+            if has(node, trait) and len(node.inputs) > 1 and _zeros(node.inputs[factor]):
                 found[node] = other
     return found
 
@@ -63,8 +57,10 @@ def _cut_edges(graph: ir.Graph) -> dict[ir.Node, int]:
 def _zeros(value: ir.Value | None) -> bool:
     tensor = None if value is None else constant_tensor(value)
     producer = None if value is None else value.producer()
-    if tensor is None and producer is not None and producer.op_type in _MOVING:
+    if tensor is None and producer is not None and has(producer, Trait.MOVES | Trait.CONVERTS):
         return _zeros(producer.inputs[0])
+    if tensor is None and producer is not None and has(producer, Trait.JOINS):
+        return all(_zeros(part) for part in producer.inputs)
     if tensor is None or not tensor.size:
         return False
     array = tensor.numpy()

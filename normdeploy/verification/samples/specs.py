@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 from normdeploy.errors import InputError
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.sides.values import Array
 
-_FORWARDING = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Expand"})
-
-_COMPARING = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
-_ARITHMETIC = _COMPARING | {"Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where"}
-_OF_THE_FIRST = _FORWARDING | {"Clip", "Slice", "Split", "ReduceSum", "ReduceMax", "ReduceMin"}
-"""Operators that have a meaning for every integer that its type holds, as any operand or as the first."""
+_FORWARDS = Trait.MOVES | Trait.CONVERTS
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where"})
+_OF_THE_FIRST = frozenset({"Clip", "ReduceSum", "ReduceMax", "ReduceMin"})
+"""Operators that have a meaning for every integer that its type holds, as any operand or as the first; so have those
+that compare, and those that pass their first operand on."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,10 @@ def _only_computed_with(value: ir.Value) -> bool:
     for current in queue:
         kind = kinds[current]
         for node, index in current.uses():
-            if node.op_type == "Shape":
+            if has(node, Trait.SIZES):
                 continue
-            plain = node.op_type in _ARITHMETIC or (node.op_type in _OF_THE_FIRST and index == 0)
+            any_operand = is_standard(node, *_ARITHMETIC) or has(node, Trait.COMPARES)
+            plain = any_operand or (index == 0 and (is_standard(node, *_OF_THE_FIRST) or has(node, _FORWARDS)))
             if kind.is_integer() and not plain:
                 return False
             if kind.is_floating_point() and node.op_type == "Cast" and _result(node, kind).is_integer():
@@ -157,7 +158,7 @@ def _result(node: ir.Node, kind: ir.DataType) -> ir.DataType:
     """Return the type of an operator's result, given that of an operand."""
     if node.op_type == "Cast":
         return ir.DataType(node.attributes.get_int("to", 1))
-    return ir.DataType.BOOL if node.op_type in _COMPARING else kind
+    return ir.DataType.BOOL if has(node, Trait.COMPARES) else kind
 
 
 def _table_size(value: ir.Value, depth: int = 0) -> int | None:
@@ -173,7 +174,7 @@ def _table_size(value: ir.Value, depth: int = 0) -> int | None:
             elif shape is not None:
                 rows = shape[axis]
                 sizes += [rows] if isinstance(rows, int) else []
-        elif node.op_type in _FORWARDING and index == 0 and depth < 4:
+        elif has(node, _FORWARDS) and index == 0 and depth < 4:
             size = _table_size(node.outputs[0], depth + 1)
             if size is not None:
                 sizes.append(size)
