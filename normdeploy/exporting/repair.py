@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.traits import Trait, has
+
 
 def drop_written_zero_bias(graph: ir.Graph) -> int:
     """Drop the zero bias that the exporter writes for convolutions without one; return how many.
@@ -16,11 +19,15 @@ def drop_written_zero_bias(graph: ir.Graph) -> int:
     """
     dropped = 0
     for node in graph:
-        if node.op_type not in ("Conv", "ConvTranspose") or len(node.inputs) < 3 or not _is_zero(node.inputs[2]):
+        linear = linear_of(node)
+        if linear is None or linear.form not in (Form.CONVOLUTION, Form.TRANSPOSED) or linear.bias is None:
             continue
-        bias = node.inputs[2]
-        node.replace_input_with(2, None)
-        node.resize_inputs(2)
+        bias = linear.value(linear.bias)
+        if not _is_zero(bias):
+            continue
+        node.replace_input_with(linear.bias, None)
+        if linear.bias + 1 == len(node.inputs):
+            node.resize_inputs(linear.bias)
         _remove_unread(bias)
         dropped += 1
     return dropped
@@ -32,7 +39,7 @@ def _is_zero(value: ir.Value | None) -> bool:
         return False
     value = producer.inputs[0]
     producer = None if value is None else value.producer()
-    if producer is not None and producer.op_type in ("Cast", "CastLike"):
+    if producer is not None and has(producer, Trait.CONVERTS):
         value = producer.inputs[0]
     if value is None:
         return False

@@ -137,7 +137,7 @@ TRAITS: dict[tuple[str, str], Trait] = {
             ("Max Min", _BINARY | Trait.COMMUTES | Trait.MONOTONE | Trait.EXACT),
             ("Mod Where", _BINARY | Trait.EXACT),
             ("Pow", _BINARY | Trait.WEIGHS),
-            ("PRelu", _BINARY | Trait.HOMOGENEOUS),
+            ("PRelu", Trait.POINTWISE | Trait.HOMOGENEOUS),
             ("And Or Xor BitwiseOr BitwiseXor", _LOGIC),
             ("BitwiseAnd", _LOGIC | _PRODUCT),
             ("Equal", _COMPARISON | Trait.COMMUTES),

@@ -12,6 +12,7 @@ import onnx_ir.passes.common as common
 
 from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator, module_path
+from normdeploy.graph.traits import Trait, has
 from normdeploy.inspection.companions import Dependence, arises_at, batched_inputs, dependence
 from normdeploy.inspection.conventions import check_conventions
 from normdeploy.inspection.examples import example_feeds
@@ -28,7 +29,6 @@ from normdeploy.rewrite.pipeline import understand
 
 # in float64, one sample's outputs agree to far less unless it is mixed with its companions
 _MIXED = 1e-9
-_GENERATORS = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 _AVERAGES = ("Reduce", "BatchNormalization", "MeanVarianceNormalization", "Einsum", "MatMul", "Gemm")
 
 
@@ -96,7 +96,7 @@ def _random(model: ir.Model, constants: Constants) -> Iterator[Finding]:
                 "this Dropout is in training mode: deployed outputs are random",
                 "export in evaluation mode; pass training=self.training to F.dropout",
             )
-        elif node.op_type in _GENERATORS:
+        elif has(node, Trait.RANDOM):
             yield Finding(
                 "warning",
                 "random",

@@ -12,11 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, evaluate_region, module_path
-from normdeploy.graph.operators import RANDOM
+from normdeploy.graph.traits import Trait, has
 from normdeploy.inspection.site import Array, StoredNorm
-
-# what a stored variance may pass on its way to the root without being another quantity
-_CARRIERS = {"Reshape", "Unsqueeze", "Squeeze", "Cast", "CastLike", "Identity", "Expand", "Transpose", "Flatten"}
 
 
 class Constants:
@@ -33,7 +30,7 @@ class Constants:
             inputs = set(graph.inputs)
             self._known |= {value for value in graph.initializers.values() if value not in inputs}
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            if node.op_type in RANDOM or any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+            if has(node, Trait.RANDOM) or any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
                 continue
             if all(value is None or value in self._known for value in node.inputs):
                 self._known.update(node.outputs)
@@ -168,8 +165,9 @@ def _split_epsilon(radicand: ir.Value, constants: Constants) -> tuple[ir.Value, 
 
 
 def _through(value: ir.Value) -> ir.Value:
+    """Return what a stored variance was before it was moved on its way to the root: still the same quantity."""
     producer = value.producer()
-    while producer is not None and producer.op_type in _CARRIERS and producer.inputs[0] is not None:
+    while has(producer, Trait.MOVES | Trait.CONVERTS) and producer.inputs[0] is not None:
         value = producer.inputs[0]
         producer = value.producer()
     return value

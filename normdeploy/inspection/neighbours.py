@@ -8,13 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
+from normdeploy.graph.linear import Form, Linear, linear_of
+from normdeploy.graph.traits import is_standard
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.graph_sites import Constants
 from normdeploy.inspection.site import Array, StoredNorm
 
 # the fold costs this many bits of a per-tensor int8 weight before it is worth a word
 _BITS = 2.0
-_WEIGHTED = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1}
 
 
 def check_neighbours(site: StoredNorm, constants: Constants) -> Iterator[Finding]:
@@ -24,22 +25,27 @@ def check_neighbours(site: StoredNorm, constants: Constants) -> Iterator[Finding
     producer = site.x.producer()
     if producer is None:
         return
-    if producer.op_type == "Add":
+    if is_standard(producer, "Add"):
         yield from _added_bias(site, producer, constants)
         return
-    if producer.op_type not in _WEIGHTED or site.axis != _WEIGHTED[producer.op_type]:
+    linear, shape = linear_of(producer), producer.outputs[0].shape
+    if linear is None or linear.form is Form.RECURRENT or linear.weight_steps is not None or linear.activation:
         return
-    bias = constants.value(producer.inputs[2]) if len(producer.inputs) > 2 else None
+    if linear.form is Form.PRODUCT and shape is None:
+        return
+    if site.axis != linear.result_axis(2 if shape is None else len(shape)):  # a convolution's is 1 at any rank
+        return
+    bias = constants.value(linear.value(linear.bias))
     if bias is not None and np.any(bias != 0):  # exporters write zeros for a layer without bias
         yield _redundant(site, module_path(producer))
-    yield from _wider(site, producer, constants)
+    yield from _wider(site, linear, constants)
 
 
 def _added_bias(site: StoredNorm, add: ir.Node, constants: Constants) -> Iterator[Finding]:
     """A product by a constant and its bias: how linear layers on more than two axes are exported."""
     for value, other in (add.inputs, reversed(add.inputs)):
         product = None if value is None else value.producer()
-        if product is not None and product.op_type == "MatMul" and other in constants:
+        if product is not None and is_standard(product, "MatMul") and other in constants:
             bias = constants.value(other)
             rank = None if site.x is None or site.x.shape is None else len(site.x.shape)
             if bias is not None and bias.size > 1 and np.any(bias != 0) and rank is not None and site.axis == rank - 1:
@@ -58,24 +64,21 @@ def _redundant(site: StoredNorm, producer: str) -> Finding:
     )
 
 
-def _per_channel(node: ir.Node, weight: Array) -> Array | None:
+def _per_channel(linear: Linear, weight: Array) -> Array | None:
     """Return max |w| per output channel."""
-    if node.op_type == "Gemm":
-        axis = 0 if node.attributes.get_int("transB", 0) else 1
-    elif node.op_type == "Conv":
-        axis = 0
-    else:
-        if node.attributes.get_int("group", 1) != 1:
-            return None
-        axis = 1
-    others = tuple(index for index in range(weight.ndim) if index != axis)
-    return np.asarray(np.abs(weight).max(axis=others))
+    if weight.ndim < 2:
+        return None
+    channels = linear.channels(weight.shape)
+    assert channels.written is not None  # no recurrent operator
+    found = np.zeros(channels.outs)
+    np.maximum.at(found, np.broadcast_to(channels.written, weight.shape), np.abs(weight))
+    return found
 
 
-def _wider(site: StoredNorm, producer: ir.Node, constants: Constants) -> Iterator[Finding]:
-    weight = constants.value(producer.inputs[1])
+def _wider(site: StoredNorm, linear: Linear, constants: Constants) -> Iterator[Finding]:
+    weight = constants.value(linear.value(linear.weight))
     slope = site.slope
-    ranges = None if weight is None else _per_channel(producer, weight)
+    ranges = None if weight is None else _per_channel(linear, weight)
     if ranges is None or slope is None or slope.size != ranges.size or not np.all(np.isfinite(slope)):
         return
     folded = ranges * np.abs(slope)
@@ -89,7 +92,7 @@ def _wider(site: StoredNorm, producer: ir.Node, constants: Constants) -> Iterato
     yield Finding(
         "note",
         "wider-weights",
-        module_path(producer),
+        module_path(linear.node),
         f"folding {site.where!r} into it widens its weight range: the widest channel ({widest}) becomes {after:.3g} "
         f"times the typical one, before {before:.3g}; float32 outputs are unaffected, int8 weights with one scale per "
         f"tensor lose about {bits:.1f} bits in the other channels",

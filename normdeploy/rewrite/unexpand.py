@@ -17,31 +17,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.sizes import names_of
 
 Size = int | str | tuple[ir.Value, int]
 """A dimension: a number, a name, or "that of this axis of this value"."""
 
-_BINARY = frozenset(
-    {
-        "Add",
-        "And",
-        "Div",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "Mod",
-        "Mul",
-        "Or",
-        "Pow",
-        "Sub",
-        "Xor",
-    }
-)
 _LONGEST = 12
 
 
@@ -53,7 +34,7 @@ class DropExpansions(ir.passes.InPlacePass):
         modified = False
         for graph in model.graphs():
             for node in list(graph):
-                if node.op_type in _BINARY and node.domain in ("", "ai.onnx") and len(node.inputs) == 2:
+                if has(node, Trait.BROADCASTS) and len(node.inputs) == 2:
                     modified |= _drop(node, 0) | _drop(node, 1)
         return ir.passes.PassResult(model, modified)
 
@@ -61,9 +42,9 @@ class DropExpansions(ir.passes.InPlacePass):
 def _drop(node: ir.Node, at: int) -> bool:
     repeated, other = node.inputs[at], node.inputs[1 - at]
     source = None if repeated is None else repeated.producer()
-    if repeated is None or other is None or source is None or source.domain not in ("", "ai.onnx"):
+    if repeated is None or other is None or not has(source, Trait.REPEATS):
         return False
-    if source.op_type not in ("Expand", "Tile") or source.inputs[0] is None or not _covers(other, source):
+    if source.inputs[0] is None or not _covers(other, source):
         return False
     node.replace_input_with(at, source.inputs[0])
     while source is not None and not any(value.uses() or value.is_graph_output() for value in source.outputs):

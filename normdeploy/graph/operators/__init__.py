@@ -14,7 +14,7 @@ from normdeploy.graph.operators.linear import LINEAR
 from normdeploy.graph.operators.normalization import NORMALIZATION, affine
 from normdeploy.graph.operators.pooling import POOLING
 from normdeploy.graph.operators.quantized import QUANTIZED
-from normdeploy.graph.operators.random import RANDOM, RANDOMS
+from normdeploy.graph.operators.random import RANDOMS
 from normdeploy.graph.operators.recurrent import RECURRENT
 from normdeploy.graph.operators.reduction import REDUCTION
 from normdeploy.graph.operators.resampling import RESAMPLING
@@ -42,4 +42,4 @@ OPERATORS: dict[tuple[str, str], Implementation] = {
     **CONTRIB,
 }
 
-__all__ = ["OPERATORS", "RANDOM", "Call", "Implementation", "Inputs", "Result"]
+__all__ = ["OPERATORS", "Call", "Implementation", "Inputs", "Result"]

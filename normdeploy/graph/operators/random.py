@@ -10,14 +10,14 @@ from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant64
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need
 from normdeploy.graph.operators.elementwise import torch_dtype
+from normdeploy.graph.traits import Trait, has, is_standard, kinds
 
-RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-_MOVED = frozenset(
-    {"Cast", "Expand", "Flatten", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
-)
-"""Operators whose first input, finite, reaches the result finite and stays apart from everything else."""
+RANDOM = frozenset(name for _, name in kinds(Trait.RANDOM))
+
+
+def _keeps(node: ir.Node) -> bool:
+    """Tell whether an operator's first input, finite, reaches the result finite and apart from everything else."""
+    return has(node, Trait.MOVES | Trait.CONVERTS) or is_standard(node, "Neg")
 
 
 _LARGEST = 1e30
@@ -32,18 +32,16 @@ def has_effect(value: ir.Value) -> bool:
 
 
 def _matters(node: ir.Node, index: int) -> bool:
-    if node.domain not in ("", "ai.onnx"):
-        return True
-    if node.op_type in ("Shape", "Size"):
+    if has(node, Trait.SIZES):
         return False
-    if node.op_type == "Mul":
+    if is_standard(node, "Mul"):
         other = node.inputs[1 - index]
         zeros = None if other is None or other.is_graph_input() else constant64(other)
         if zeros is not None and zeros.size and not zeros.any():
             return False
-    elif not (index == 0 and node.op_type in _MOVED):
+    elif not (index == 0 and _keeps(node)):
         return True
-    return node.op_type not in _MOVED or has_effect(node.outputs[0])
+    return not _keeps(node) or any(has_effect(output) for output in node.outputs)
 
 
 def _drawn(call: Call, inputs: Inputs) -> Tensor:

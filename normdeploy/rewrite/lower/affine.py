@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import (
     Step,
@@ -31,7 +32,6 @@ from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 
 _BATCH_NORM_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
-_SHAPE_ONLY = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _UNTRIED = "nothing was asked to absorb it"
 
 
@@ -105,9 +105,9 @@ def _behind_matmul(value: ir.Value) -> bool:
         producer = value.producer()
         if producer is None:
             return False
-        if producer.op_type == "MatMul":
+        if is_standard(producer, "MatMul"):
             return True
-        if producer.op_type not in _SHAPE_ONLY or producer.inputs[0] is None:
+        if not has(producer, Trait.PERMUTES) or producer.inputs[0] is None:
             return False
         value = producer.inputs[0]
     return True

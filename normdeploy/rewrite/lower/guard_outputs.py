@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.constant import integer, optional
+from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.node import free_name
 
 
@@ -29,11 +30,12 @@ class GuardOutputs(ir.passes.InPlacePass):
 
 
 def _is_at_risk(node: ir.Node) -> bool:
-    if node.op_type != "Conv" or node.domain not in ("", "ai.onnx") or integer(node, "group", 1) == 1:
+    linear = linear_of(node)
+    if linear is None or linear.form is not Form.CONVOLUTION or linear.groups == 1:
         return False
     result = node.outputs[0]
-    summed = any(usage.node.op_type in ("Add", "Sum") for usage in result.uses())
-    return optional(node, 2) is not None and result.is_graph_output() and summed
+    summed = any(has(usage.node, Trait.ADDS) for usage in result.uses())
+    return linear.value(linear.bias) is not None and result.is_graph_output() and summed
 
 
 def _copy_output(graph: ir.Graph, node: ir.Node) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.clamps import clamp_of
 from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.region import GraphRegions, Region
 from normdeploy.rewrite.recognise.sizes import TURNS
 
-_MOVEMENTS = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _LONGEST = 12
 
 
@@ -31,7 +31,7 @@ class RemoveRoundTrips(ir.passes.InPlacePass):
         for graph in model.graphs():
             regions = GraphRegions(graph)
             for node in list(graph):
-                if node.op_type in _MOVEMENTS and node.domain in ("", "ai.onnx"):
+                if has(node, Trait.PERMUTES):
                     modified |= _remove(regions, node)
         return ir.passes.PassResult(model, modified)
 
@@ -43,7 +43,7 @@ def _remove(regions: GraphRegions, end: ir.Node) -> bool:
     starts: list[tuple[ir.Value, list[ir.Node]]] = []
     chain: list[ir.Node] = []
     node: ir.Node | None = end
-    while node is not None and node.op_type in _MOVEMENTS and len(chain) < _LONGEST:
+    while has(node, Trait.PERMUTES) and len(chain) < _LONGEST:
         source = node.inputs[0]
         if source is None or source.shape is None:
             break

@@ -9,9 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant_tensor
+from normdeploy.graph.linear import Form, linear_of
 from normdeploy.rewrite.affine.region import drop_if_unread
-
-_BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 
 
 class DropZeroBiases(ir.passes.InPlacePass):
@@ -21,15 +20,15 @@ class DropZeroBiases(ir.passes.InPlacePass):
         """Look at every linear operator of every graph."""
         modified = False
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            place = _BIAS.get(node.op_type)
-            if place is None or node.domain not in ("", "ai.onnx") or len(node.inputs) <= place:
-                continue
-            bias = node.inputs[place]
+            linear = linear_of(node)
+            if linear is None or linear.form is Form.RECURRENT or linear.bias != len(node.inputs) - 1:
+                continue  # an input behind the bias keeps its place
+            bias = node.inputs[linear.bias]
             tensor = constant_tensor(bias)
             # what a fold computed is not zero, and evaluating it here would cost what the fold did
             if bias is None or tensor is None or isinstance(tensor, ExactTensor) or tensor.numpy().any():
                 continue
-            node.resize_inputs(place)
+            node.resize_inputs(linear.bias)
             drop_if_unread(bias)
             modified = True
         return ir.passes.PassResult(model, modified)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.region import Region
 
 _UNBOUNDED = 2**31 - 1
@@ -20,7 +21,6 @@ _UNBOUNDED = 2**31 - 1
 _ENDS = frozenset({0, 1, -1})
 """Where a slice may begin or end without a word on the size: any dimension has one element at least."""
 
-_COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 _CLAMPS = frozenset({"Min", "Max", "Clip", "Mod"})
 
 
@@ -52,12 +52,12 @@ def clamp_of(region: Region, nodes: Sequence[ir.Node]) -> ir.Node | None:
 
 def _compares(node: ir.Node, dynamic: set[ir.Value]) -> bool:
     """Tell whether a node holds sizes against a number above the smallest size, one, or against one another."""
-    if node.op_type not in _COMPARISONS | _CLAMPS:
+    if not (has(node, Trait.COMPARES) or node.op_type in _CLAMPS):
         return False
     others = [value for value in node.inputs if value is not None and value not in dynamic]
     if len(others) < sum(value is not None for value in node.inputs) - 1:
         return True
-    highest = 0 if node.op_type in _COMPARISONS else 1
+    highest = 0 if has(node, Trait.COMPARES) else 1
     bounds = [constant64(value) for value in others]
     return any(bound is None or bool(np.any(np.asarray(bound) > highest)) for bound in bounds)
 

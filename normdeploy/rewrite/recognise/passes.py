@@ -11,6 +11,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, WHERE, module_path
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.opset import raise_opset
@@ -21,7 +22,7 @@ from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.recognise.probe import Probe
-from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, repeated
+from normdeploy.rewrite.recognise.region import GraphRegions, repeated
 from normdeploy.rewrite.recognise.rows import (
     fused_row,
     kept_row,
@@ -101,7 +102,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         """Decide about one seed; return whether the graph changed."""
         found, missed = best_of(regions, seed, self.context.rng, outcome.handled)
         if found is None:
-            if seed.op_type in NORMS:
+            if has(seed, Trait.NORMALIZES):
                 seed.metadata_props[WHERE] = module_path(seed)
                 outcome.add(stock_row(seed), [seed])
             elif missed is not None:
@@ -162,7 +163,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         longer &= not any(without_kernel(node) for node in inside)
         if not note and (longer or (not computed and _same_operators(planned, inside))):
             for node in inside:
-                if node.op_type in NORMS:
+                if has(node, Trait.NORMALIZES):
                     node.metadata_props[WHERE] = where
             _mark_statistics(found, inside)
             return fused_row(where, found, inside, note, spelled=spelled)
@@ -214,7 +215,7 @@ def _mark_statistics(found: Found, inside: list[ir.Node]) -> None:
     """Mark what is computed on statistics of a norm that stays as it is written: no affine map of its own."""
     shape = found.region.x.shape
     for node in inside:
-        if node.op_type not in NORMS and node.outputs[0].shape not in (None, shape):
+        if not has(node, Trait.NORMALIZES) and node.outputs[0].shape not in (None, shape):
             node.metadata_props[STATISTIC] = "1"
 
 

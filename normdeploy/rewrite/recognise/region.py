@@ -15,27 +15,16 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
+from normdeploy.graph.traits import Trait, has, is_standard
 
 REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceL2", "ReduceSumSquare", "GlobalAveragePool"})
-NORMS = frozenset(
-    {
-        "LayerNormalization",
-        "RMSNormalization",
-        "SimplifiedLayerNormalization",
-        "GroupNormalization",
-        "InstanceNormalization",
-        "MeanVarianceNormalization",
-    }
-)
 _ELEMENTWISE = frozenset(
     {"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Reciprocal", "Pow", "Identity", "Cast", "CastLike", "Sum", "Mean"}
 )
-_SHAPING = frozenset(
-    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Concat", "Slice", "Gather", "Split"}
-)
+_SHAPES = Trait.MOVES | Trait.JOINS
 _CONTRACTIONS = frozenset({"MatMul", "Gemm", "Einsum"})
 _AT_ZERO = frozenset({"Relu", "Max", "Clip", "Abs"})
-_ROOTS = frozenset({"Sqrt", "Pow", "ReduceL2"}) | NORMS
+_ROOTS = frozenset({"Sqrt", "Pow", "ReduceL2"})
 
 MAX_CLOSURE = 96
 """Nodes that a closure may hold; a LayerNorm in its longest known spelling has 26."""
@@ -136,7 +125,7 @@ class GraphRegions:
             return False
         if node.op_type in _CONTRACTIONS:
             return self._is_weighted_sum(node)
-        return node.op_type in REDUCTIONS | NORMS and not self.is_side(node.inputs[0])
+        return (is_standard(node, *REDUCTIONS) or has(node, Trait.NORMALIZES)) and not self.is_side(node.inputs[0])
 
     def _is_weighted_sum(self, node: ir.Node) -> bool:
         """Tell whether a product with a constant vector may stand for a mean."""
@@ -165,7 +154,7 @@ class GraphRegions:
             elif producer.op_type in ("Constant", "Shape", "Size"):
                 source = producer.inputs[0] if producer.inputs else None
                 self._side[current] = source is None or source.shape is not None
-            elif producer.op_type.startswith("Random") or producer.op_type in ("Bernoulli", "Multinomial"):
+            elif has(producer, Trait.RANDOM):
                 self._side[current] = False
             else:
                 operands = [item for item in producer.inputs if item is not None]
@@ -186,7 +175,7 @@ class GraphRegions:
             if x.dtype in FLOATS and x.shape is not None:
                 yield x
             node = x.producer()
-            if node is None or node not in self.order or node.op_type not in _ELEMENTWISE | _SHAPING:
+            if node is None or node not in self.order or not _is_plain(node):
                 return
             data = {value for value in node.inputs if value is not None and not self.is_side(value)}
             if len(data) != 1 or not self._admits(node, data):
@@ -206,7 +195,7 @@ class GraphRegions:
             return _keeps_precision(node)
         if node.op_type in _AT_ZERO:
             return _acts_at_zero(node, known)
-        return node.op_type in _ELEMENTWISE | _SHAPING | REDUCTIONS
+        return _is_plain(node) or node.op_type in REDUCTIONS
 
     def unshaped(self, seed: ir.Node) -> list[ir.Node]:
         """Return the nodes from a seed to the first root behind it, where the seed reads a value of unknown rank.
@@ -225,7 +214,7 @@ class GraphRegions:
 
     def _grow(self, x: ir.Value, seed: ir.Node) -> Region | None:
         closure, known = self._closure(x, seed)
-        if seed not in closure or not any(node.op_type in _ROOTS for node in closure):
+        if seed not in closure or not any(_is_root(node) for node in closure):
             return None
         nodes = tuple(sorted(closure, key=self.order.__getitem__))
         side, shape_nodes = self._side_nodes(nodes, known)
@@ -274,6 +263,15 @@ def _read_by_only(value: ir.Value, nodes: set[ir.Node]) -> bool:
     return not value.is_graph_output() and all(user in nodes for user in value.consumers())
 
 
+def _is_plain(node: ir.Node) -> bool:
+    """Tell whether an operator is elementwise arithmetic or moves values."""
+    return is_standard(node, *_ELEMENTWISE) or has(node, _SHAPES)
+
+
+def _is_root(node: ir.Node) -> bool:
+    return node.op_type in _ROOTS or has(node, Trait.NORMALIZES)
+
+
 def _has_body(node: ir.Node) -> bool:
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
 
@@ -310,11 +308,12 @@ def repeated(nodes: list[ir.Node]) -> list[ir.Node]:
     Args:
         nodes: of one recognised normalization, in graph order.
     """
-    roots = [node for node in nodes if node.op_type in _ROOTS and (node.op_type != "Pow" or _takes_root(node))]
+    roots = [node for node in nodes if _is_root(node) and (node.op_type != "Pow" or _takes_root(node))]
     found = []
     for index, root in enumerate(roots[1:], start=1):
         before = {value for earlier in roots[:index] for value in _reached(tuple(nodes), earlier)}
-        again = (n for n in nodes if n.op_type in REDUCTIONS | NORMS and before.intersection(n.inputs))
+        read = [node for node in nodes if before.intersection(node.inputs)]
+        again = (node for node in read if node.op_type in REDUCTIONS or has(node, Trait.NORMALIZES))
         if any(node is root or set(root.inputs) & _reached(tuple(nodes), node) for node in again):
             found.append(root)
     return found

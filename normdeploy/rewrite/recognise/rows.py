@@ -7,13 +7,13 @@ from typing import Any
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.recognise.batch import REASON
 from normdeploy.rewrite.recognise.emit import kind_of
-from normdeploy.rewrite.recognise.region import NORMS, REDUCTIONS
+from normdeploy.rewrite.recognise.region import REDUCTIONS
 from normdeploy.rewrite.recognise.search import Found, Missed
 
-_LAST_AXES = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _DYNAMIC_COUNT = (
     "its variance is divided by n - 1 and n is dynamic, which no operator says: the fewest passes; exported with "
     "static sizes it is one operator"
@@ -35,7 +35,7 @@ def _stock_detail(node: ir.Node) -> dict[str, Any]:
         return {}
     rank = len(x.shape)
     first = 2
-    if node.op_type in _LAST_AXES:
+    if has(node, Trait.BY_ROW):
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
         first = axis % rank
     return {
@@ -43,7 +43,7 @@ def _stock_detail(node: ir.Node) -> dict[str, Any]:
         "axes": tuple(range(first, rank)),
         "split": None,
         "width": 1,
-        "centred": node.op_type == "LayerNormalization" or node.op_type == "InstanceNormalization",
+        "centred": has(node, Trait.CENTRES),
         "outside": False,
         "epsilon": node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5,
         "operator": True,
@@ -66,7 +66,7 @@ def _detail(found: Found) -> dict[str, Any]:
         "epsilon": norm.epsilon,
         "correction": norm.correction,
         "bare": found.bare,
-        "operator": any(node.op_type in NORMS for node in found.region.between(found.y)),
+        "operator": any(has(node, Trait.NORMALIZES) for node in found.region.between(found.y)),
     }
 
 
@@ -85,7 +85,7 @@ def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str, *, spel
         spelled: why the graph may not have RMSNormalization, where it is spelled out.
     """
     kind = _kind(found)
-    into = next((node.op_type for node in nodes if node.op_type in NORMS), "its shortest form")
+    into = next((node.op_type for node in nodes if has(node, Trait.NORMALIZES)), "its shortest form")
     notes = [note] if note else []
     if spelled:
         into = "its shortest form"
@@ -104,7 +104,7 @@ def _has_single_pass_variance(found: Found) -> bool:
     if not found.norm.centred:
         return False
     inside = found.region.between(found.y)
-    if any(node.op_type in NORMS for node in inside):
+    if any(has(node, Trait.NORMALIZES) for node in inside):
         return False
     means = {output for node in inside if node.op_type in REDUCTIONS for output in node.outputs}
     return any(

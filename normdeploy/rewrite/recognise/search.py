@@ -10,12 +10,13 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import round_once
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.builder import Builder
 from normdeploy.rewrite.recognise.clamps import clamp_of
 from normdeploy.rewrite.recognise.emit import INSTANCE_TYPES, emit
 from normdeploy.rewrite.recognise.hypothesis import Array, Norm
 from normdeploy.rewrite.recognise.probe import Probe
-from normdeploy.rewrite.recognise.region import NORMS, GraphRegions, Region
+from normdeploy.rewrite.recognise.region import GraphRegions, Region
 from normdeploy.rewrite.recognise.sizes import TURNS
 from normdeploy.rewrite.recognise.solve import (
     Core,
@@ -27,7 +28,8 @@ from normdeploy.rewrite.recognise.solve import (
     trials,
 )
 
-_FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape"})  # pass over no data
+_FREE = Trait.KEEPS_ORDER | Trait.SIZES  # pass over no data
+_GROUPED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _SAME = 1e-12  # relative; the solved scale and shift carry a few float64 rounding errors
 
 
@@ -96,7 +98,7 @@ def _is_plain(region: Region) -> bool:
     """Tell whether a region is a norm operator with nothing around it that could merge into it."""
     producer = region.x.producer()
     alone = len(region.candidates) == 1 and region.candidates[0] is region.seed.outputs[0]
-    stock = region.seed.op_type in NORMS - {"GroupNormalization", "MeanVarianceNormalization"}
+    stock = has(region.seed, Trait.NORMALIZES) and region.seed.op_type not in _GROUPED
     stock &= not without_kernel(region.seed)
     return stock and alone and (producer is None or producer.op_type not in ("Reshape", "Transpose", "Mul", "Div"))
 
@@ -119,7 +121,7 @@ def operators_for(found: Found) -> list[ir.Node]:
 
 def passes_over_data(nodes: list[ir.Node]) -> int:
     """Return the number of operators that pass over data."""
-    return sum(node.op_type not in _FREE for node in nodes)
+    return sum(not has(node, _FREE) for node in nodes)
 
 
 def search(region: Region, rng: np.random.Generator) -> Found | Missed | None:

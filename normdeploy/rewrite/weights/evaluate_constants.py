@@ -34,7 +34,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant64
-from normdeploy.graph.operators import RANDOM
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.weights.expression import Expressions, Step
 from normdeploy.rewrite.weights.shapes import KnownShapes
@@ -49,9 +49,6 @@ HELD_ELEMENTS = 1 << 14
 """Results up to this many elements are held in float64; larger ones are recomputed from their expression."""
 
 _QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-_LAYOUT = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
-"""Operators whose result is known without its numbers: what they move is not loaded."""
-
 _ROUNDING_DECIDES = frozenset({"Floor", "Ceil", "Round", "Sign", "Mod", "Trunc"})
 _EXACT = frozenset(
     {
@@ -146,7 +143,7 @@ class _Walk:
 
     def _doubles(self, node: ir.Node) -> bool:
         """Tell whether a node moves a large initializer that something at run time reads as it is."""
-        source = node.inputs[0] if node.op_type in _LAYOUT else None
+        source = node.inputs[0] if has(node, Trait.PERMUTES) else None
         if source is None or source in self.results or source.const_value is None:
             return False
         if source.const_value.size <= FREE_ELEMENTS:
@@ -171,7 +168,8 @@ class _Walk:
                     return
                 self.expressions.leaves[value] = tensor
                 sources += tensor.size
-            operands.append(self._operand(value, hollow=node.op_type in _LAYOUT and value is node.inputs[0]))
+            # the result of what only moves is known without its numbers, which are not loaded
+            operands.append(self._operand(value, hollow=has(node, Trait.PERMUTES) and value is node.inputs[0]))
         if _promised_elements(node) > max(FREE_ELEMENTS, GROWTH * sources):
             return
         step = Step.of(node, self.opset_imports)
@@ -282,7 +280,7 @@ def is_constant(value: ir.Value) -> bool:
 
 
 def _depends_on_constants_only(node: ir.Node, results: dict[ir.Value, torch.Tensor]) -> bool:
-    if node.op_type in RANDOM or node.op_type in _QUANTIZED:
+    if has(node, Trait.RANDOM) or node.op_type in _QUANTIZED:
         return False
     if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
         return False

@@ -15,12 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import integer, ints, optional, required, string
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
-
-_MAXIMA = frozenset({"MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"})
-_NORMS = frozenset({"ReduceL1", "ReduceL2"})
 
 
 def pool(node: ir.Node, ties: Ties) -> bool:
@@ -31,7 +29,7 @@ def pool(node: ir.Node, ties: Ties) -> bool:
     gauge = ties.along(gauge, range(2, gauge.rank), Tie(node, "pools over the axis along which it varies"))
     if node.op_type == "AveragePool" and _counts_padding(node):
         gauge = ties.no_shift(gauge, Tie(node, "counts the zeros of its padding, which a shift would change"))
-    if node.op_type in _MAXIMA:
+    if has(node, Trait.EXACT):
         ties.positive(gauge, Tie(node, "takes a maximum, and needs a scale above 0"))
     ties.of[node.outputs[0]] = gauge
     return True
@@ -54,9 +52,9 @@ def reduction(node: ir.Node, ties: Ties) -> bool:
     if dims is None or gauge is None or axes is None:
         return False
     gauge = ties.along(gauge, axes, Tie(node, "reduces the axis along which it varies"))
-    if node.op_type in _MAXIMA | _NORMS:
+    if not has(node, Trait.SUMS):
         ties.positive(gauge, Tie(node, "takes a maximum or a size, and needs a scale above 0"))
-    if node.op_type in _NORMS:
+    if not has(node, Trait.SUMS | Trait.EXACT):
         gauge = ties.no_shift(gauge, Tie(node, "measures sizes, which a shift would change"))
     if node.op_type == "ReduceSum" and axes:
         sizes = [dims[axis] for axis in axes]
