@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,9 +32,9 @@ def _weights(*sizes: int) -> dict[str, np.ndarray]:
 
 
 def _joined(path) -> tuple[onnx.ModelProto, int]:
-    model = onnx.shape_inference.infer_shapes(onnx.load(path))
-    count = join_biases(model)
-    model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    graph = ir.load(path)
+    count = join_biases(graph)
+    model = onnx.shape_inference.infer_shapes(ir.to_proto(graph), strict_mode=True)
     onnx.checker.check_model(model, full_check=True)
     return model, count
 
@@ -109,7 +110,7 @@ def test_what_is_no_linear_layer_stays(write_model, body, why):
     weights |= {"rows": np.ones((5, 1), np.float32), "cube": np.ones((1, 4, 6), np.float32)}
     used = {name: value for name, value in weights.items() if name in body}
     path = write_model(f"n (float[batch, 5, 4] x) => (float[batch, 5, 6] y) {{ {body} }}", used)
-    before = onnx.load(path)
+    before = ir.to_proto(ir.load(path))
     model, count = _joined(path)
     assert count == 0, why
     assert [node.SerializeToString() for node in model.graph.node] == [

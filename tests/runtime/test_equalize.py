@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,22 +14,20 @@ from normdeploy.graph import Evaluator
 from normdeploy.runtime.tuning.equalize import equalize
 
 
-def _model(text: str, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+def _model(text: str, weights: dict[str, np.ndarray]) -> ir.Model:
     model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]>\n' + text)
     for name, value in weights.items():
         model.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
     onnx.checker.check_model(model)
-    return model
+    return ir.from_proto(model)
 
 
-def _run(model: onnx.ModelProto, x: np.ndarray) -> torch.Tensor:
-    import onnx_ir as ir
-
-    return Evaluator(ir.from_proto(model)).run({"x": x})["y"]
+def _run(model: ir.Model, x: np.ndarray) -> torch.Tensor:
+    return Evaluator(ir.from_proto(ir.to_proto(model))).run({"x": x})["y"]  # weights as they are written: in float32
 
 
-def _weights(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+def _weights(model: ir.Model) -> dict[str, np.ndarray]:
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in ir.to_proto(model).graph.initializer}
 
 
 def _uneven(draw: np.random.Generator, *shape: int) -> np.ndarray:

@@ -14,127 +14,158 @@ OpenVINO adds biases inside the product in either form, and fuses more around Ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
 
-from normdeploy.runtime.tuning.protos import ProtoGraph, reads
+from normdeploy.graph import constant_tensor
+from normdeploy.graph.linear import linear_of
+from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.node import free_name
+from normdeploy.rewrite.gauge.rules.products import bias_behind
+from normdeploy.rewrite.infer import infer_missing_types
 
 _SHAPE_SLICES = 15  # the operator set from which Shape can leave the last axis out
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """MatMul and Add that are one linear layer, and the Relu behind them if only it reads the result."""
+    """MatMul and Add that are one linear layer, and the Relu behind them if only it reads the result.
 
-    product: onnx.NodeProto
-    add: onnx.NodeProto
-    relu: onnx.NodeProto | None
-    bias: str
+    Args:
+        product, add, relu: the operators. bias: what is added. lead: the leading sizes, None where dynamic.
+        sizes: of the weight.
+    """
+
+    product: ir.Node
+    add: ir.Node
+    relu: ir.Node | None
+    bias: ir.Value
+    lead: tuple[int | None, ...]
+    sizes: tuple[int, ...]
 
     @property
-    def result(self) -> str:
-        last: str = (self.relu or self.add).output[0]
-        return last
+    def result(self) -> ir.Value:
+        return (self.relu or self.add).outputs[0]
 
 
-def _layer(graph: ProtoGraph, node: onnx.NodeProto) -> _Layer | None:
+def _layer(node: ir.Node, opset: int) -> _Layer | None:
     """Return the linear layer that begins with a node; None where none does."""
-    weight = graph.constants.get(node.input[1]) if node.op_type == "MatMul" else None
-    if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
+    linear = linear_of(node) if is_standard(node, "MatMul") else None
+    tensor = None if linear is None or linear.data != 0 else constant_tensor(linear.value(linear.weight))
+    found = bias_behind(node.outputs[0])
+    dims = None if node.inputs[0] is None else dims_of(node.inputs[0])
+    if tensor is None or found is None or dims is None or len(dims) < 2:
         return None
-    shape = graph.shapes.get(node.input[0])
-    if shape is None or len(shape) < 2 or (shape[:-1].count(None) > 1 and graph.opset < _SHAPE_SLICES):
+    if tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) != 2:
         return None
-    add = graph.only_reader(node.output[0], "Add")
-    if add is None:
+    lead = tuple(size if isinstance(size, int) else None for size in dims[:-1])
+    if lead.count(None) > 1 and opset < _SHAPE_SLICES:
         return None
-    bias = add.input[1] if add.input[0] == node.output[0] else add.input[0]
-    if bias not in graph.constants or list(graph.constants[bias].dims) != [weight.dims[1]]:
+    add, index = found
+    bias, sizes = add.inputs[index], tuple(int(size) for size in tensor.shape.numpy())
+    if bias is None or bias.shape != [sizes[1]]:
         return None
-    return _Layer(node, add, graph.only_reader(add.output[0], "Relu"), bias)
+    return _Layer(node, add, _relu_behind(add.outputs[0]), bias, lead, sizes)
 
 
-def join_biases(model: onnx.ModelProto) -> int:
+def _relu_behind(value: ir.Value) -> ir.Node | None:
+    users = value.uses()
+    if len(users) != 1 or value.is_graph_output():
+        return None
+    node = next(iter(users)).node
+    return node if is_standard(node, "Relu") and node.graph is value.graph else None
+
+
+def join_biases(model: ir.Model) -> int:
     """Write every MatMul by a constant matrix with a constant bias as Gemm, in place.
 
     Args:
-        model: weights inside the proto, shapes inferred.
+        model: weights with it.
 
     Returns:
         How many there were. The names of the nodes stay: the Gemm has that of the MatMul.
     """
-    graph = ProtoGraph(model)
-    layers = {node.output[0]: layer for node in model.graph.node if (layer := _layer(graph, node)) is not None}
-    inside = {name for layer in layers.values() for name in (layer.add.output[0], layer.result)}
-    rows: dict[str, tuple[str, str]] = {}  # result of a layer: the same as rows, and a value of its leading sizes
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
-        if (layer := layers.get(node.output[0])) is not None:
-            nodes += _over_rows(layer, graph, rows, model.graph)
-        elif node.output[0] not in inside:
-            nodes.append(node)
-    needed = _needed(nodes, graph.outputs)
-    read = graph.outputs | {name for node in needed for name in reads(node)}
-    constants = [tensor for tensor in model.graph.initializer if tensor.name in read or tensor.name not in graph.added]
-    del model.graph.node[:]
-    del model.graph.initializer[:]
-    model.graph.node.extend(needed)
-    model.graph.initializer.extend(constants)
+    infer_missing_types(model)
+    opset = model.graph.opset_imports.get("", 1)
+    layers = [layer for node in model.graph if (layer := _layer(node, opset)) is not None]
+    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # result of a layer: as rows, and a value of its leading sizes
+    for layer in layers:
+        _over_rows(layer, rows, model.graph)
+    if layers:
+        common_passes.RemoveUnusedNodesPass()(model)
     return len(layers)
 
 
-def _over_rows(
-    layer: _Layer, graph: ProtoGraph, rows: dict[str, tuple[str, str]], proto: onnx.GraphProto
-) -> list[onnx.NodeProto]:
-    """Return the nodes of one layer: rows in, Gemm, Relu, rows out."""
-    product, stem = layer.product, layer.product.output[0]
-    source, weight = product.input[0], product.input[1]
-    inner, outer = graph.constants[weight].dims
-    lead = graph.shapes[source][:-1]
-    nodes: list[onnx.NodeProto] = []
+class _Before:
+    """Makes operators in front of another one.
 
-    def integers(role: str, values: list[int]) -> str:
-        name = graph.name(f"{stem}_{role}")
-        graph.added.add(name)
-        proto.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
-        return name
+    Args:
+        graph: what they belong to. place: the other one.
+    """
 
-    def add(kind: str, inputs: list[str], output: str, name: str = "", **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], name=name or output, **attributes))
-        return output
+    def __init__(self, graph: ir.Graph, place: ir.Node) -> None:
+        self._graph, self._place = graph, place
+        self._stem = str(place.outputs[0].name)
 
-    flat, sized = rows.get(source, ("", source))
-    if not flat and len(lead) == 1:
-        flat = source
-    elif not flat:
-        flat = add("Reshape", [source, integers("rows", [-1, inner])], graph.name(f"{stem}_in_rows"))
-    last = len(lead) == 1
-    result = layer.result if last else graph.name(f"{stem}_by_rows")
-    linear = graph.name(f"{stem}_linear") if layer.relu else result
-    found = add("Gemm", [flat, weight, layer.bias], linear, product.name)
-    if layer.relu:
-        found = add("Relu", [found], result, layer.relu.name)
-    rows[layer.result] = found, sized
-    if not last:
-        if lead.count(None) <= 1:
-            back = integers("whole", [-1 if size is None else size for size in (*lead, outer)])
+    def add(
+        self, kind: str, inputs: Sequence[ir.Value], role: str, name: str | None = None, *attributes: ir.Attr
+    ) -> ir.Value:
+        """Add an operator; return its result, named by its role."""
+        result = ir.Value(name=free_name(self._graph, f"{self._stem}_{role}"), type=self._place.outputs[0].type)
+        node = ir.Node("", kind, inputs, attributes, outputs=[result], name=name or result.name)
+        self._graph.insert_before(self._place, node)
+        return result
+
+    def integers(self, role: str, numbers: Sequence[int]) -> ir.Value:
+        """Add a constant."""
+        name = free_name(self._graph, f"{self._stem}_{role}")
+        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
+        value = ir.Value(
+            name=name, shape=ir.Shape([len(numbers)]), type=ir.TensorType(ir.DataType.INT64), const_value=tensor
+        )
+        self._graph.register_initializer(value)
+        return value
+
+
+def _over_rows(layer: _Layer, rows: dict[ir.Value, tuple[ir.Value, ir.Value]], graph: ir.Graph) -> None:
+    """Write one layer: rows in, Gemm, Relu, rows out."""
+    product, (inner, outer) = layer.product, layer.sizes
+    source, weight = product.inputs[0], product.inputs[1]
+    assert source is not None
+    assert weight is not None
+    new = _Before(graph, product)
+    flat, sized = rows.get(source, (source if len(layer.lead) == 1 else None, source))
+    if flat is None:
+        flat = new.add("Reshape", [source, new.integers("rows", [-1, inner])], "in_rows")
+    found = new.add("Gemm", [flat, weight, layer.bias], "by_rows", product.name)
+    if layer.relu is not None:
+        found = new.add("Relu", [found], "above_zero", layer.relu.name)
+    shaped = found
+    if len(layer.lead) > 1:
+        if layer.lead.count(None) <= 1:
+            back = new.integers("whole", [-1 if size is None else size for size in (*layer.lead, outer)])
         else:
-            sizes = add("Shape", [sized], graph.name(f"{stem}_lead"), start=0, end=-1)
-            back = add("Concat", [sizes, integers("width", [outer])], graph.name(f"{stem}_whole"), axis=0)
-        add("Reshape", [found, back], layer.result)
-    return nodes
+            ends = ir.AttrInt64("start", 0), ir.AttrInt64("end", -1)
+            sizes = new.add("Shape", [sized], "lead", None, *ends)
+            width = new.integers("width", [outer])
+            back = new.add("Concat", [sizes, width], "sizes", None, ir.AttrInt64("axis", 0))
+            sizes.type = back.type = ir.TensorType(ir.DataType.INT64)
+        shaped = new.add("Reshape", [found, back], "shaped")
+    rows[shaped] = found, sized
+    _take_place(shaped, layer.result)
+    for node in (layer.relu, layer.add, layer.product):
+        if node is not None:
+            graph.remove(node, safe=True)
 
 
-def _needed(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes without the Reshapes, and what computes their shapes, that nothing reads any more."""
-    kept = list(nodes)
-    while True:
-        read = outputs | {name for node in kept for name in reads(node)}
-        left = [node for node in kept if any(name in read for name in node.output)]
-        if len(left) == len(kept):
-            return kept
-        kept = left
+def _take_place(new: ir.Value, old: ir.Value) -> None:
+    """Let everybody who reads a value read another one, which gets its name and shape."""
+    new.shape = old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    name, old.name = old.name, None
+    new.name = name

@@ -8,6 +8,11 @@ with r1_i the range of output channel i of W1 and r2_i that of input channel i o
 sqrt(r1_i r2_i). Folding a normalization widens r1 (channels of small variance get large weights), and per-tensor
 activation scales then waste their steps on few channels; this takes it back, exactly in real numbers.
 
+S is a gauge (:mod:`normdeploy.rewrite.gauge`): which channels are free to have a scale of their own, which have to
+share one, and what lies between the layers is the engine's to say. Where several layers write a channel, or read it (a
+residual stream), r is the geometric mean of their ranges. A scale that all channels share is left alone: each tensor
+has its own step anyhow.
+
 Source: Nagel, van Baalen, Blankevoort, Welling, Data-Free Quantization Through Weight Equalization and Bias
 Correction, 2019, section 4.1.
 """
@@ -15,177 +20,151 @@ Correction, 2019, section 4.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
+import numpy.typing as npt
+import onnx_ir as ir
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.weight import fixed_weight
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.gauge.edit import Solution
+from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.regauge import regauge
+from normdeploy.rewrite.gauge.substitute import roots, values
+from normdeploy.rewrite.infer import infer_missing_types
 
-_HOMOGENEOUS = frozenset(
-    {"Relu", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Identity"}
-)
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
 _SWEEPS = 20
 _ENOUGH = 1e-3
 
 
-@dataclass(frozen=True)
-class _Pair:
-    first: onnx.NodeProto
-    second: onnx.NodeProto
+@dataclass
+class _Layer:
+    """A linear layer.
+
+    Args:
+        sizes: largest weight from each input channel (rows) to each output channel (columns).
+        reads, writes: free unknown of each input channel's and output channel's scale; 0 for a scale that is fixed.
+    """
+
+    sizes: Floats
+    reads: Ints
+    writes: Ints
+
+    def ranges(self, scales: Floats) -> Floats:
+        """Return the sizes under a choice of scales."""
+        found: Floats = self.sizes * scales[self.reads][:, None] / scales[self.writes]
+        return found
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    for attribute in node.attribute:
-        if attribute.name == name:
-            return onnx.helper.get_attribute_value(attribute)
-    return default
-
-
-class _Weights:
-    """Initializers in float64, written back with one rounding."""
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        self.uses: dict[str, int] = {}
-        for node in graph.node:
-            for name in node.input:
-                self.uses[name] = self.uses.get(name, 0) + 1
-        for value in (*graph.input, *graph.output):
-            self.uses[value.name] = self.uses.get(value.name, 0) + 1
-        self.values: dict[str, Floats] = {}
-
-    def own(self, name: str) -> bool:
-        """Whether ``name`` is a float32 initializer that only one node reads."""
-        tensor = self._tensors.get(name)
-        return tensor is not None and self.uses[name] == 1 and tensor.data_type == onnx.TensorProto.FLOAT
-
-    def __getitem__(self, name: str) -> Floats:
-        if name not in self.values:
-            self.values[name] = numpy_helper.to_array(self._tensors[name]).astype(np.float64)
-        return self.values[name]
-
-    def write(self) -> None:
-        for name, value in self.values.items():
-            self._tensors[name].CopyFrom(numpy_helper.from_array(value.astype(np.float32), name))
-
-
-def _is_linear(node: onnx.NodeProto, weights: _Weights) -> bool:
-    if node.op_type == "Gemm":
-        if _attribute(node, "alpha", 1.0) != 1 or _attribute(node, "beta", 1.0) != 1 or _attribute(node, "transA", 0):
-            return False
-    elif node.op_type != "Conv":
-        return False
-    return bool(node.input[1]) and all(weights.own(name) for name in node.input[1:] if name)
-
-
-def _outputs_first(node: onnx.NodeProto, weight: Floats) -> Floats:
-    """Return a view whose first axis counts output channels."""
-    return weight.T if node.op_type == "Gemm" and not _attribute(node, "transB", 0) else weight
-
-
-def _inputs_first(node: onnx.NodeProto, weight: Floats) -> Floats:
-    """Return a view or copy-free arrangement [input channel, ...] of the weight; grouped convolutions by group."""
-    if node.op_type == "Gemm":
-        return _outputs_first(node, weight).T
-    groups = _attribute(node, "group", 1)
-    outputs, per_group = weight.shape[:2]
-    # [groups, outputs per group, inputs per group, ...] -> [groups, inputs per group, outputs per group, ...]
-    split = weight.reshape(groups, outputs // groups, per_group, *weight.shape[2:])
-    return np.moveaxis(split, 2, 1)
-
-
-def _input_ranges(node: onnx.NodeProto, weight: Floats) -> Floats:
-    arranged = _inputs_first(node, weight)
-    if node.op_type == "Gemm":
-        return np.asarray(np.abs(arranged).max(axis=1))
-    return np.asarray(np.abs(arranged).max(axis=tuple(range(2, arranged.ndim))).reshape(-1))
-
-
-def _scale_inputs(node: onnx.NodeProto, weight: Floats, scale: Floats) -> Floats:
-    arranged = _inputs_first(node, weight)
-    if node.op_type == "Gemm":
-        scaled = (arranged * scale[:, None]).T
-        return scaled.T if not _attribute(node, "transB", 0) else scaled
-    shape = (arranged.shape[0], arranged.shape[1]) + (1,) * (arranged.ndim - 2)
-    return np.ascontiguousarray(np.moveaxis(arranged * scale.reshape(shape), 1, 2).reshape(weight.shape))
-
-
-def _scale_outputs(node: onnx.NodeProto, weight: Floats, scale: Floats) -> Floats:
-    view = _outputs_first(node, weight)
-    scaled = view * scale.reshape((-1,) + (1,) * (view.ndim - 1))
-    return scaled.T if node.op_type == "Gemm" and not _attribute(node, "transB", 0) else scaled
-
-
-def _bias_ok(node: onnx.NodeProto, weights: _Weights) -> bool:
-    """Whether the bias is absent or one number per output channel."""
-    if len(node.input) < 3 or not node.input[2]:
-        return True
-    channels = _outputs_first(node, weights[node.input[1]]).shape[0]
-    return bool(weights[node.input[2]].shape == (channels,))
-
-
-def _pairs(graph: onnx.GraphProto, weights: _Weights) -> list[_Pair]:
-    """Find two linear layers with nothing but homogeneous operators between them, each read once."""
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    pairs = []
-    for node in graph.node:
-        if not _is_linear(node, weights) or not _bias_ok(node, weights):
-            continue
-        channels = _outputs_first(node, weights[node.input[1]]).shape[0]
-        current, pooled = node, False
-        while True:
-            name = current.output[0]
-            if weights.uses.get(name, 0) != 1 or len(readers.get(name, [])) != 1:
-                break
-            following = readers[name][0]
-            # a Flatten keeps one value per channel only after global pooling
-            if following.op_type in _HOMOGENEOUS or (following.op_type == "Flatten" and pooled):
-                pooled |= following.op_type.startswith("Global")
-                current = following
-                continue
-            if (
-                following.input[0] == name
-                and _is_linear(following, weights)
-                and len(_input_ranges(following, weights[following.input[1]])) == channels
-            ):
-                pairs.append(_Pair(node, following))
-            break
-    return pairs
-
-
-def equalize(model: onnx.ModelProto) -> int:
+def equalize(model: ir.Model) -> int:
     """Equalize ``model`` in place.
 
     Args:
-        model: float32 weights inside the proto; the computed function stays the same in real numbers.
+        model: float32 weights with it; the computed function stays the same in real numbers.
 
     Returns:
-        How many pairs of layers were equalized.
+        How many groups of channels were given scales: values between linear layers, or streams that several share.
     """
-    weights = _Weights(model.graph)
-    pairs = _pairs(model.graph, weights)
+    infer_missing_types(model)
+    groups = 0
+
+    def choice(ties: Ties) -> Solution:
+        nonlocal groups
+        solution, groups = _chosen(ties)
+        return solution
+
+    return groups if regauge(RewriteContext(), model.graph, choice) else 0
+
+
+def _chosen(ties: Ties) -> tuple[Solution, int]:
+    layers = _layers(ties)
+    scales, groups = np.ones(ties.scales.size), _groups(layers)
     for _ in range(_SWEEPS):
         moved = 0.0
-        for pair in pairs:
-            name1, name2 = pair.first.input[1], pair.second.input[1]
-            first = _outputs_first(pair.first, weights[name1])
-            range1 = np.abs(first).reshape(first.shape[0], -1).max(axis=1)
-            range2 = _input_ranges(pair.second, weights[name2])
-            usable = (range1 > 0) & (range2 > 0)
-            scale = np.where(usable, np.sqrt(range1 / np.where(range2 > 0, range2, 1.0)), 1.0)
-            scale = np.where(scale > 0, scale, 1.0)
-            moved = max(moved, float(np.abs(np.log(scale)).max(initial=0.0)))
-            weights.values[name1] = _scale_outputs(pair.first, weights[name1], 1 / scale)
-            weights.values[name2] = _scale_inputs(pair.second, weights[name2], scale)
-            if len(pair.first.input) > 2 and pair.first.input[2]:
-                weights.values[pair.first.input[2]] = weights[pair.first.input[2]] / scale
+        for group in groups:
+            change = _balance(layers, group, scales)
+            scales[group] *= change
+            moved = max(moved, float(np.abs(np.log(change)).max(initial=0.0)))
         if moved < _ENOUGH:
             break
-    if pairs:
-        weights.write()
-    return len(pairs)
+    found = values(ties.scales, scales)
+    return Solution(ties, found, values(ties.shifts, np.zeros(ties.shifts.size))), len(groups)
+
+
+def _layers(ties: Ties) -> list[_Layer]:
+    root, power, _ = roots(ties.scales)
+    plain = (root > 0) & (power == 1)  # a scale that is one unknown, no quotient or product of several
+
+    def unknowns(gauge: Gauge | None, axis: int, count: int) -> Ints:
+        if gauge is None:
+            return np.zeros(count, np.int64)
+        first = gauge.scale_of[tuple(slice(None) if at == axis % gauge.rank else 0 for at in range(gauge.rank))]
+        return np.broadcast_to(np.where(plain[first], root[first], 0), (count,))
+
+    found = []
+    for node in ties.graph:
+        linear = linear_of(node)
+        weight = None if linear is None else fixed_weight(linear.value(linear.weight))
+        if linear is None or weight is None or weight.quantized is not None or len(weight.shape) < 2:
+            continue
+        if linear.form is Form.RECURRENT or linear.activation:
+            continue
+        channels = linear.channels(weight.shape)
+        assert channels.written is not None
+        front, behind = ties.ports.get((node, -1)), ties.ports.get((node, -2))  # a product's, as its weight sees them
+        if linear.form is Form.PRODUCT:
+            reads, writes = unknowns(front, -1, channels.ins), unknowns(behind, -1, channels.outs)
+        else:
+            data = linear.value(linear.data)
+            reads = unknowns(None if data is None else ties.of.get(data), 1, channels.ins)
+            writes = unknowns(ties.of.get(node.outputs[0]), 1, channels.outs)
+        sizes = np.zeros((channels.ins, channels.outs))
+        array = np.abs(weight.array())
+        np.maximum.at(sizes, (_wide(channels.read, array), _wide(channels.written, array)), array)
+        found.append(_Layer(sizes, reads, writes))
+    return found
+
+
+def _wide(index: Ints, array: Floats) -> Ints:
+    return np.broadcast_to(index, array.shape)
+
+
+def _groups(layers: list[_Layer]) -> list[Ints]:
+    """Return sets of unknowns that one layer writes for several channels, and that some layer reads."""
+    read = np.unique(np.concatenate([layer.reads for layer in layers])) if layers else np.zeros(0, np.int64)
+    found: dict[bytes, Ints] = {}
+    for layer in layers:
+        group = np.unique(layer.writes[layer.writes > 0])
+        group = group[np.isin(group, read)]
+        if len(group) > 1 or (len(group) == 1 and len(layer.writes) == 1):
+            found[group.tobytes()] = group
+    return list(found.values())
+
+
+def _balance(layers: list[_Layer], group: Ints, scales: Floats) -> Floats:
+    """Return the factors for the scales of a group that make written and read ranges equal."""
+    written, read = (_log_range(layers, group, scales, reads=reads) for reads in (False, True))
+    usable = np.isfinite(written) & np.isfinite(read)
+    return np.exp(np.where(usable, 0.5 * (np.where(usable, written, 0.0) - np.where(usable, read, 0.0)), 0.0))
+
+
+def _log_range(layers: list[_Layer], group: Ints, scales: Floats, *, reads: bool) -> Floats:
+    """Return the mean over layers of the logarithm of each unknown's range; infinite where a layer has only zeros."""
+    total, count = np.zeros(len(group)), np.zeros(len(group))
+    for layer in layers:
+        unknowns = layer.reads if reads else layer.writes
+        if not np.isin(unknowns, group).any():
+            continue
+        ranges = layer.ranges(scales).max(axis=1 if reads else 0, initial=0.0)
+        largest = np.zeros(len(scales))
+        np.maximum.at(largest, unknowns, ranges)
+        touched = np.isin(group, unknowns)
+        with np.errstate(divide="ignore"):
+            total[touched] += np.log(largest[group[touched]])
+        count[touched] += 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(count > 0, total / count, np.inf)

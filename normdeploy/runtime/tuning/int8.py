@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from normdeploy.graph.files import strip_inner_shapes
 from normdeploy.onnxfile import whole_proto
@@ -160,13 +161,11 @@ class Quantizer:
         """Return the model as the recipe prepares it, the ranges of its activations, and how many places changed."""
         key = recipe.equalized, recipe.joined, recipe.plain
         if key not in self._ready:
-            model = copy.deepcopy(self._plain)
-            changed = equalize(model) if recipe.equalized else 0
-            if recipe.plain:
-                changed += move_affines(model)
-            if recipe.joined:
-                changed += join_biases(model)
-                model = onnx.shape_inference.infer_shapes(model)
+            graph = ir.from_proto(self._plain)
+            changed = equalize(graph) if recipe.equalized else 0
+            changed += move_affines(graph) if recipe.plain else 0
+            changed += join_biases(graph) if recipe.joined else 0
+            model = onnx.shape_inference.infer_shapes(ir.to_proto(graph)) if changed else self._plain
             self._ready[key] = (model, self._ranges(model), changed)
         return self._ready[key]
 

@@ -91,8 +91,13 @@ def bias_behind(value: ir.Value) -> tuple[ir.Node, int] | None:
     other = node.inputs[index]
     if other is None or other is value or not is_constant(other) or other.shape is None:
         return None
-    result = node.outputs[0].shape
-    return (node, index) if result == value.shape and other.shape.rank() <= value.shape.rank() else None
+    if other.shape.rank() > value.shape.rank():
+        return None
+    # a graph output may name its sizes otherwise, so the result's shape alone does not tell
+    fits = all(
+        size in (1, own) for size, own in zip(reversed(list(other.shape)), reversed(list(value.shape)), strict=False)
+    )
+    return (node, index) if fits or node.outputs[0].shape == value.shape else None
 
 
 def _turn(gauge: Gauge, turned: bool) -> Gauge:
