@@ -103,6 +103,45 @@ def test_a_fold_that_widens_the_weight_range_is_measured_in_bits():
     assert row.detail["channel"] == 5
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "axis"),
+    [
+        ("Conv<group=2>", (6, 2, 1, 1), 0),
+        ("ConvTranspose", (4, 6, 1, 1), 1),
+        ("ConvTranspose<group=2>", (4, 3, 1, 1), 1),
+        ("MatMul", (4, 6), 1),
+    ],
+)
+def test_weights_of_any_linear_operator_are_measured_by_its_output_channels(layer, shape, axis):
+    """The middle channel of the first group is ten times as wide, and its variance 1e-4."""
+    weight = np.ones(shape, np.float32)
+    np.moveaxis(weight, axis, 0)[1] *= 10
+    if layer.endswith("group=2>") and axis == 1:
+        weight[2:] = 1.0  # rows of the second group write the channels 3 to 5
+    rank = len(shape)
+    size = "2,4,3,3" if rank == 4 else "2,4"
+    model = ir.from_onnx_text(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{size}] x) => (float[{"a,6,b,c" if rank == 4 else "a,6"}] y)'
+        f" {{ h = {layer} (x, w) y = BatchNormalization <epsilon = 0.0> (h, scale, shift, mean, variance) }}"
+    )
+    arrays = {
+        "w": weight,
+        "scale": np.ones(6),
+        "shift": np.zeros(6),
+        "mean": np.zeros(6),
+        "variance": with_value(1, 1e-4),
+    }
+    for name, array in arrays.items():
+        old = next(v for node in model.graph for v in node.inputs if v is not None and v.name == name)
+        new = ir.Value(name=name, const_value=ir.tensor(np.asarray(array, np.float32), name=name))
+        old.replace_all_uses_with(new)
+        model.graph.register_initializer(new)
+    row = one(model, "wider-weights")
+    assert row.detail["channel"] == 1
+    assert row.detail["before"] == pytest.approx(10.0)
+    assert row.detail["after"] == pytest.approx(1000.0, rel=1e-4)
+
+
 @pytest.mark.parametrize("root", ["Sqrt", "Pow"])
 @pytest.mark.parametrize("order", ["div", "first", "reciprocal", "combined"])
 @pytest.mark.parametrize("outside", [False, True])

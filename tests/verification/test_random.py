@@ -22,6 +22,7 @@ DEAD = {
     "of a shape": "r = RandomNormal<shape = [1, 4]>() z = Mul(r, zero) xs = Mul(x, s) y = Add(xs, z)",
     "moved": "r = RandomUniformLike(x) c = Cast<to = 1>(r) n = Neg(c) z = Mul(n, zero) xs = Mul(x, s) y = Add(xs, z)",
     "drawn with chances": "p = Sigmoid(x) r = Bernoulli(p) z = Mul(r, zero) xs = Mul(x, s) y = Add(xs, z)",
+    "tiled": "r = RandomNormal<shape = [1, 2]>() t = Tile(r, twice) z = Mul(t, zero) xs = Mul(x, s) y = Add(xs, z)",
     "its size alone": "r = RandomUniformLike(x) d = Shape(r) xs = Mul(x, s) y = Reshape(xs, d)",
     "read by nothing": f"r = RandomUniformLike(x) {PLAIN}",
 }
@@ -40,6 +41,7 @@ def write(path: Path, body: str) -> Path:
     model = parser.parse_model(f"{header} {{ {lines} }}")
     constants = {"s": [1, 2, 3, 4], "zero": 0, "tiny": 1e-30}
     model.graph.initializer.extend(numpy_helper.from_array(np.float32(v), k) for k, v in constants.items())
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2]), "twice"))
     onnx.save(model, path)
     return path
 

@@ -32,6 +32,10 @@ def rewritten(body: str, out: str = "n, 3, 4, 4") -> tuple[ir.Model, ir.Model]:
 
 
 GONE = {
+    "blocks": (
+        "a = Relu(x) b = SpaceToDepth <blocksize = 2> (a) c = DepthToSpace <blocksize = 2> (b) y = Sqrt(c)",
+        ["Relu", "Sqrt"],
+    ),
     "views": ("a = Relu(x) b = Reshape(a, flat) c = Reshape(b, back) y = Sqrt(c)", ["Relu", "Sqrt"]),
     "views to an output": ("a = Relu(x) b = Reshape(a, flat) y = Reshape(b, back)", ["Relu"]),
     "transposes": (
