@@ -119,9 +119,9 @@ def test_weights_of_any_linear_operator_are_measured_by_its_output_channels(laye
     if layer.endswith("group=2>") and axis == 1:
         weight[2:] = 1.0  # rows of the second group write the channels 3 to 5
     rank = len(shape)
-    size = "2,4,3,3" if rank == 4 else "2,4"
+    size, out = ("2,4,3,3", "a,6,b,c") if rank == 4 else ("2,4", "a,6")
     model = ir.from_onnx_text(
-        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{size}] x) => (float[{"a,6,b,c" if rank == 4 else "a,6"}] y)'
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[{size}] x) => (float[{out}] y)'
         f" {{ h = {layer} (x, w) y = BatchNormalization <epsilon = 0.0> (h, scale, shift, mean, variance) }}"
     )
     arrays = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation import averages, pointwise
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.pointwise import Reading
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.same import COMMUTING
 from normdeploy.verification.derivation.side import inputs_of, kind
 
 
@@ -29,7 +29,7 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
     if len(ours) != len(theirs):
         return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
     reason: Finding = "what it reads is not known"
-    orders = [theirs, theirs[::-1]] if len(theirs) == 2 and kind(node) in COMMUTING else [theirs]
+    orders = [theirs, theirs[::-1]] if len(theirs) == 2 and has(node, Trait.COMMUTES) else [theirs]
     for order in orders:
         claims = [relation.by(w, v) for w, v in zip(ours, order, strict=True)]
         if claims[0] is None and not relation.source.is_constant(ours[0]):

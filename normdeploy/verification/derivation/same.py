@@ -6,15 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.graph.operators import RANDOM
+from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.side import has_body, inputs_of, kind
-
-COMMUTING = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Min", "Max", "Sum", "Mean"})
-"""Operators whose operands may stand in any order."""
 
 
 def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
@@ -23,7 +20,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     Args:
         node: of the file. origin: of the source.
     """
-    if kind(node) != kind(origin) or node.op_type in RANDOM or has_body(node):
+    if kind(node) != kind(origin) or has(node, Trait.RANDOM) or has_body(node):
         return f"{kind(node)} is not {kind(origin)}, or not known to repeat"
     text = difference(relation.source, origin, relation.file, node)
     if text:
@@ -32,7 +29,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     if len(ours) != len(theirs):
         return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
     orders = [theirs]
-    if len(theirs) == 2 and kind(node) in COMMUTING:
+    if len(theirs) == 2 and has(node, Trait.COMMUTES):
         orders.append(theirs[::-1])
     reason: Finding = ""
     for order in orders:

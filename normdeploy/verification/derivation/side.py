@@ -14,7 +14,7 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.evaluate import as_constant, opset_of
-from normdeploy.graph.operators import RANDOM
+from normdeploy.graph.traits import Trait, has
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -158,7 +158,7 @@ class Side:
 
     def _classify(self, node: ir.Node) -> None:
         inputs = [value for value in inputs_of(node) if value is not None]
-        if node.op_type != "Constant" and not has_body(node) and node.op_type not in RANDOM:
+        if node.op_type != "Constant" and not has_body(node) and not has(node, Trait.RANDOM):
             moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs
             if inputs and all(self.is_constant(value) for value in moved):
                 self._constants.update(node.outputs)

@@ -14,16 +14,17 @@ from normdeploy.graph.operators.contrib.nchwc import NCHWC
 from normdeploy.graph.operators.contrib.packed import PACKED
 from normdeploy.graph.operators.contrib.qlinear import QLINEAR
 from normdeploy.graph.operators.contrib.rows import ROWS
+from normdeploy.graph.traits import MICROSOFT
 
-DOMAIN, BLOCKED_DOMAIN = "com.microsoft", "com.microsoft.nchwc"
+BLOCKED_DOMAIN = "com.microsoft.nchwc"
 
 CONTRIB: dict[tuple[str, str], Implementation] = {
     **{
-        (DOMAIN, name): implementation
+        (MICROSOFT, name): implementation
         for table in (ATTENTION, DENSE, MOVING, PACKED, QLINEAR, ROWS)
         for name, implementation in table.items()
     },
     **{(BLOCKED_DOMAIN, name): implementation for name, implementation in NCHWC.items()},
 }
 
-__all__ = ["BLOCKED_DOMAIN", "CONTRIB", "DOMAIN"]
+__all__ = ["BLOCKED_DOMAIN", "CONTRIB"]
