@@ -131,3 +131,90 @@ def test_dead_channels_stay_dead():
     assert np.isfinite(found["W1"]).all()
     assert (found["W1"][2] == 0).all()
     assert float((_run(model, x) - before).abs().max() / before.abs().max()) < 1e-5
+
+
+def _ranges(weight: np.ndarray, axis: int) -> np.ndarray:
+    return np.abs(weight).max(axis=tuple(at for at in range(weight.ndim) if at != axis))
+
+
+def test_a_residual_stream_shares_its_scales_between_all_that_write_and_read_it():
+    draw = np.random.default_rng(0)
+    model = _model(
+        "n (float[N, 3, 8, 8] x) => (float[N, 4, H, K] y) { c = Conv(x, W1, b1) r = Relu(c) "
+        "d = Conv<pads = [1, 1, 1, 1]>(r, V) e = Add(r, d) y = Conv(e, W2) }",
+        {
+            "W1": _uneven(draw, 8, 3, 3, 3),
+            "b1": draw.normal(size=8),
+            "V": _uneven(draw, 8, 8, 3, 3),
+            "W2": draw.normal(size=(4, 8, 1, 1)),
+        },
+    )
+    x = draw.normal(size=(2, 3, 8, 8)).astype(np.float32)
+    before = _run(model, x)
+    assert equalize(model) == 1
+    assert float((_run(model, x) - before).abs().max() / before.abs().max()) < 1e-5
+    found = _weights(model)
+    written = np.sqrt(_ranges(found["W1"], 0) * _ranges(found["V"], 0))
+    read = np.sqrt(_ranges(found["W2"], 1) * _ranges(found["V"], 1))
+    np.testing.assert_allclose(written, read, rtol=2e-2)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_matrix_products_with_their_bias_behind_them(rank):
+    draw = np.random.default_rng(1)
+    dims = "N, 5, 8" if rank == 3 else "N, 8"
+    model = _model(
+        f"n (float[{dims}] x) => (float[{dims.replace('8', '4')}] y) "
+        "{ c = MatMul(x, W1) d = Add(b1, c) r = Relu(d) y = MatMul(r, W2) }",
+        {"W1": _uneven(draw, 6, 8).T, "b1": draw.normal(size=6), "W2": draw.normal(size=(6, 4))},
+    )
+    x = draw.normal(size=(3, 5, 8) if rank == 3 else (3, 8)).astype(np.float32)
+    before = _run(model, x)
+    assert equalize(model) == 1
+    assert float((_run(model, x) - before).abs().max() / before.abs().max()) < 1e-5
+    found = _weights(model)
+    np.testing.assert_allclose(_ranges(found["W1"], 1), _ranges(found["W2"], 0), rtol=1e-2)
+
+
+def test_channels_that_are_joined_keep_scales_of_their_own():
+    draw = np.random.default_rng(2)
+    model = _model(
+        "n (float[N, 3, 8, 8] x) => (float[N, 4, H, K] y) { a = Conv(x, W1) b = Conv(x, V) c = Concat<axis = 1>(a, b) "
+        "r = Relu(c) y = Conv(r, W2) }",
+        {"W1": _uneven(draw, 5, 3, 1, 1), "V": _uneven(draw, 3, 3, 1, 1), "W2": draw.normal(size=(4, 8, 1, 1))},
+    )
+    x = draw.normal(size=(2, 3, 8, 8)).astype(np.float32)
+    before = _run(model, x)
+    assert equalize(model) == 2
+    assert float((_run(model, x) - before).abs().max() / before.abs().max()) < 1e-5
+    found = _weights(model)
+    written = np.concatenate([_ranges(found["W1"], 0), _ranges(found["V"], 0)])
+    np.testing.assert_allclose(written, _ranges(found["W2"], 1), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs"),
+    [
+        ("c = Conv(x, W1) r = Clip(c, low, high) y = Conv(r, W2)", ""),
+        ("c = Conv(x, W1) r = Relu(c) y = Conv(r, W2)", ", float[N, 8, H, K] r"),
+        (
+            "c = Conv(x, W1) r = Relu(c) i = If (flag) < then_branch = t () => (float[a, b, H, K] p) { p = Neg(r) }, "
+            "else_branch = e () => (float[a, b, H, K] q) { q = Abs(r) } > j = Conv(i, W2) k = Conv(r, U) y = Add(j, k)",
+            "",
+        ),
+    ],
+    ids=["one bound for all channels", "a graph output", "a body reads it"],
+)
+def test_what_others_see_keeps_its_scale(body, outputs):
+    draw = np.random.default_rng(0)
+    weights = {"W1": _uneven(draw, 8, 3, 3, 3), "W2": draw.normal(size=(4, 8, 1, 1)), "U": np.ones((4, 8, 1, 1))}
+    weights |= {"low": np.array(0.0), "high": np.array(6.0)}
+    flag = ", bool flag" if "flag" in body else ""
+    model = _model(
+        f"n (float[N, 3, 8, 8] x{flag}) => (float[N, 4, H, K] y{outputs}) {{ {body} }}",
+        {name: value for name, value in weights.items() if name in body},
+    )
+    before = _weights(model)
+    assert equalize(model) == 0
+    for name, value in _weights(model).items():
+        np.testing.assert_array_equal(value, before[name])
