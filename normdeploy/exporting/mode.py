@@ -59,7 +59,8 @@ class ModeReport:
     def notes(self) -> list[str]:
         """Sentences for the user; empty when the model already was in evaluation mode."""
         modules = [row for row in self.switched if row.how == "nn.Module"]
-        plain = [row for row in self.switched if row.how != "nn.Module"]
+        observers = [row for row in self.switched if row.how == _OBSERVES]
+        plain = [row for row in self.switched if row.how not in ("nn.Module", _OBSERVES)]
         notes: list[str] = []
         if self.was_training:
             notes.append(
@@ -68,8 +69,14 @@ class ModeReport:
         elif modules:
             names = ", ".join(repr(row.where) for row in modules[:4]) + (", ..." if len(modules) > 4 else "")
             notes.append(f"in training mode inside a model in evaluation mode, switched: {names}")
+        if observers:
+            first = f"{observers[0].where!r}" + (f" and {len(observers) - 1} more" if len(observers) > 1 else "")
+            notes.append(f"{_OBSERVES}, and would at every call: {first}; the file has the steps that were found so far")
         notes += [f"{row.where!r} ({row.how}) does not follow model.eval(): switched by its attribute" for row in plain]
         return notes
+
+
+_OBSERVES = "quantizers still observe their inputs in evaluation mode"
 
 
 def _overrides_mode(module: nn.Module) -> bool:
@@ -81,7 +88,8 @@ def _switch_module(found: Reached) -> None:
     module: nn.Module = found.value
     try:
         module.eval()
-    except (AttributeError, TypeError):  # `training` is a read-only property, or eval() wants arguments
+    except (AttributeError, TypeError, NotImplementedError):
+        # `training` is a read-only property, eval() wants arguments, or (graphs of torch.export) refuses
         _set_flags(module)
 
 
@@ -117,6 +125,15 @@ def _switch_plain(found: Reached) -> str | None:
     return f"plain {type(value).__name__} with a `training` attribute"
 
 
+def _switch_observer(module: nn.Module) -> bool:
+    """Switch off what a fake quantizer of torch.ao observes, in training and evaluation alike; tell if it was on."""
+    switch = module._buffers.get("observer_enabled")
+    if switch is None or not bool(switch.any()):
+        return False
+    switch.zero_()
+    return True
+
+
 def _switch(model: nn.Module, report: ModeReport) -> None:
     everything = list(walk(model))
     training = [found for found in everything if isinstance(found.value, nn.Module) and found.value.training]
@@ -127,6 +144,8 @@ def _switch(model: nn.Module, report: ModeReport) -> None:
         if found.value.training:  # not under the root: kept in a plain container, or a frozen flag
             _switch_module(found)
     for found in everything:
+        if isinstance(found.value, nn.Module) and _switch_observer(found.value):
+            report.switched.append(Switched(found.path, _OBSERVES))
         how = _switch_plain(found) if _plain(found) else None
         if how is not None:
             report.switched.append(Switched(found.path, how))

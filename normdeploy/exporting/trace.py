@@ -12,7 +12,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from normdeploy.exporting.forward import (
 from normdeploy.exporting.mode import ModeReport, evaluation_mode, fast_paths
 from normdeploy.exporting.naming import name_plain_tensors, rename_values, separate_outputs
 from normdeploy.exporting.noise import quiet
+from normdeploy.exporting.quantized_trace import quantizers_seen, quantizers_traceable
 from normdeploy.exporting.registered import module_tensors, plain_tensors_registered
 from normdeploy.exporting.repair import drop_written_zero_bias
 from normdeploy.exporting.shapes import Spec, batch_shapes, user_shapes, widened
@@ -42,6 +43,7 @@ from normdeploy.exporting.stuck import statistics_at_rest, stuck_in_training
 from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.exporting.translations import translations
 from normdeploy.exporting.updates import Updated, updates_seen, updates_traced
+from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.nn.reach import Snapshot, is_foreign
 
 _OLDEST_OPSET = 18
@@ -146,7 +148,7 @@ def _torchs_own(model: nn.Module, name: str) -> bool:
 def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     with quiet():
         return torch.onnx.export(
-            model,
+            _by_its_forward(model),
             tuple(tensors),
             dynamo=True,
             optimize=False,
@@ -155,6 +157,18 @@ def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
             opset_version=opset,
             custom_translation_table=translations(opset),
         )
+
+
+def _by_its_forward(model: nn.Module) -> nn.Module:
+    """Return a module that is run by its forward: of an fx.GraphModule torch.export runs the graph instead."""
+    if not isinstance(model, torch.fx.GraphModule):
+        return model
+    shell = nn.Module()
+    for name in ("_parameters", "_buffers", "_modules"):  # the very registries: the trace exchanges what they hold
+        vars(shell)[name] = vars(model)[name]
+    shell.training = model.training
+    shell.forward = model.forward
+    return shell
 
 
 def _export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | None, notes: list[str]) -> Any:
@@ -250,7 +264,7 @@ def trace(
         parameters = list(inspect.signature(model.forward).parameters)
         tensors = arguments.tensors
         held, snapshot = module_tensors(model), Snapshot(model)
-        with statistics_at_rest(model), updates_seen(model) as seen:
+        with statistics_at_rest(model), updates_seen(model) as seen, quantizers_seen() as quantizers:
             outputs = _run_once(model, arguments, tensors)
         notes += _fast_path_differs(model, arguments, outputs) if mode.fast_paths else []
         kept = [plain for plain in held if plain.unchanged()]
@@ -260,7 +274,8 @@ def trace(
         if isinstance(dynamic_shapes, torch.export.ShapesCollection):
             # torch leaves this method unannotated
             dynamic_shapes = dynamic_shapes.dynamic_shapes(model, positional, named)  # type: ignore[no-untyped-call]
-        with plain_tensors_registered(kept), flat_forward(model, arguments) as assigned:
+        traceable = quantizers_traceable(model) if quantizers.seen else nullcontext()
+        with plain_tensors_registered(kept), traceable, flat_forward(model, arguments) as assigned:
             if dynamic_shapes is None:
                 program = _export_batched(model, tensors, opset_version, notes)
             else:

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from normdeploy.exporting import attention, bags, delegated
+from normdeploy.exporting import attention, bags, delegated, quantized_translations
 from normdeploy.exporting.attention import op
 from normdeploy.exporting.delegated import NoTranslationError
 
@@ -165,4 +165,5 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.scatter_add.default: delegated.scatter_add,
         aten.scatter_reduce.two: delegated.scatter_reduce,
         aten.scaled_dot_product_attention.default: attention.translation(opset),
+        **quantized_translations.translations(opset),
     }

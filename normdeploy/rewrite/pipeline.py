@@ -13,6 +13,7 @@ import torch
 
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.graph.derivation import Derivation
+from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
 from normdeploy.rewrite.context import RewriteContext
@@ -66,6 +67,15 @@ class ResolveCasts(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified)
 
 
+class QuantizeConstants(ir.passes.InPlacePass):
+    """Write the integers of each weight that a file quantizes at every start."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Evaluate the quantizers of constants in every graph."""
+        changed = sum(quantize_constants(graph, reciprocal=False) for graph in model.graphs())
+        return ir.passes.PassResult(model, changed > 0)
+
+
 class MarkBatchNorms(ir.passes.InPlacePass):
     """Write on each BatchNormalization where it stands in the user's model, as recognition does for the other norms."""
 
@@ -83,6 +93,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         common.InlinePass(),
         RaiseOpset(),
         ResolveCasts(),
+        QuantizeConstants(),
         EvaluateConstants(),
         RemoveDropout(),
         ResolveSequences(),

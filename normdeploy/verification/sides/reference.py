@@ -23,6 +23,7 @@ from normdeploy.nn.reach import Snapshot
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF
 from normdeploy.verification.sides.double import LOW_FLOATS, float64_mode
+from normdeploy.verification.sides.quantized import quantizers_in_double, quantizes
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.values import Arrays, Feeds, Signature, to_numpy
 
@@ -143,7 +144,8 @@ class EagerReference:
 
     @contextmanager
     def _double(self) -> Iterator[None]:
-        with float64_mode(self._native) as mode:
+        beside = quantizers_in_double(self.model) if quantizes(self.graph) else nullcontext()
+        with float64_mode(self._native) as mode, beside:
             yield
         self.written |= mode.written
 

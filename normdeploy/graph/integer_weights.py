@@ -1,0 +1,180 @@
+"""Quantizers of constants, evaluated: the integers that a runtime would compute of a weight at every start.
+
+Training tools keep weights in floats with a quantizer behind them, often with arithmetic in front of it (the scale of a
+BatchNorm, as torch.ao's fused layers have it). The integers are those that the network computes itself, operator by
+operator in its own precision: a weight that lies on a tie (and the largest ones do, by construction) would turn the
+other way in float64::
+
+    q = clamp(round(w / scale) + zero)         ONNX
+    q = clamp(round(w (1 / scale)) + zero)     torch: with the reciprocal, in float32
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph.exact import FLOATS, constant_tensor
+from normdeploy.graph.operators.random import RANDOM
+from normdeploy.graph.region import evaluate_region
+
+_INTEGERS = {
+    ir.DataType.INT8: (-128, 127),
+    ir.DataType.UINT8: (0, 255),
+    ir.DataType.INT16: (-32768, 32767),
+    ir.DataType.UINT16: (0, 65535),
+    ir.DataType.INT4: (-8, 7),
+    ir.DataType.UINT4: (0, 15),
+}
+_MOST = 64
+"""Operators in front of a weight's quantizer that are evaluated."""
+
+
+def quantize_constants(graph: ir.Graph, *, reciprocal: bool) -> int:
+    """Replace every quantizer of a constant, and a Clip behind it, by the integers; return how many.
+
+    Args:
+        graph: changed in place.
+        reciprocal: compute as torch does.
+    """
+    changed = 0
+    for node in list(graph):
+        if node.domain not in ("", "ai.onnx") or node.outputs[0].is_graph_output():
+            continue
+        if node.op_type == "QuantizeLinear":
+            found = _quantized(node, reciprocal=reciprocal)
+        elif node.op_type == "Clip":
+            found = _clipped(node)
+        else:
+            continue
+        if found is not None:
+            _replace(graph, node, *found)
+            changed += 1
+    return changed
+
+
+def _cone(values: list[ir.Value]) -> list[ir.Node] | None:
+    """Return the operators that compute values from constants, in order; None where there is anything else."""
+    found: list[ir.Node] = []
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if constant_tensor(value) is not None:
+            continue
+        if node is None or node.op_type in RANDOM or len(found) > _MOST:
+            return None
+        if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+            return None
+        found = [node, *(other for other in found if other is not node)]
+        pending += [operand for operand in node.inputs if operand is not None and operand.name != ""]
+    return found
+
+
+Integers = tuple[npt.NDArray[np.int64], ir.DataType]
+
+
+def _quantized(node: ir.Node, *, reciprocal: bool) -> Integers | None:
+    """Return the integers of a quantizer whose operands are all constants, and their type."""
+    operands = [value for value in node.inputs if value is not None and value.name != ""]
+    cone = _cone(operands)
+    if cone is None:
+        return None
+    tensor, given = constant_tensor(operands[0]), operands[0].dtype
+    precise = ir.DataType.DOUBLE in (given, None if tensor is None else tensor.dtype)
+    dtype = torch.float64 if precise else torch.float32
+    try:
+        x, scale, *rest = evaluate_region(cone, {}, operands, dtype=dtype)
+    except GraphError:
+        return None
+    kind = _integer_type(node, rest[0] if rest else None)
+    if kind is None:
+        return None
+    low, high = _INTEGERS[kind]
+    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+    step = _spread(scale, x, axis, block)
+    zero = _spread(rest[0].to(dtype), x, axis, block) if rest else torch.zeros((), dtype=dtype)
+    whole = torch.round(x * (1.0 / step) if reciprocal else x / step) + zero
+    if not bool(torch.isfinite(whole).all()):
+        return None
+    return whole.clamp(low, high).numpy().astype(np.int64), kind
+
+
+def _integer_type(node: ir.Node, zero: Tensor | None) -> ir.DataType | None:
+    """Return the type of a quantizer's integers: its zero point's, or the attribute's, or uint8."""
+    if zero is None:
+        kind = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
+    else:
+        value = node.inputs[2]
+        tensor = constant_tensor(value)
+        declared = None if value is None else value.dtype if tensor is None else tensor.dtype
+        kind = declared or ir.DataType.from_numpy(zero.numpy().dtype)
+    return kind if kind in _INTEGERS else None
+
+
+def _spread(parameter: Tensor, like: Tensor, axis: int, block: int) -> Tensor:
+    if parameter.numel() == 1:
+        return parameter.reshape(())
+    if block:
+        at = axis % like.dim()
+        return parameter.repeat_interleave(block, dim=at).narrow(at, 0, like.shape[at])
+    return parameter.reshape([-1 if at == axis % like.dim() else 1 for at in range(like.dim())])
+
+
+def _clipped(node: ir.Node) -> Integers | None:
+    """Return integers cut between constants, and their type."""
+    tensor = constant_tensor(node.inputs[0])
+    if tensor is None or tensor.dtype not in _INTEGERS:
+        return None
+    whole = tensor.numpy().astype(np.int64)
+    for value, cut in zip(node.inputs[1:], (np.maximum, np.minimum), strict=False):
+        if value is None or value.name == "":
+            continue
+        bound = constant_tensor(value)
+        if bound is None:
+            return None
+        whole = cut(whole, bound.numpy().astype(np.int64).reshape(()))
+    return whole, tensor.dtype
+
+
+def _replace(graph: ir.Graph, node: ir.Node, integers: npt.NDArray[np.int64], kind: ir.DataType) -> None:
+    result, source = node.outputs[0], node.inputs[0]
+    weight = _weight_behind(source)
+    stored = ir.Tensor(integers.astype(kind.numpy()), dtype=kind)
+    value = ir.Value(shape=ir.Shape(integers.shape), type=ir.TensorType(kind), const_value=stored)
+    result.replace_all_uses_with(value)
+    graph.remove(node, safe=True)
+    _remove_unread(graph, [operand for operand in node.inputs if operand is not None])
+    wanted = str(result.name) if weight is None else str(weight.name)
+    value.name = wanted if wanted not in graph.initializers else f"{wanted}.integers"
+    stored.name = value.name
+    graph.register_initializer(value)
+
+
+def _weight_behind(value: ir.Value | None) -> ir.Value | None:
+    """Return the constant of a quantizer's operand that is largest: its weight."""
+    cone = [] if value is None else _cone([value])
+    if value is None or cone is None:
+        return None
+    leaves = [value, *(operand for node in cone for operand in node.inputs if operand is not None)]
+    named = [leaf for leaf in leaves if leaf.is_initializer() and constant_tensor(leaf) is not None]
+    return max(named, key=lambda leaf: constant_tensor(leaf).size, default=None)  # type: ignore[union-attr] # asked above
+
+
+def _remove_unread(graph: ir.Graph, values: list[ir.Value]) -> None:
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        producer = value.producer()
+        if producer is None:
+            if value.name in graph.initializers:
+                graph.initializers.pop(value.name)
+        elif producer.graph is graph and not any(out.uses() or out.is_graph_output() for out in producer.outputs):
+            pending += [operand for operand in producer.inputs if operand is not None]
+            graph.remove(producer, safe=True)
