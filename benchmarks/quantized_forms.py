@@ -1,4 +1,6 @@
-"""What becomes of networks with BatchNorm in every form in which the field quantizes them: the table of docs/quantization.md.
+"""What becomes of networks with BatchNorm in every form in which the field quantizes them.
+
+It prints the table of docs/quantization.md.
 
 Per form and network: exported (a module) or folded (a file), verified at the level "default", and the maps and
 normalizations that are left, with their reasons.
@@ -50,9 +52,7 @@ def outcome(form: str, network: str, folder: Path) -> Outcome:
     except NormdeployError as error:
         return Outcome(type(error).__name__, 0, (), (str(error),))
     kept = tuple(row.reason for row in result.ledger.kept)
-    return Outcome(
-        result.verdict.status, len(result.ledger) - len(kept), kept, tuple(result.verdict.reasons)
-    )
+    return Outcome(result.verdict.status, len(result.ledger) - len(kept), kept, tuple(result.verdict.reasons))
 
 
 def main() -> None:

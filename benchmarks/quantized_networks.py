@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 import torch
 import torch.ao.quantization as ao
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.ao.nn.quantized import FloatFunctional
 

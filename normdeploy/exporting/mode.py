@@ -71,7 +71,9 @@ class ModeReport:
             notes.append(f"in training mode inside a model in evaluation mode, switched: {names}")
         if observers:
             first = f"{observers[0].where!r}" + (f" and {len(observers) - 1} more" if len(observers) > 1 else "")
-            notes.append(f"{_OBSERVES}, and would at every call: {first}; the file has the steps that were found so far")
+            notes.append(
+                f"{_OBSERVES}, and would at every call: {first}; the file has the steps that were found so far"
+            )
         notes += [f"{row.where!r} ({row.how}) does not follow model.eval(): switched by its attribute" for row in plain]
         return notes
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -128,7 +128,11 @@ def _binary(function: Callable[[Any, Any], Tensor], after: Callable[[Tensor], Te
 
 def _cat(after: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     def run(
-        mode: QuantizerMode, parts: list[Tensor], dim: int = 0, scale: float | None = None, zero_point: int | None = None
+        mode: QuantizerMode,
+        parts: list[Tensor],
+        dim: int = 0,
+        scale: float | None = None,
+        zero_point: int | None = None,
     ) -> Tensor:
         grid = mode.grid_of(parts[0]) if scale is None else _to(scale, zero_point or 0)
         assert grid is not None

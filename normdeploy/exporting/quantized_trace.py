@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from normdeploy.exporting.quantized_operators import Packed, packed
 from normdeploy.exporting.quantizers import FUNCTIONS, Arithmetic, Grid, QuantizerMode, spread
 
-_LIBRARY = torch.library.Library("normdeploy", "DEF")
+_LIBRARY: Any = torch.library.Library("normdeploy", "DEF")  # type: ignore[no-untyped-call] # torch leaves it unannotated
 _LIBRARY.define("quantized(Tensor x, float scale, int zero, int low, int high) -> Tensor")
 _LIBRARY.define("quantized_by(Tensor x, Tensor scale, Tensor zero, int? axis, int low, int high) -> Tensor")
 _LIBRARY.define("restored(Tensor integers, Tensor scale, Tensor zero, int? axis) -> Tensor")
@@ -127,9 +127,7 @@ def quantizers_traceable(model: nn.Module) -> Iterator[None]:
 def _flags_as_numbers(module: nn.Module) -> Iterator[None]:
     """Let what a quantizer's forward branches on, or hands to torch as a number, be numbers."""
     found = {
-        name: tensor
-        for name in (*_FLAGS, *_numbers(module))
-        if isinstance(tensor := module._buffers.get(name), Tensor)
+        name: tensor for name in (*_FLAGS, *_numbers(module)) if isinstance(tensor := module._buffers.get(name), Tensor)
     }
     for name, tensor in found.items():
         del module._buffers[name]
@@ -166,7 +164,10 @@ def _numbers(module: nn.Module) -> set[str]:
             node
             for node in module.graph.nodes
             if node.op == "call_function"
-            and (node.target in FUNCTIONS or str(getattr(node.target, "_qualified_op_name", "")).startswith("quantized::"))
+            and (
+                node.target in FUNCTIONS
+                or str(getattr(node.target, "_qualified_op_name", "")).startswith("quantized::")
+            )
         ]
         read = (operand for node in quantizes for operand in node.all_input_nodes if operand.op == "get_attr")
         names = {str(operand.target) for operand in read}
@@ -198,7 +199,7 @@ def _packed_names(module: nn.Module) -> list[str]:
     return [
         name
         for name, value in vars(module).items()
-        if isinstance(value, torch.ScriptObject) and str(value._type().qualified_name()).endswith("PackedParamsBase")  # type: ignore[attr-defined] # the stub has no methods
+        if isinstance(value, torch.ScriptObject) and str(value._type().qualified_name()).endswith("PackedParamsBase")
     ]
 
 

@@ -75,7 +75,11 @@ def _given(value: Any, dtype: ir.DataType) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    return value if value.shape is not None and len(value.shape) == 0 else op.Reshape(value, op.Constant(value=ir.tensor([], dtype=ir.DataType.INT64)))
+    return (
+        value
+        if value.shape is not None and len(value.shape) == 0
+        else op.Reshape(value, op.Constant(value=ir.tensor([], dtype=ir.DataType.INT64)))
+    )
 
 
 def _translations(*, wide: bool) -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -126,7 +130,13 @@ def _translations(*, wide: bool) -> dict[Callable[..., Any], Callable[..., Any]]
         return _integers(x, step, zero_point, kind, low, high, axis)
 
     def quantize_channels(
-        input: Any, scales: Any, zero_points: Any, axis: int, quant_min: int, quant_max: int, dtype: int  # noqa: A002 - torch's name
+        input: Any,  # noqa: A002 - torch's name
+        scales: Any,
+        zero_points: Any,
+        axis: int,
+        quant_min: int,
+        quant_max: int,
+        dtype: int,
     ) -> Any:
         return quantize(input, scales, zero_points, quant_min, quant_max, dtype, axis=axis % len(input.shape))
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -60,7 +61,7 @@ class Primitives(Protocol):
 def spread(parameter: Tensor | Number, like: Tensor, axis: int | None) -> Tensor | Number:
     """Bring a step or zero point to a shape that broadcasts against ``like``."""
     if not isinstance(parameter, Tensor):
-        return parameter
+        return parameter if isinstance(parameter, int) else float(np.float32(parameter))  # as torch's kernels take it
     if parameter.numel() == 1:
         return parameter.reshape(())
     if axis is None:
@@ -157,7 +158,9 @@ def _fused(
     del observer_on, running_min, running_max, averaging_const, symmetric_quant  # evaluation mode: observers are off
     if not int(fake_quant_on[0]):
         return x
-    return mode.primitives.quantized(x, Grid(scale, zero_point, ch_axis if per_row_fake_quant else None, quant_min, quant_max))
+    return mode.primitives.quantized(
+        x, Grid(scale, zero_point, ch_axis if per_row_fake_quant else None, quant_min, quant_max)
+    )
 
 
 def _whole(zero_point: Tensor, low: int, high: int) -> Tensor:
@@ -165,10 +168,18 @@ def _whole(zero_point: Tensor, low: int, high: int) -> Tensor:
 
 
 def _learnable(
-    mode: QuantizerMode, x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float = 1.0
+    mode: QuantizerMode,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    grad_factor: float = 1.0,
 ) -> Tensor:
     del grad_factor
-    return mode.primitives.quantized(x, Grid(scale, _whole(zero_point, quant_min, quant_max), None, quant_min, quant_max))
+    return mode.primitives.quantized(
+        x, Grid(scale, _whole(zero_point, quant_min, quant_max), None, quant_min, quant_max)
+    )
 
 
 def _learnable_channels(
@@ -182,7 +193,9 @@ def _learnable_channels(
     grad_factor: float = 1.0,
 ) -> Tensor:
     del grad_factor
-    return mode.primitives.quantized(x, Grid(scale, _whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max))
+    return mode.primitives.quantized(
+        x, Grid(scale, _whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max)
+    )
 
 
 def _quantize_per_tensor(mode: QuantizerMode, input: Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Tensor:  # noqa: A002 - torch's name
@@ -191,7 +204,12 @@ def _quantize_per_tensor(mode: QuantizerMode, input: Tensor, scale: Any, zero_po
 
 
 def _quantize_per_channel(
-    mode: QuantizerMode, input: Tensor, scales: Tensor, zero_points: Tensor, axis: int, dtype: torch.dtype  # noqa: A002 - torch's name
+    mode: QuantizerMode,
+    input: Tensor,  # noqa: A002 - torch's name
+    scales: Tensor,
+    zero_points: Tensor,
+    axis: int,
+    dtype: torch.dtype,
 ) -> Tensor:
     low, high = RANGES[dtype]
     return mode.rounded(input, Grid(scales, zero_points, axis, low, high))

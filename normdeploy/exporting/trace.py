@@ -294,6 +294,7 @@ def trace(
         updated = tuple(dict.fromkeys([*seen, *updates_traced(model, program.exported_program)]))
         graph = program.model.graph
         drop_written_zero_bias(graph)
+        quantize_constants(graph, reciprocal=True)
         name_plain_tensors(graph, program.exported_program.constants, model)
     notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]
     told = {f"{row.where}.{row.name}".lstrip(".") for row in updated}

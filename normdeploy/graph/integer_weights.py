@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.exact import FLOATS, constant_tensor
+from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operators.random import RANDOM
 from normdeploy.graph.region import evaluate_region
 
@@ -146,9 +146,10 @@ def _replace(graph: ir.Graph, node: ir.Node, integers: npt.NDArray[np.int64], ki
     weight = _weight_behind(source)
     stored = ir.Tensor(integers.astype(kind.numpy()), dtype=kind)
     value = ir.Value(shape=ir.Shape(integers.shape), type=ir.TensorType(kind), const_value=stored)
+    operands = [operand for operand in node.inputs if operand is not None]
     result.replace_all_uses_with(value)
     graph.remove(node, safe=True)
-    _remove_unread(graph, [operand for operand in node.inputs if operand is not None])
+    _remove_unread(graph, operands)
     wanted = str(result.name) if weight is None else str(weight.name)
     value.name = wanted if wanted not in graph.initializers else f"{wanted}.integers"
     stored.name = value.name
@@ -173,8 +174,7 @@ def _remove_unread(graph: ir.Graph, values: list[ir.Value]) -> None:
             continue
         producer = value.producer()
         if producer is None:
-            if value.name in graph.initializers:
-                graph.initializers.pop(value.name)
+            graph.initializers.pop(str(value.name), None)
         elif producer.graph is graph and not any(out.uses() or out.is_graph_output() for out in producer.outputs):
             pending += [operand for operand in producer.inputs if operand is not None]
             graph.remove(producer, safe=True)

@@ -1,11 +1,12 @@
-"""Outputs on a quantized grid: elements that the runtime's own optimizers move by one step.
+"""Flips: values that the runtime's own optimizers put on the other side of a quantizer's tie.
 
-An output that the file itself quantizes (a QuantizeLinear, or a DequantizeLinear behind one) takes the values of a grid
-alone. A runtime that rounds something in front of it, as onnxruntime's WeightBiasQuantization rounds the float bias of
-an int8 convolution to integers of scale(x) scale(w), turns the last rounding of a few elements: each is off by exactly
-one step of the grid, far beyond float32's rounding and yet no fault of the file. Such elements are taken out of the
-rounding judgement and held against a judgement of their own: few, by one step each, and gone where the optimizer that
-moves them is switched off.
+A runtime that rounds something in front of a quantizer, as onnxruntime's WeightBiasQuantization rounds the float bias
+of an int8 convolution to integers of scale(x) scale(w), turns the rounding of a few values: each is off by one step
+there, far beyond float32's rounding and yet no fault of the file. Where that quantizer is the output's own, the output
+is off by steps of its grid; where it lies inside, by what a step inside makes of it. Such outputs are taken out of the
+rounding judgement and held against one of their own: they stay on their grid if they have one, agree where the optimizer
+that moves them is switched off, and move not much further than where, in float64, 1 % of the values at each quantizer,
+those nearest to a tie, are flipped (:mod:`normdeploy.verification.sides.grids`).
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ from normdeploy.graph import constant64
 from normdeploy.verification.cases import Case, OutputResult, hold_against
 from normdeploy.verification.context import Context
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
+from normdeploy.verification.sides.grids import flipped, quantizes
+from normdeploy.verification.sides.reference import run_evaluator
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.values import Array
-
-MOST = 0.01
-"""Share of an output's elements, all runs together, that may be off by one step."""
 
 
 @dataclass(frozen=True)
 class Flips:
-    """Elements of one output that one run moved by one step.
+    """Elements of one output that one run moved by flips.
 
     Args:
         output: which output. setting: how the file was run. case: on what.
-        count: elements off by one step.
+        count: elements that are off.
     """
 
     output: int
@@ -45,32 +45,57 @@ class Flips:
 
 
 def flips_of(context: Context, case: Case, result: OutputResult, outputs: Sequence[Array], setting: Setting) -> bool:
-    """Tell whether an output that fails differs from its truth by single steps of its grid alone; keep them if so.
+    """Tell whether an output that fails differs from its truth by no more than flips explain; keep them if so.
 
     Args:
         result: what was found of the output. outputs: the run's. setting: how the file was run.
     """
     place = result.index
     got, truth = outputs[place], case.truth[place]
-    step = step_of(context.subject.model, context.subject.output_names[place], got.ndim)
-    if step is None or got.shape != truth.shape:
+    failing = bool(result.problems) or (result.judgement is not None and not result.judgement.ratio <= 1)
+    if got.shape != truth.shape or not quantizes(context.subject.evaluator):
         return False
     seen = context.facts.setdefault("on grid", Counter())
     seen[place, str(setting)] += int(got.size)
-    failing = bool(result.problems) or (result.judgement is not None and not result.judgement.ratio <= 1)
     if not failing or not np.isfinite(got.astype(np.float64)).all():
         return False
-    steps = np.round((got.astype(np.float64) - np.asarray(truth, np.float64)) / step)
-    if np.abs(steps).max(initial=0.0) != 1:
-        return False
-    settled = list(outputs)
-    settled[place] = (got.astype(np.float64) - steps * step).astype(got.dtype)
-    again = hold_against(case, settled)[place]
-    if again.problems or (again.judgement is not None and not again.judgement.ratio <= 1):
+    error = got.astype(np.float64) - np.asarray(truth, np.float64)
+    step = step_of(context.subject.model, context.subject.output_names[place], got.ndim)
+    if step is not None:
+        steps = np.round(error / step)
+        settled = list(outputs)
+        settled[place] = (got.astype(np.float64) - steps * step).astype(got.dtype)
+        again = hold_against(case, settled)[place]
+        if again.problems or (again.judgement is not None and not again.judgement.ratio <= 1):
+            return False  # off the grid
+    else:
+        steps = np.abs(error) > _MOVED * np.abs(np.asarray(truth, np.float64)).max(initial=0.0)
+    if float(np.linalg.norm(error)) > _FEW * _flipped_error(context, case, place):
         return False
     count = int(np.count_nonzero(steps))
     context.facts.setdefault("flips", []).append(Flips(place, setting, case, count))
     return True
+
+
+_MOVED = 1e-6
+"""Differences relative to the largest value that count as moved, of outputs that lie on no grid."""
+
+
+_FEW = 4.0
+"""Times the simulated flips' effect that is allowed: of a few flips, which values they are makes so much."""
+
+
+def _flipped_error(context: Context, case: Case, place: int) -> float:
+    """Return how far an output moves (in the 2-norm) where SHARE of the values at each quantizer are flipped."""
+    kept: dict[tuple[int, int], float] = context.facts.setdefault("flipped", {})
+    if (id(case), place) not in kept:
+        evaluator, feeds = context.subject.evaluator, case.family.feeds
+        moved = run_evaluator(evaluator, feeds, stand_ins=flipped(evaluator))
+        found = [moved[name] for name in context.subject.output_names]
+        for index, (a, b) in enumerate(zip(context.subject.logic(feeds), found, strict=True)):
+            error = np.asarray(a, np.float64) - np.asarray(b, np.float64)
+            kept[id(case), index] = float(np.linalg.norm(error))
+    return kept[id(case), place]
 
 
 def step_of(model: ir.Model, name: str, rank: int) -> Array | float | None:
@@ -80,32 +105,61 @@ def step_of(model: ir.Model, name: str, rank: int) -> Array | float | None:
         model: the file's graph. name: of the output. rank: its number of axes.
     """
     value = next((v for v in model.graph.outputs if v.name == name), None)
-    node = None if value is None else value.producer()
-    if node is not None and node.op_type == "QuantizeLinear":
-        return 1.0
-    if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
+    direct = _behind(value, frozenset({"Identity"}))
+    node = _behind(value, _MOVES)
+    if node is None or node.domain not in ("", "ai.onnx"):
         return None
-    source = node.inputs[0].producer() if node.inputs[0] is not None else None
-    scale = None if node.inputs[1] is None else constant64(node.inputs[1])
+    if node.op_type == "QuantizeLinear":
+        return 1.0
+    scale = constant64(node.inputs[1]) if node.op_type == "DequantizeLinear" else None
+    source = _behind(node.inputs[0], _MOVES)
     if source is None or source.op_type != "QuantizeLinear" or scale is None or not (scale > 0).all():
         return None
     if scale.size == 1:
         return float(scale.reshape(()))
-    if scale.ndim != 1:  # blocked scales
+    if scale.ndim != 1 or node is not direct:  # blocked scales, or channels that were moved
         return None
     axis = node.attributes.get_int("axis", 1) % rank
     return np.asarray(scale).reshape([-1 if k == axis else 1 for k in range(rank)])
 
 
+_MOVES = frozenset(
+    {
+        "Identity",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Slice",
+        "Relu",
+        "Clip",
+        "MaxPool",
+        "Gather",
+    }
+)
+"""Operators that leave values on their grid; a Clip of integers stands between the quantizers of a narrow range."""
+
+
+def _behind(value: ir.Value | None, passed: frozenset[str]) -> ir.Node | None:
+    """Return the operator that computes a value, some seen through."""
+    node = None if value is None else value.producer()
+    while node is not None and node.op_type in passed and node.domain in ("", "ai.onnx"):
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    return node
+
+
 def check_grid(context: Context) -> None:
-    """Judge the elements that runs moved by one step: few, and the work of an optimizer that can be named."""
+    """Judge the elements that runs moved by flips: the work of an optimizer that can be named."""
     found: list[Flips] = context.facts.get("flips", [])
     for place in sorted({flips.output for flips in found}):
         moved = [flips for flips in found if flips.output == place]
         runs = {str(flips.setting): flips for flips in moved}
         count, name = sum(flips.count for flips in moved), context.subject.output_names[place]
         size = sum(context.facts["on grid"][place, word] for word in runs)
-        text = f"{count} of {size} elements of output {name!r} are one step of its quantized grid off"
+        on_grid = step_of(context.subject.model, name, moved[0].case.truth[place].ndim) is not None
+        where = "off, by steps of its quantized grid," if on_grid else "off by what flips at quantizers inside explain"
+        text = f"{count} of {size} elements of output {name!r} are {where}"
         optimizers = {word: _guilty(context, [f for f in moved if str(f.setting) == word]) for word in runs}
         blamed = sorted({optimizer for names in optimizers.values() for optimizer in names})
         if not all(optimizers.values()):
@@ -113,10 +167,7 @@ def check_grid(context: Context) -> None:
             continue
         option = f"disabled_optimizers={blamed}"
         text += f" under {'; '.join(runs)}: onnxruntime's {', '.join(blamed)} rounds what the file does not"
-        if count > MOST * size:
-            context.answer("grid", "fail", f"{text}; expected at most {MOST:.0%}: run it with {option}")
-        else:
-            context.answer("grid", "note", f"{text}; {option} avoids it", optimizers=blamed, flips=count, size=size)
+        context.answer("grid", "note", f"{text}; {option} avoids it", optimizers=blamed, flips=count, size=size)
 
 
 def _guilty(context: Context, moved: Sequence[Flips]) -> tuple[str, ...]:

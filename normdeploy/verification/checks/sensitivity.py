@@ -29,6 +29,7 @@ from normdeploy.verification.mutation.search import SHARE, search
 from normdeploy.verification.mutation.tape import Tape, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.verdict import MutantReport, SiteReport
+from normdeploy.verification.sides.grids import unrounded
 from normdeploy.verification.sides.structure import plural
 
 
@@ -146,6 +147,14 @@ def _try_family(
         for target in mine:
             ratio, chain_ratio = _effect(context, tape, target)
             target.seen(ratio, chain_ratio, case.family.name, case.constants.kill)
+        swallowed = [t for t in mine if not t.killed] if context.facts.get("chain") and case.chain is not None else []
+        rounding = unrounded(evaluator) if swallowed else {}
+        if rounding:  # a quantizer hides what is smaller than its step; the chain was checked without its rounding, too
+            tape = Tape(evaluator, case, [s for s in sites if any(t.site is s for t in swallowed)], rounding)
+            for target in swallowed:
+                moved = tape.mutated(target.site, target.mutant)
+                ratio = difference_ratio(case, tape.outputs, moved, bounds=chain_bounds)
+                target.seen(0.0, ratio, case.family.name, case.constants.kill)
 
 
 def _effect(context: Context, tape: Tape, target: Target) -> tuple[float, float]:

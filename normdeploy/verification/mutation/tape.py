@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.graph.evaluate import StandIn
 from normdeploy.verification.bounds.criteria import Bounds, Floats, judge_error
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
@@ -26,10 +27,17 @@ class Tape:
 
     Args:
         evaluator: of the graph. case: the inputs. sites: whose inputs and outputs are kept.
+        stand_ins: what computes some operators in their place, in every run.
     """
 
-    def __init__(self, evaluator: Evaluator, case: Case, sites: Sequence[Site]) -> None:
-        self.evaluator, self.case = evaluator, case
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        case: Case,
+        sites: Sequence[Site],
+        stand_ins: Mapping[ir.Node, StandIn] | None = None,
+    ) -> None:
+        self.evaluator, self.case, self._stand_ins = evaluator, case, dict(stand_ins or {})
         self._graph = evaluator.graph
         outer = [site for site in sites if not site.inner]
         constants = {n for site in outer for n in site.inputs if n and _is_constant(self._graph, n)}
@@ -38,7 +46,9 @@ class Tape:
         self._calls: dict[ir.Node, list[list[Tensor | None]]] = {}
         recording = {site.node: self._recording(site) for site in sites if site.inner}
         with torch.no_grad():
-            found = evaluator.run(dict(case.family.feeds), fetch=[*names, *constants, *outputs], stand_ins=recording)
+            found = evaluator.run(
+                dict(case.family.feeds), fetch=[*names, *constants, *outputs], stand_ins=self._stand_ins | recording
+            )
         self.kept: dict[str, Tensor] = {name: found[name] for name in names}
         self.constants = {name: found[name] for name in constants}
         self.outputs: list[Array] = [to_numpy(found[name]) for name in outputs]
@@ -65,7 +75,9 @@ class Tape:
         with torch.no_grad():
             if not site.inner:
                 return self.behind(site, mutant.apply(self.inputs(site)))
-            found = self.evaluator.run(dict(self.case.family.feeds), stand_ins={site.node: mutant.apply})
+            found = self.evaluator.run(
+                dict(self.case.family.feeds), stand_ins=self._stand_ins | {site.node: mutant.apply}
+            )
         return [to_numpy(found[name]) for name in self.evaluator.output_names]
 
     def behind(self, site: Site, wrong: Tensor) -> list[Array]:
@@ -74,7 +86,7 @@ class Tape:
         replace = {name: tensor for name, tensor in self.kept.items() if name not in downstream}
         replace[site.output] = wrong
         with torch.no_grad():
-            found = self.evaluator.run(dict(self.case.family.feeds), replace=replace)
+            found = self.evaluator.run(dict(self.case.family.feeds), replace=replace, stand_ins=self._stand_ins)
         return [to_numpy(found[name]) for name in self.evaluator.output_names]
 
 

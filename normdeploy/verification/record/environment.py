@@ -14,6 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from normdeploy.verification.sides.values import to_numpy
 
@@ -73,9 +74,20 @@ def _features() -> list[str]:
 def module_digest(model: nn.Module) -> str:
     """Return the SHA-256 of a module's state: sorted names, dtypes, shapes and bytes, one tensor at a time."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        digest.update(np.ascontiguousarray(to_numpy(tensor)).reshape(-1).view(np.uint8).data)
+    for name, value in sorted(model.state_dict().items()):
+        for tensor in pytree.tree_leaves(value):  # torch.ao's linear layers keep weight and bias in a tuple
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+            for part in _parts(tensor):
+                digest.update(np.ascontiguousarray(to_numpy(part)).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return a tensor's numbers; of a quantized one integers, steps and zero points."""
+    if not tensor.is_quantized:
+        return [tensor]
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return [tensor.int_repr(), torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64)]
+    return [tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]

@@ -1,0 +1,113 @@
+"""What a graph's quantizers of activations swallow and what they turn: runs without their rounding, and with flips.
+
+A quantizer hides every change that is smaller than its step, and makes a step of a change that crosses a tie. So two
+runs beside the graph's own tell what the outputs alone do not. *Unrounded*, clamp(x / scale + zero) in the place of
+clamp(round(x / scale) + zero): two graphs of one function are equal there to float64's rounding, and a wrong constant
+shows however small it is. *Flipped*: the values nearest to a tie go to the other side of it, which is what a runtime
+does to a few of them that rounds a bias or adds in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.graph.evaluate import StandIn
+
+SHARE = 0.01
+"""Share of a quantizer's values that a runtime may put on the other side of a tie."""
+
+_RANGES = {
+    torch.uint8: (0, 255),
+    torch.int8: (-128, 127),
+    torch.uint16: (0, 65535),
+    torch.int16: (-32768, 32767),
+}
+
+
+def _quantizers(evaluator: Evaluator) -> list[ir.Node]:
+    """Return the quantizers of computed values that another operator reads as integers only to restore them."""
+    return [
+        node
+        for node in evaluator.graph
+        if node.op_type == "QuantizeLinear"
+        and node.domain in ("", "ai.onnx")
+        and constant_tensor(node.inputs[0]) is None
+        and not node.attributes.get_int("block_size", 0)
+        and not node.attributes.get_int("output_dtype", 0)
+    ]
+
+
+def quantizes(evaluator: Evaluator) -> bool:
+    """Tell whether a graph quantizes anything that it computes."""
+    return bool(_quantizers(evaluator))
+
+
+def _only_restored(node: ir.Node) -> bool:
+    """Tell whether nothing but DequantizeLinear reads the integers (a Clip between them aside)."""
+    result = node.outputs[0]
+    if result.is_graph_output():
+        return False
+    readers = [usage.node for usage in result.uses()]
+    return all(
+        reader.op_type == "DequantizeLinear" or (reader.op_type == "Clip" and _only_restored(reader))
+        for reader in readers
+    )
+
+
+def _unrounded(node: ir.Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, tuple[int, int]]:
+    """Return x / scale + zero, and the range of the integers."""
+    x, scale, zero = inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None
+    assert x is not None
+    assert scale is not None
+    axis = node.attributes.get_int("axis", 1)
+
+    def spread(parameter: Tensor) -> Tensor:
+        if parameter.numel() == 1:
+            return parameter.reshape(()).to(x.dtype)
+        return parameter.reshape([-1 if at == axis % x.dim() else 1 for at in range(x.dim())]).to(x.dtype)
+
+    kind = torch.uint8 if zero is None else zero.dtype
+    whole = x / spread(scale)
+    return whole if zero is None else whole + spread(zero), _RANGES.get(kind, (0, 255))
+
+
+def unrounded(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
+    """Return what stands for the quantizers of a graph in a run without their rounding."""
+
+    def stand_in(node: ir.Node) -> StandIn:
+        def compute(inputs: Sequence[Tensor | None]) -> Tensor:
+            value, (low, high) = _unrounded(node, inputs)
+            return value.clamp(low, high)
+
+        return compute
+
+    return {node: stand_in(node) for node in _quantizers(evaluator) if _only_restored(node)}
+
+
+def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, StandIn]:
+    """Return what stands for the quantizers of a graph where the values nearest to ties go to the other side."""
+
+    def stand_in(node: ir.Node) -> StandIn:
+        def compute(inputs: Sequence[Tensor | None]) -> Tensor:
+            value, (low, high) = _unrounded(node, inputs)
+            whole = torch.round(value)
+            far = (value - torch.floor(value) - 0.5).abs().reshape(-1)
+            count = min(far.numel(), max(1, math.ceil(share * far.numel())))
+            chosen = torch.topk(far, count, largest=False).indices
+            turned = whole.reshape(-1).clone()
+            turned[chosen] += torch.where(value.reshape(-1)[chosen] >= whole.reshape(-1)[chosen], 1.0, -1.0).to(
+                turned.dtype
+            )
+            result = turned.reshape(whole.shape).clamp(low, high)
+            zero = inputs[2] if len(inputs) > 2 else None
+            return result.to(torch.uint8 if zero is None else zero.dtype)
+
+        return compute
+
+    return {node: stand_in(node) for node in _quantizers(evaluator)}
