@@ -21,7 +21,7 @@ import torch.ao.quantization as ao  # noqa: E402 - it warns of its own age
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.ao.quantization is deprecated.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*(must run observer|reduce_range|Please use quant_min).*:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*is deprecated.*"),
+    pytest.mark.filterwarnings("ignore:.*(is|are) deprecated.*"),
 ]
 
 

@@ -4,9 +4,9 @@ A runtime that rounds something in front of a quantizer, as onnxruntime's Weight
 of an int8 convolution to integers of scale(x) scale(w), turns the rounding of a few values: each is off by one step
 there, far beyond float32's rounding and yet no fault of the file. Where that quantizer is the output's own, the output
 is off by steps of its grid; where it lies inside, by what a step inside makes of it. Such outputs are taken out of the
-rounding judgement and held against one of their own: they stay on their grid if they have one, agree where the optimizer
-that moves them is switched off, and move not much further than where, in float64, 1 % of the values at each quantizer,
-those nearest to a tie, are flipped (:mod:`normdeploy.verification.sides.grids`).
+rounding judgement and held against one of their own: they stay on their grid if they have one, agree where the
+optimizer that moves them is switched off, and move not much further than where, in float64, 1 % of the values at each
+quantizer, those nearest to a tie, are flipped (:mod:`normdeploy.verification.sides.grids`).
 """
 
 from __future__ import annotations
