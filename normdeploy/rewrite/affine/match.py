@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
+from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.constant import floating, integer, optional
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.node import affine_map, is_affine
@@ -88,7 +89,7 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
     names = ("scale", "bias", "mean", "variance")
     arrays: dict[str, Array] = {}
     for position, name in enumerate(names, start=1):
-        array = constant64(optional(node, position))
+        array = _parameter(optional(node, position))
         if array is None:
             return NoMatch(BATCH_NORM, _at_run_time(node, position, name))
         arrays[name] = array
@@ -116,6 +117,15 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
         "op": BATCH_NORM, "axis": 1, "epsilon": epsilon, "channels": int(arrays["scale"].size), OFFSET: offset
     }  # fmt: skip
     return Match(x, mapping, BATCH_NORM, detail)
+
+
+def _parameter(value: ir.Value | None) -> Array | None:
+    """Return a constant, also one that is stored in integers: quantizers write the parameters of norms so."""
+    found = constant64(value)
+    if found is not None or value is None:
+        return found
+    weight = fixed_weight(value)
+    return None if weight is None else weight.array()
 
 
 def _extra_outputs(node: ir.Node) -> bool:
