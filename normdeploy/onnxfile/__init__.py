@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from normdeploy.onnxfile.light import CONTENT, KEY, own_digest
     from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
     from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
-    from normdeploy.onnxfile.stored import element_bits, element_count, graphs, stored_bytes, tensors
+    from normdeploy.onnxfile.stored import element_bits, element_count, graphs, spell_domains, stored_bytes, tensors
     from normdeploy.onnxfile.whole import session_source, whole_proto
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "read_model",
     "session_source",
     "set_metadata",
+    "spell_domains",
     "stored_bytes",
     "tensors",
     "whole_proto",
@@ -48,7 +49,7 @@ _LAZY = {
     "light": ("CONTENT", "KEY", "own_digest"),
     "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
     "places": ("Place", "point_to", "pointed", "put_inside"),
-    "stored": ("element_bits", "element_count", "graphs", "stored_bytes", "tensors"),
+    "stored": ("element_bits", "element_count", "graphs", "spell_domains", "stored_bytes", "tensors"),
     "whole": ("session_source", "whole_proto"),
 }
 

@@ -10,6 +10,10 @@ import onnx
 
 from normdeploy.errors import GraphError
 
+LONG = "ai.onnx"
+STANDARD = ("", LONG)
+"""The two spellings of the standard operators' domain."""
+
 _PACKED = {"4": ("INT4", "UINT4", "FLOAT4E2M1"), "2": ("INT2", "UINT2"), "6": ("FLOAT6E2M3", "FLOAT6E3M2")}
 _PACKED_BITS = {
     onnx.TensorProto.DataType.Value(name): int(bits)
@@ -32,6 +36,33 @@ def graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionPr
                 if attribute.HasField("g"):
                     waiting.append(attribute.g)
                 waiting += attribute.graphs
+
+
+def spell_domains(proto: onnx.ModelProto, name: str) -> None:
+    """Write the standard operators' domain as "" wherever a model spells it "ai.onnx", in place.
+
+    Args:
+        proto: the model. name: what messages call it.
+
+    Raises:
+        GraphError: it imports the domain twice, in versions that differ.
+    """
+    for owner in (proto, *proto.functions):
+        versions = {entry.version for entry in owner.opset_import if entry.domain in STANDARD}
+        if len(versions) > 1:
+            raise GraphError(
+                f"{name} imports the standard operators in versions {', '.join(map(str, sorted(versions)))}; expected "
+                "one: write it again with one operator set"
+            )
+        if any(entry.domain == LONG for entry in owner.opset_import):
+            others = [(e.domain, e.version) for e in owner.opset_import if e.domain not in STANDARD]
+            del owner.opset_import[:]
+            for domain, version in [("", *versions), *others]:
+                owner.opset_import.add(domain=domain, version=version)
+    for graph in graphs(proto):
+        for node in graph.node:
+            if node.domain == LONG:
+                node.domain = ""
 
 
 def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

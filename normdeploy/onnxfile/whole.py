@@ -11,6 +11,7 @@ from normdeploy.errors import GraphError
 from normdeploy.files import names_data
 from normdeploy.onnxfile.model import read_model
 from normdeploy.onnxfile.places import point_to, put_inside
+from normdeploy.onnxfile.stored import spell_domains
 
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # onnxruntime's, of a model given as bytes
 _SMALL = 4096  # bytes: shapes, axes and the like, which onnxruntime reads in the graph alone
@@ -52,4 +53,5 @@ def whole_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
         raise GraphError(f"{model.path.name} is {total / 2**30:.1f} GiB; expected less than 2 GiB to be converted")
     for tensor, place in model.external:
         put_inside(tensor, place)
+    spell_domains(model.proto, str(model.path))
     return model.proto

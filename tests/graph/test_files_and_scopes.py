@@ -3,10 +3,12 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+import onnxruntime
 import pytest
 
 from normdeploy.errors import GraphError, OutputExistsError, UsageError
-from normdeploy.graph import files, load_graph, module_path, save_graph
+from normdeploy.graph import Evaluator, files, load_graph, module_path, save_graph
 
 TEXT = (
     '<ir_version: 10, opset_import: ["" : 20]> g (float[N, 4] x) => (float[N, 4] y)'
@@ -117,3 +119,41 @@ def test_traces_do_not_ship(tmp_path):
     save_graph(model, tmp_path / "a.onnx")
     assert b"secret" not in (tmp_path / "a.onnx").read_bytes()
     assert module_path(load_graph(tmp_path / "a.onnx").graph[0]) == "a"
+
+
+LONG = """<ir_version: 8, opset_import: ["ai.onnx" : 11, "own" : 1]> g (float[2,3,4] x, bool c) => (float[2,3,4] y) {
+    t = own.twice (x)
+    y = If (c) <then_branch = a () => (float[2,3,4] p) { p = ai.onnx.Hardmax<axis=1> (t) },
+                else_branch = b () => (float[2,3,4] q) { q = ai.onnx.Identity (t) }> }
+<domain: "own", opset_import: ["ai.onnx" : 11]> twice (v) => (w) { w = ai.onnx.Add (v, v) }"""
+
+
+def test_the_long_spelling_of_the_standard_domain_is_the_short_one(tmp_path):
+    """Hardmax of version 11 flattens: of a version that is not read, it would look at one axis."""
+    path = tmp_path / "long.onnx"
+    proto = onnx.parser.parse_model(LONG)
+    onnx.save(proto, path)
+    model = load_graph(path)
+    assert model.opset_imports == {"": 11, "own": 1}
+    assert {node.domain for node in model.graph.all_nodes()} == {"", "own"}
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32), "c": np.array(True)}
+    (expected,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+    common_passes.InlinePass()(model)
+    found = Evaluator(model).run(feeds)["y"].numpy()
+    np.testing.assert_array_equal(found, expected)
+    assert expected.sum() == 2
+    assert onnx.load(path) == proto
+
+
+def test_two_versions_of_the_standard_operators_are_refused(tmp_path):
+    path = tmp_path / "two.onnx"
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+    )
+    proto.opset_import.add(domain="ai.onnx", version=17)
+    onnx.save(proto, path)
+    assert load_graph(path).opset_imports == {"": 17}
+    proto.opset_import[-1].version = 11
+    onnx.save(proto, path)
+    with pytest.raises(GraphError, match=r"two\.onnx .*versions 11, 17; expected one"):
+        load_graph(path)

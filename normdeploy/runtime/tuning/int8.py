@@ -105,7 +105,7 @@ class Quantizer:
         model = whole_proto(path)
         for index, node in enumerate(model.graph.node):
             node.name = node.name or f"{node.op_type}_{index}"  # the quantizer chooses nodes by name
-        opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+        opset = next(entry.version for entry in model.opset_import if not entry.domain)
         if opset < _FIRST_OPSET:
             model = onnx.version_converter.convert_version(model, _FIRST_OPSET)
         self._plain = onnx.shape_inference.infer_shapes(model)
