@@ -38,11 +38,11 @@ def load_graph(path: str | os.PathLike[str], *, called: str | os.PathLike[str] |
     """
     file = read_model(path)
     proto, name = file.proto, os.fspath(called or path)
+    spell_domains(proto, name)  # onnx's checker does not find operators by the long spelling inside bodies
     check_model(proto, name)
     for tensor, place in file.external:
         point_to(tensor, place, str(place.file))  # checked: no folder to be joined with, and no check to come
     _without_sparse(proto, name)
-    spell_domains(proto, name)
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx_ir raises many types for what it does not know
