@@ -142,8 +142,12 @@ def _write(graph: ir.Graph, reading: Reading, border: Border, chain: Sequence[ir
     """Pad in front of the operators, and let their result stand for the chain's."""
     first, y, x = reading.nodes[0], reading.nodes[-1].outputs[0], reading.source
     assert x.shape is not None
+    assert y.shape is not None
     assert result.shape is not None
-    spatial = result.shape.dims[2:]
+    spatial = [
+        inner + b + e if isinstance(inner, int) else outer
+        for inner, b, e, outer in zip(y.shape.dims[2:], border.begin, border.end, result.shape.dims[2:], strict=True)
+    ]
     widths = np.array([0, 0, *border.begin, 0, 0, *border.end], np.int64)
     name = free_name(graph, f"{first.name or y.name}.pads")
     pads = ir.Value(name=name, const_value=ir.tensor(widths, name=name), shape=ir.Shape(widths.shape))

@@ -55,13 +55,15 @@ def chain_to(last: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
             continue
         nodes[node] = None
         for value in node.inputs:
-            if value is None or constant_tensor(value) is not None or node.op_type == "Shape":
+            if value is None or constant_tensor(value) is not None:
                 continue
             producer = value.producer()
             moved = value.dtype in FLOATS
             inside = producer is not None and producer.graph is last.graph and producer.domain in ("", "ai.onnx")
             if producer is not None and inside and (not moved or _moves(producer)):
                 pending.append(producer)
+            elif node.op_type == "Shape":
+                continue  # asked for its size only
             elif moved:
                 sources[value] = None
             else:
@@ -80,16 +82,17 @@ def _moves(node: ir.Node) -> bool:
 def border_of(nodes: Sequence[ir.Node], source: ir.Value, result: ir.Value) -> Border | None:
     """Run a chain on distinct numbers; return what it puts around ``source``; None where it does something else."""
     found: Border | None = None
+    made = {output for node in nodes for output in node.outputs}
+    asked = {value for node in nodes if node.op_type == "Shape" for value in node.inputs if value is not None}
+    outside = {value for value in asked - made if constant_tensor(value) is None}
     for sizes in _bindings(nodes, source):
         dims = _sized(source, sizes)
-        outside = {value for node in nodes if node.op_type == "Shape" for value in node.inputs if value is not None}
         shapes = {value: _sized(value, sizes) for value in outside}
         if dims is None or any(shape is None for shape in shapes.values()):
             return None
         if 0 in dims:
             continue
-        made = {output for node in nodes for output in node.outputs}
-        feeds = {value: torch.zeros(shape or ()) for value, shape in shapes.items() if value not in made}
+        feeds = {value: torch.zeros(shape or ()) for value, shape in shapes.items()}
         rng = np.random.default_rng(0)
         borders = []
         for _ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from normdeploy.rewrite.branches import MovePads
@@ -62,6 +63,26 @@ def test_a_row_written_by_scatter_becomes_a_pad(net):
     assert n.graph.outputs[0].name == name
     close(n.run(), before)
     assert len(n.context.ledger) == 0
+
+
+def test_what_is_written_may_be_computed_from_sizes(net):
+    """The number of columns is the size of a range of indices, as slice assignment is traced by another exporter."""
+    n = net((1, 4, 6, 7))
+    padded = n.op("Pad", point(n, BIAS), n.constant(np.array([0, 0, 1, 0, 0, 0, 0, 0])))
+    size = n.op("Gather", n.op("Shape", padded), n.constant(np.array(3)))
+    columns = n.op("Range", n.constant(np.array(0)), size, n.constant(np.array(1)))
+    for value in (size, columns):
+        value.dtype = ir.DataType.INT64
+    target = n.op("Concat", n.constant(np.array([1, 3, 1])), n.op("Shape", columns), axis=0)
+    for value in (target, *(node.outputs[0] for node in n.graph if node.op_type == "Shape")):
+        value.dtype = ir.DataType.INT64
+    row = n.op("Transpose", n.op("Expand", n.constant(BIAS.reshape(1, 3, 1, 1)), target), perm=[2, 1, 0, 3])
+    turned = n.op("Transpose", padded, perm=[2, 1, 0, 3])
+    written = n.op("ScatterND", turned, n.constant(np.array([[0]])), row)
+    n.end(n.op("Transpose", written, perm=[2, 1, 0, 3]))
+    before = n.run()
+    assert move(n) == ["Pad", "Conv"]
+    close(n.run(), before)
 
 
 def test_a_norm_in_between_and_a_constant_pad(net):
