@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import conventions_by_hand as by_hand
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from normdeploy.conformance import by_hand
 
 Make = Callable[[], nn.Module]
 

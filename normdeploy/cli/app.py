@@ -11,6 +11,7 @@ from normdeploy import __version__
 from normdeploy.cli.bench import bench
 from normdeploy.cli.build import build
 from normdeploy.cli.completion import completion
+from normdeploy.cli.conformance import conformance
 from normdeploy.cli.diff import diff
 from normdeploy.cli.examples import epilog
 from normdeploy.cli.export import export
@@ -51,6 +52,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "predict": (predict, "A whole data set, in constant memory."),
     "package": (package, "Write a Triton model repository."),
     "completion": (completion, "What makes a shell complete commands and options."),
+    "conformance": (conformance, "Exporters, optimizers and verifiers through cases with known answers."),
     "sys": (sys_, "Versions, processor, execution providers."),
 }
 for _name, (_command, _short) in _COMMANDS.items():

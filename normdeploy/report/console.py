@@ -151,6 +151,17 @@ def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     console().print(shown)
 
 
+_RESULT_STYLES = {"right": "green", "left": "yellow", "refused": "cyan", "WRONG": "bold red", "CRASHED": "bold red"}
+
+
+def print_conformance(rows: Sequence[Sequence[str]], adapters: Sequence[str]) -> None:
+    """Print what adapters did with cases: the case's name, then a cell for each adapter."""
+    shown = table("", ["case", *adapters])
+    for name, *cells in rows:
+        shown.add_row(Text(name), *(Text(cell, style=_RESULT_STYLES.get(cell.split(" ")[0], "")) for cell in cells))
+    console().print(shown)
+
+
 def print_written(paths: Iterable[Path]) -> None:
     """Print the files that were written."""
     for path in paths:

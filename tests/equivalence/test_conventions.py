@@ -6,12 +6,12 @@ stock module: nothing. What remains of a LayerNorm must be what its convention n
 
 from __future__ import annotations
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
+from normdeploy.conformance import by_hand
 from normdeploy.nn import BatchNorm, LayerNorm
 from normdeploy.testing import assert_equivalent
 

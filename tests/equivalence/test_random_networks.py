@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import conventions_by_hand as by_hand
 import onnx
 import pytest
 from random_networks import convolutional, draw, over_tokens
 
 import normdeploy as nd
+from normdeploy.conformance import by_hand
 
 KINDS = {"convolutional": convolutional, "over tokens": over_tokens}
 SPELLED = ("Sqrt", "Pow", "ReduceSum")

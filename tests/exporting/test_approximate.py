@@ -1,12 +1,12 @@
 """approximate=True: the nearest single operator in place of the exact short form, its cost bounded by measurement."""
 
-import conventions_by_hand as by_hand
 import onnx
 import pytest
 import torch
 from torch import nn
 
 import normdeploy as nd
+from normdeploy.conformance import by_hand
 
 
 def annotated(size):

@@ -6,7 +6,6 @@ import random
 import sys
 import warnings
 
-import conventions_by_hand as by_hand
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -14,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace import Traced, trace

@@ -1,11 +1,11 @@
 """Weights files: whole into the model, or a message that names what does not fit."""
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.errors import WeightsError
 from normdeploy.exporting.weights import load_weights
 from normdeploy.nn.hidden import full_state, load_full_state

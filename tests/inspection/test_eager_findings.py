@@ -1,12 +1,12 @@
 """The doctor on eager models: what they hold, what they compute, and silence on torch's own modules."""
 
-import conventions_by_hand as by_hand
 import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from normdeploy.conformance import by_hand
 from normdeploy.errors import InputError
 from normdeploy.inspection import inspect
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from torch import nn
 
 import normdeploy as nd
+from normdeploy.conformance import by_hand
 from normdeploy.inspection import inspect
 from normdeploy.nn import BatchNorm
 from normdeploy.nn.hidden import full_state

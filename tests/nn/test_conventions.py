@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.nn import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from normdeploy.nn.hidden import mode, move, set_mode
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from torch import Tensor, nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.errors import ModelError, WeightsError
 from normdeploy.nn.hidden import full_state, hidden_tensors, load_full_state, move, set_mode, trainable
 

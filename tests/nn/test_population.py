@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import conventions_by_hand as by_hand
 import numpy as np
 import pytest
 import torch
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.nn import BatchNorm, Moments, recalibrate
 from normdeploy.nn.hidden import full_state, set_mode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from torch import Tensor
 
+from normdeploy.conformance import by_hand
 from normdeploy.nn import BatchNorm, GroupNorm, LayerNorm
 
 COLUMNS = torch.tensor(

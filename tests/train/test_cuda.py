@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from torch import nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.nn import BatchNorm, recalibrate
 from normdeploy.nn.hidden import full_state
 from normdeploy.train import Split, Splits, fit, load_weights, score, train_settings

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import conventions_by_hand as by_hand
 import pytest
 import torch
 from torch import Tensor, nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.errors import ModelError, RecipeError, UsageError, WeightsError
 from normdeploy.nn.hidden import full_state
 from normdeploy.train import Split, Splits, batches, fit, load_weights, read_metadata, score, train_settings

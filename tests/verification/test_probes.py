@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import conventions_by_hand as by_hand
 import jsonschema
 import numpy as np
 import onnx
@@ -19,6 +18,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from normdeploy.build import load_trained, recipe_example
+from normdeploy.conformance import by_hand
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, load_graph, save_graph
 from normdeploy.recipe import load_recipe

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import conventions_by_hand as by_hand
 import numpy as np
 import onnx
 import pytest
 import torch
 from torch import Tensor, nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.errors import InputError
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph

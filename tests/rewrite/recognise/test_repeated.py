@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import conventions_by_hand as by_hand
 import onnx_ir as ir
 import pytest
 import torch
 from torch import Tensor, nn
 
+from normdeploy.conformance import by_hand
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import RewriteResult, rewrite

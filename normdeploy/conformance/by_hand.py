@@ -1,7 +1,7 @@
-"""Every normalization of the field's notebooks, written by hand the way their authors do: material for tests.
+"""Every normalization of the field's notebooks, written by hand the way their authors do.
 
 Each class has the author's idiosyncrasies on purpose (where tensors are kept, what selects the mode). ``B`` are batch,
-``L`` layer normalizations; the ids are those used throughout the tests.
+``L`` layer normalizations; the ids are those of docs/conformance.md.
 """
 
 from __future__ import annotations
@@ -154,9 +154,8 @@ class L2(nn.Module):
             mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True)
             self.mean_so_far = 0.9 * self.mean_so_far + 0.1 * mean.detach()
             self.var_so_far = 0.9 * self.var_so_far + 0.1 * var.detach()
-        else:
-            mean, var = self.mean_so_far, self.var_so_far
-        return self.scale * (x - mean) / (var + 1e-6) ** 0.5 + self.offset
+            return self.scale * (x - mean) / (var + 1e-6) ** 0.5 + self.offset
+        return self.scale * (x - self.mean_so_far) / (self.var_so_far + 1e-6) ** 0.5 + self.offset
 
 
 class L3(nn.Module):
