@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-<<<<<<< HEAD
-import conventions_by_hand as by_hand
 import numpy as np
 import onnx
-=======
->>>>>>> e5cc062 (normdeploy conformance: cases with known answers for exporters, optimizers, runtimes and verifiers, by adapters of ten lines)
 import pytest
 import torch
 from torch import nn
 
 import normdeploy as nd
-<<<<<<< HEAD
-from normdeploy.errors import UsageError
-=======
 from normdeploy.conformance import by_hand
->>>>>>> e5cc062 (normdeploy conformance: cases with known answers for exporters, optimizers, runtimes and verifiers, by adapters of ten lines)
+from normdeploy.errors import UsageError
 
 SAMPLES = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 

@@ -101,16 +101,9 @@ def test_light_imports(code: str) -> None:
 # Each room imports only rooms before it; `rewrite.ledger` and `verification.record.verdict` are plain data that others
 # may name.
 ROOMS = [
-<<<<<<< HEAD
     "errors", "files", "images", "onnxfile", "installed", "sources", "recipe", "scaffold", "inputs", "report", "graph",
     "nn", "train", "exporting", "rewrite", "inspection", "verification", "testing", "runtime", "compare", "measure",
-    "api", "build", "cli", "__main__",
-=======
-    "errors", "files", "onnxfile", "installed", "sources", "recipe", "inputs", "graph", "nn", "train", "exporting",
-    "rewrite", "inspection", "report", "verification", "testing", "runtime", "measure", "api", "build",
-    "conformance", "cli",
-    "__main__",
->>>>>>> e5cc062 (normdeploy conformance: cases with known answers for exporters, optimizers, runtimes and verifiers, by adapters of ten lines)
+    "api", "build", "conformance", "cli", "__main__",
 ]  # fmt: skip
 
 

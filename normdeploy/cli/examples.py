@@ -20,6 +20,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "predict": ("normdeploy predict net.onnx x.npy -o scores.csv",),
     "package": ("normdeploy package net.onnx --triton repository --name net",),
     "completion": ('eval "$(normdeploy completion bash)"',),
+    "conformance": (
+        'normdeploy conformance --adapter "normdeploy fold" --case "traps/transposed*"',
+        "normdeploy conformance --list",
+    ),
     "sys": ("normdeploy sys",),
 }
 
