@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make README's transcript and the picture of the report from a real build: docs/make_readme.sh
+# Make the transcript (docs/transcript.md) and the picture of the report from a real build: docs/make_readme.sh
 # Needs normdeploy installed with the extra `models`, and Chromium (CHROMIUM names another binary).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 begin, end = "<!-- transcript: begin -->", "<!-- transcript: end -->"
-readme = pathlib.Path("README.md")
+readme = pathlib.Path("docs/transcript.md")
 before, rest = readme.read_text(encoding="utf-8").split(begin)
 _, after = rest.split(end)
 lines = [line.rstrip() for line in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").split("\n")]
