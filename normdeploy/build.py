@@ -347,7 +347,7 @@ def load_trained(recipe: Recipe, *, notes: list[str] | None = None) -> nn.Module
     model: nn.Module = build_model(table.source, table.arguments, folder=recipe.folder)
     try:
         given = read_weights(recipe.weights_path, unsafe_pickle=table.unsafe_pickle, key=table.weights_key, notes=told)
-        absent = load_weights(model, given, allow_missing=table.allow_missing, notes=told)
+        absent = load_weights(model, given, allow_missing=table.allow_missing, notes=told, origin=table.weights)
     except WeightsError as error:
         raise WeightsError(f"{table.weights}: {error}") from error
     if absent:

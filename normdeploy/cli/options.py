@@ -108,7 +108,7 @@ def load_model(
     else:
         notes: list[str] = []
         given = read_weights(weights, unsafe_pickle=unsafe_pickle, key=key, notes=notes)
-        absent = load_weights(model, given, allow_missing=allow_missing, notes=notes)
+        absent = load_weights(model, given, allow_missing=allow_missing, notes=notes, origin=weights)
         for note in notes:
             typer.echo(f"note: {weights}: {note}", err=True)
         if absent:

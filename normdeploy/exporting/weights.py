@@ -44,6 +44,7 @@ def load_weights(
     *,
     allow_missing: Sequence[str] = (),
     notes: list[str] | None = None,
+    origin: str | os.PathLike[str] = "a state dict",
 ) -> list[str]:
     """Load weights in place: every tensor of ``state_dict()`` must be there and fit, nothing may be left over.
 
@@ -57,6 +58,7 @@ def load_weights(
         allow_missing: paths of modules whose weights may be missing, left over or of another shape: what does not fit
             there stays as the constructor left it.
         notes: appended to where something was understood or left.
+        origin: what tensors by name are called in errors: the file that they were read from.
 
     Returns:
         Paths of the tensors that ``state_dict()`` does not see and that the weights do not have: they stay as the
@@ -65,7 +67,7 @@ def load_weights(
     Raises:
         WeightsError: naming missing, unexpected and misshapen keys. The model is then unchanged.
     """
-    origin = "a state dict" if isinstance(weights, Mapping) else os.fspath(weights)
+    origin = os.fspath(origin if isinstance(weights, Mapping) else weights)
     notes = [] if notes is None else notes
     given = dict(weights) if isinstance(weights, Mapping) else read_weights(weights, notes=notes)
     own = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
