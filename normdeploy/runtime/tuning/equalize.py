@@ -10,7 +10,7 @@ activation scales then waste their steps on few channels; this takes it back, ex
 
 S is a gauge (:mod:`normdeploy.rewrite.gauge`): which channels are free to have a scale of their own, which have to
 share one, and what lies between the layers is the engine's to say. Where several layers write a channel, or read it (a
-residual stream), r is the geometric mean of their ranges. A scale that all channels share is left alone: each tensor
+residual stream), r is the largest of their ranges. A scale that all channels share is left alone: each tensor
 has its own step anyhow.
 
 Source: Nagel, van Baalen, Blankevoort, Welling, Data-Free Quantization Through Weight Equalization and Bias
@@ -153,18 +153,12 @@ def _balance(layers: list[_Layer], group: Ints, scales: Floats) -> Floats:
 
 
 def _log_range(layers: list[_Layer], group: Ints, scales: Floats, *, reads: bool) -> Floats:
-    """Return the mean over layers of the logarithm of each unknown's range; infinite where a layer has only zeros."""
-    total, count = np.zeros(len(group)), np.zeros(len(group))
+    """Return the logarithm of each unknown's largest range; infinite where all weights are zeros, or none is there."""
+    largest = np.zeros(len(scales))
     for layer in layers:
         unknowns = layer.reads if reads else layer.writes
-        if not np.isin(unknowns, group).any():
-            continue
-        ranges = layer.ranges(scales).max(axis=1 if reads else 0, initial=0.0)
-        largest = np.zeros(len(scales))
-        np.maximum.at(largest, unknowns, ranges)
-        touched = np.isin(group, unknowns)
-        with np.errstate(divide="ignore"):
-            total[touched] += np.log(largest[group[touched]])
-        count[touched] += 1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(count > 0, total / count, np.inf)
+        if np.isin(unknowns, group).any():
+            np.maximum.at(largest, unknowns, layer.ranges(scales).max(axis=1 if reads else 0, initial=0.0))
+    with np.errstate(divide="ignore"):
+        found: Floats = np.log(largest[group])
+    return found
