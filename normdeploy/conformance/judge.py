@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import onnx
 import torch
 
 from normdeploy.conformance.adapters import Adapter
-from normdeploy.conformance.case import Case, Damage, Outcome, Problem, Result
+from normdeploy.conformance.case import Arrays, Case, Damage, Outcome, Problem, Result
 
 _LONGEST = 160
 """Characters of an error's message that are kept."""
@@ -21,8 +22,12 @@ class _UnusableError(Exception):
     """What an adapter wrote cannot be run."""
 
 
-def judge(case: Case, adapter: Adapter) -> Outcome:
-    """Run a case through an adapter; never raises for what the adapter does."""
+def judge(case: Case, adapter: Adapter, sources: Path | None = None) -> Outcome:
+    """Run a case through an adapter; never raises for what the adapter does.
+
+    Args:
+        sources: a folder in which plain exports of modules are kept, for the next adapter.
+    """
     problem = case.build()
     if isinstance(problem, Damage) != (adapter.role == "verifier") or (
         adapter.role == "exporter" and not _module(problem)
@@ -32,7 +37,7 @@ def judge(case: Case, adapter: Adapter) -> Outcome:
         if isinstance(problem, Damage):
             return _judge_verifier(case, adapter, problem, Path(folder))
         try:
-            return _judge_file(case, adapter, problem, Path(folder))
+            return _judge_file(case, adapter, problem, Path(folder), sources or Path(folder))
         except _UnusableError as error:
             return Outcome(case.name, adapter.name, "crashed", str(error))
 
@@ -60,16 +65,23 @@ def _judge_verifier(case: Case, adapter: Adapter, damage: Damage, folder: Path) 
     return Outcome(case.name, adapter.name, "wrong", "passed as right" if accepted else "a right file is called wrong")
 
 
-def _judge_file(case: Case, adapter: Adapter, problem: Problem, folder: Path) -> Outcome:
+def _judge_file(case: Case, adapter: Adapter, problem: Problem, folder: Path, sources: Path) -> Outcome:
     source, target = folder / "source.onnx", folder / "target.onnx"
     if adapter.role != "exporter":
+        kept = sources / f"{case.name.replace('/', '-')}.onnx"
         try:
-            _write_source(problem, source)
+            if not kept.is_file():
+                _write_source(problem, kept)
+            shutil.copy(kept, source)
+            plain = _held(case, adapter, problem, _run(source, problem, optimized=False))
         except Exception as error:  # the module cannot be exported at all: nothing to optimize
             return Outcome(case.name, adapter.name, "does not apply", f"no plain export: {_words(error)}")
+        if problem.module is not None and plain.result != "right":
+            return Outcome(case.name, adapter.name, "does not apply", "the plain export itself is wrong")
     try:
         if adapter.role == "runtime":
-            return _held(case, adapter, problem, adapter.call(path=str(source), inputs=dict(problem.feeds)))
+            names = [value.name for value in onnx.load(str(source)).graph.input]
+            return _held(case, adapter, problem, adapter.call(path=str(source), inputs=_named(problem, names)))
         if adapter.role == "exporter":
             said = adapter.call(model=problem.module, args=problem.args, path=str(target))
         else:
@@ -111,6 +123,12 @@ def _write_source(problem: Problem, path: Path) -> None:
         )
 
 
+def _named(problem: Problem, names: list[str]) -> Arrays:
+    """Return the inputs under a file's names: its own, or in order."""
+    same = set(names) <= set(problem.feeds)
+    return {n: problem.feeds[n] for n in names} if same else dict(zip(names, problem.feeds.values(), strict=True))
+
+
 def _run(path: Path, problem: Problem, *, optimized: bool) -> list[Any]:
     import onnxruntime as ort
 
@@ -121,10 +139,7 @@ def _run(path: Path, problem: Problem, *, optimized: bool) -> list[Any]:
     try:
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         names = [item.name for item in session.get_inputs()]
-        feeds = (
-            problem.feeds if set(names) <= set(problem.feeds) else dict(zip(names, problem.feeds.values(), strict=True))
-        )
-        return list(session.run(None, {name: feeds[name] for name in names}))
+        return list(session.run(None, _named(problem, names)))
     except Exception as error:  # onnxruntime raises its own classes
         raise _UnusableError(f"the file does not run: {_words(error)}") from error
 

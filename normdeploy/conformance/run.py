@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,18 +22,19 @@ def run(adapters: Sequence[Adapter], cases: Sequence[Case], progress: Progress |
         adapters: all of them installed. cases: in the table's order. progress: called with what is at work.
     """
     outcomes: list[Outcome] = []
-    for adapter in adapters:
-        waiting = list(cases)
-        while waiting:
-            with _worker(adapter) as ask:
-                while waiting:
-                    case = waiting.pop(0)
-                    if progress is not None:
-                        progress(f"{adapter.name}: {case.name}")
-                    outcome = ask(case)
-                    outcomes.append(outcome)
-                    if outcome.result == "crashed" and outcome.detail.startswith(_ENDED):
-                        break
+    with tempfile.TemporaryDirectory(prefix="normdeploy-conformance-") as sources:
+        for adapter in adapters:
+            waiting = list(cases)
+            while waiting:
+                with _worker(adapter, sources) as ask:
+                    while waiting:
+                        case = waiting.pop(0)
+                        if progress is not None:
+                            progress(f"{adapter.name}: {case.name}")
+                        outcome = ask(case)
+                        outcomes.append(outcome)
+                        if outcome.result == "crashed" and outcome.detail.startswith(_ENDED):
+                            break
     return outcomes
 
 
@@ -40,9 +42,9 @@ _ENDED = "the process ended"
 
 
 @contextmanager
-def _worker(adapter: Adapter) -> Iterator[Callable[[Case], Outcome]]:
+def _worker(adapter: Adapter, sources: str) -> Iterator[Callable[[Case], Outcome]]:
     """Give a function that asks a process of the adapter's own."""
-    command = [sys.executable, "-m", "normdeploy.conformance.worker", adapter.name]
+    command = [sys.executable, "-m", "normdeploy.conformance.worker", adapter.name, sources]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
     ) as process:

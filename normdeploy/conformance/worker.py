@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import warnings
+from pathlib import Path
 
 
 def main() -> None:
@@ -22,7 +23,7 @@ def main() -> None:
 
         adapter = adapter_named(sys.argv[1])
         for line in sys.stdin:
-            outcome = judge(all_cases()[line.rstrip("\n")], adapter)
+            outcome = judge(all_cases()[line.rstrip("\n")], adapter, Path(sys.argv[2]))
             answers.write(json.dumps(outcome.to_dict()) + "\n")
             answers.flush()
 

@@ -72,3 +72,33 @@ def test_without_a_grid_the_same_rounding_is_judged_as_any_other(tmp_path: Path)
     path = quantized_conv(tmp_path / "q.onnx", linear_end=True)
     verdict = nd.verify(path, path)
     assert not [check for check in verdict.checks if check.name == "grid"]
+
+
+def test_a_norm_between_an_integer_convolution_and_its_quantization_is_folded_and_proven(tmp_path: Path):
+    path = quantized_conv(tmp_path / "q.onnx")
+    proto = onnx.load(str(path))
+    rng = np.random.default_rng(1)
+    place = next(at for at, node in enumerate(proto.graph.node) if node.op_type == "Conv")
+    proto.graph.node[place].output[0] = "conv"
+    for offset, node in enumerate(
+        [
+            helper.make_node("BatchNormalization", ["conv", "g", "s", "m", "v"], ["norm"]),
+            helper.make_node("Relu", ["norm"], ["c"]),
+        ]
+    ):
+        proto.graph.node.insert(place + 1 + offset, node)
+    values = {"g": rng.uniform(0.5, 1.5, OUT), "s": rng.normal(size=OUT), "m": rng.normal(size=OUT)}
+    values["v"] = rng.uniform(0.5, 2, OUT)
+    for name, value in values.items():
+        proto.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    onnx.save(proto, str(path))
+    result = nd.fold(path, tmp_path / "folded.onnx")
+    assert result.verdict is not None
+    for name in ("logic", "weights", "rounding", "sensitivity"):  # halves of a grid are ties, and said to be
+        assert result.verdict.check(name).status == "pass", result.verdict.summary()
+    assert result.verdict.status in ("pass", "not-exercised")
+    saved = onnx.load(str(tmp_path / "folded.onnx"))
+    assert "BatchNormalization" not in {node.op_type for node in saved.graph.node}
+    weights = next(t for t in saved.graph.initializer if len(t.dims) == 4)
+    assert weights.data_type == TensorProto.INT8
+    assert [row.action for row in result.ledger] == ["folded"]

@@ -274,3 +274,25 @@ def test_a_map_of_the_rows_crosses_a_product_by_integers(graph, fold, seed, per_
     g.output(g.op("MatMul", rng.normal(size=(2, 5)), y))
     result = fold(g).folded().agree(g.feeds(rng, N=3), ROUNDING)
     assert result.ops["Mul"] == 0
+
+
+@given(SEED, st.booleans(), st.booleans(), st.booleans())
+def test_a_quantized_convolution_takes_the_norm_between_it_and_its_quantization(
+    graph, fold, seed, per_channel, bias, relu
+):
+    """Q -> DQ -> Conv of int8 -> BatchNorm -> Relu -> Q -> DQ: the norm goes into steps and bias, the grids stay."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float32, opset=19)
+    grid = (np.array(0.02), g.constant(np.array(3, np.int8), "middle"))
+    x = g.op("DequantizeLinear", g.op("QuantizeLinear", g.input("x", ["N", 4, 7]), *grid), *grid)
+    operands = [weight(g, rng, (6, 4, 3), axis=0 if per_channel else None), *([rng.normal(size=6)] if bias else [])]
+    y = g.batch_norm(g.op("Conv", x, *operands, pads=[1, 1]), 6, rng)
+    y = g.op("Relu", y) if relu else y
+    result_grid = (np.array(0.25), g.constant(np.array(-100, np.int8), "low"))
+    g.output(g.op("DequantizeLinear", g.op("QuantizeLinear", y, *result_grid), *result_grid))
+    result = fold(g).folded()
+    assert "BatchNormalization" not in result.ops
+    assert result.ops["QuantizeLinear"] == 2
+    assert result.ops["DequantizeLinear"] == 3
+    assert result.ops["Conv"] == 1
+    result.agree(g.feeds(rng, N=2), ROUNDING)
