@@ -32,11 +32,12 @@ from normdeploy.rewrite.affine.node import (
     share_names,
     taken_by,
 )
+from normdeploy.rewrite.affine.offset import is_centred
 from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.edit import Edit
-from normdeploy.rewrite.gauge.plan import Plan, saved, solve, takers_of
+from normdeploy.rewrite.gauge.plan import Plan, Search, saved, takers_of
 from normdeploy.rewrite.gauge.problems import dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reasons import Reason
 
@@ -104,14 +105,17 @@ class MoveAffine(ir.passes.InPlacePass):
         stays: dict[ir.Node, Reason] = {}
         whole: set[ir.Node] = set()
         opaque: set[ir.Node] = set()
+        search = Search(graph, opaque, (), pads)
         while True:
-            plan = solve(graph, stays, opaque, pads, whole)
+            plan = search.plan(stays, whole)
             problem = written(plan)
             if problem is None:
                 problem = dear(plan) or decentred(plan, stays) or narrowed(plan)
             if problem is not None:
                 whole |= {node for node in problem if node in stays or node in plan.halves}
                 stays |= problem
+                if any(is_centred(node) for node in problem):
+                    search = Search(graph, opaque, [node for node in stays if is_centred(node)], pads)
                 continue
             checks: list[tuple[Edit, Check]] = []
             unchecked: set[ir.Node] = set()
@@ -122,6 +126,7 @@ class MoveAffine(ir.passes.InPlacePass):
                     unchecked.add(error.node)
             if unchecked:
                 opaque |= unchecked
+                search = Search(graph, opaque, [node for node in stays if is_centred(node)], pads)
                 continue
             return plan, checks
 

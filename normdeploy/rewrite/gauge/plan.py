@@ -8,7 +8,7 @@ would close a cycle that is not neutral.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -42,65 +42,90 @@ class Plan:
     edits: list[Edit] = field(default_factory=list)
 
 
-def solve(
-    graph: ir.Graph,
-    stays: dict[ir.Node, Reason],
-    opaque: set[ir.Node],
-    pads: Mapping[ir.Node, str],
-    whole: set[ir.Node],
-) -> Plan:
-    """Ask every map that does not have to stay already."""
-    ties = build(graph, opaque, [node for node in stays if is_centred(node)], pads)
-    maps = [node for node in graph if is_affine(node) and node.outputs[0] in ties.of and node.inputs[0] in ties.of]
-    kept = dict(stays)
-    for node in graph:
-        if is_affine(node) and node not in maps:
-            kept[node] = Reason("the rank of its input is not known")
-    gone: list[ir.Node] = []
-    halves: dict[ir.Node, str] = {}
-    for node in sorted(maps, key=lambda node: -cost.pass_bytes(node.outputs[0])):
-        if node not in kept:
-            _begin(ties)
+class Search:
+    """The maps of a graph, asked one after another, with a mark in front of each to which the search can return.
+
+    Args:
+        graph: its nodes in topological order.
+        opaque: operators to treat as if they had no rule.
+        unchanged: maps that stay as they are.
+        pads: see :class:`.gauge.Ties`.
+    """
+
+    def __init__(
+        self, graph: ir.Graph, opaque: Collection[ir.Node], unchanged: Collection[ir.Node], pads: Mapping[ir.Node, str]
+    ) -> None:
+        self.ties = build(graph, opaque, unchanged, pads)
+        gauges, maps = self.ties.of, [node for node in graph if is_affine(node)]
+        followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
+        self._order = sorted(followed, key=lambda node: -cost.pass_bytes(node.outputs[0]))
+        unranked = dict.fromkeys(maps, Reason("the rank of its input is not known"))
+        self._unranked = {node: reason for node, reason in unranked.items() if node not in set(followed)}
+        self._asked: list[_Asked] = []
+
+    def plan(self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node]) -> Plan:
+        """Ask every map that does not have to stay already, from the first one on that is asked otherwise than before.
+
+        Args:
+            stays: maps that have to stay, and why.
+            whole: maps that have to stay with both halves.
+        """
+        how = [(node not in stays, node not in whole) for node in self._order]
+        same = next(
+            (at for at, (asked, now) in enumerate(zip(self._asked, how, strict=False)) if asked.how != now),
+            len(self._asked),
+        )
+        if same < len(self._asked):
+            self._asked[same].rollback(self.ties)
+        del self._asked[same:]
+        for node, (may_go, may_split) in zip(self._order[same:], how[same:], strict=True):
+            self._asked.append(_Asked(node, (may_go, may_split), self.ties))
+        gone = [asked.node for asked in self._asked if asked.gone]
+        halves = {asked.node: asked.half for asked in self._asked if asked.half}
+        kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
+        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+
+
+class _Asked:
+    """One map that was asked: what became of it, and what held before.
+
+    Args:
+        node: the map.
+        how: whether the whole of it may go, whether a half may.
+        ties: changed by what is stated.
+    """
+
+    def __init__(self, node: ir.Node, how: tuple[bool, bool], ties: Ties) -> None:
+        self.node, self.how = node, how
+        self.gone, self.half = False, ""
+        self.reason: Reason | None = None
+        self._marks = ties.scales.mark(), ties.shifts.mark()
+        may_go, may_split = how
+        if may_go:
             conflict = dissolve(node, ties)
             if conflict is None:
-                _commit(ties)
-                gone.append(node)
-                continue
-            kept[node] = reason_of_conflict(node, conflict, ties)
-            _rollback(ties)
-        half = "" if node in whole else _half(node, ties)
-        if half:
-            halves[node] = half
-    return Plan(choose(ties), gone, halves, kept)
+                self.gone = True
+                return
+            self.reason = reason_of_conflict(node, conflict, ties)
+            self.rollback(ties)
+        for name in _halves(node) if may_split else ():
+            if dissolve(node, ties, scale=name == "scale", shift=name == "shift") is None:
+                self.half = name
+                return
+            self.rollback(ties)
+
+    def rollback(self, ties: Ties) -> None:
+        """Return to what held before the map was asked."""
+        ties.scales.rollback(self._marks[0])
+        ties.shifts.rollback(self._marks[1])
 
 
-def _half(node: ir.Node, ties: Ties) -> str:
-    """Try one half of a map that costs two passes as it is; return which half goes."""
+def _halves(node: ir.Node) -> tuple[str, ...]:
+    """Return which halves may go of a map that costs two passes as it is."""
     mapping = affine_map(node)
     if is_centred(node) or mapping.no_scale or mapping.no_shift or (mapping.rank > 1 and mapping.axes <= {1}):
-        return ""
-    for name in ("scale",) if is_far(node) else ("scale", "shift"):
-        _begin(ties)
-        if dissolve(node, ties, scale=name == "scale", shift=name == "shift") is None:
-            _commit(ties)
-            return name
-        _rollback(ties)
-    return ""
-
-
-def _begin(ties: Ties) -> None:
-    ties.scales.begin()
-    ties.shifts.begin()
-
-
-def _commit(ties: Ties) -> None:
-    ties.scales.commit()
-    ties.shifts.commit()
-
-
-def _rollback(ties: Ties) -> None:
-    ties.scales.rollback()
-    ties.shifts.rollback()
+        return ()
+    return ("scale",) if is_far(node) else ("scale", "shift")
 
 
 def saved(plan: Plan) -> float:
@@ -141,6 +166,19 @@ def component(start: ir.Node, plan: Plan) -> tuple[list[ir.Node], set[ir.Node]]:
                 seen.add(other)
                 queue.append(other)
     return [node for node in plan.gone if node in seen & gone], seen & edits
+
+
+def owners(maps: Sequence[ir.Node], plan: Plan) -> dict[ir.Node, ir.Node]:
+    """Return, for all that changed values connect with some maps, the nearest of them."""
+    found = {node: node for node in maps}
+    queue = deque(maps)
+    while queue:
+        node = queue.popleft()
+        for other in beside(node, plan):
+            if other not in found:
+                found[other] = found[node]
+                queue.append(other)
+    return found
 
 
 def nearest_maps(start: ir.Node, plan: Plan) -> list[ir.Node]:

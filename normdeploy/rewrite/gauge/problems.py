@@ -16,7 +16,7 @@ from normdeploy.rewrite.affine.node import is_affine
 from normdeploy.rewrite.affine.offset import is_centred
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.limits import bounds, divided_by_zero
-from normdeploy.rewrite.gauge.plan import Plan, component, nearest_maps, takers_of
+from normdeploy.rewrite.gauge.plan import Plan, component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.rules import rule_of
 
@@ -59,7 +59,11 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
 
 
 def dear(plan: Plan) -> dict[ir.Node, Reason] | None:
-    """Return the maps that have to stay because what takes them costs more than they do."""
+    """Return the maps that have to stay because what takes them costs more than they do.
+
+    Where what hangs together costs more than it saves, each operator's cost is charged to the map nearest to it, and
+    those maps stay that are charged more than they save: there is one, since it is so of all of them together.
+    """
     costs = {edit.node: edit.cost for edit in plan.edits if edit.cost > 0}
     seen: set[ir.Node] = set()
     found: dict[ir.Node, Reason] = {}
@@ -68,10 +72,13 @@ def dear(plan: Plan) -> dict[ir.Node, Reason] | None:
             continue
         maps, absorbers = component(start, plan)
         seen |= absorbers
-        saved = sum(cost.pass_bytes(node.outputs[0]) for node in maps)
-        if maps and sum(costs.get(node, 0.0) for node in absorbers) >= saved:
-            smallest = min(maps, key=lambda node: cost.pass_bytes(node.outputs[0]))
-            found[smallest] = Reason(_TOO_DEAR)
+        saved = {node: cost.pass_bytes(node.outputs[0]) for node in maps}
+        if not maps or sum(costs.get(node, 0.0) for node in absorbers) < sum(saved.values()):
+            continue
+        charged = dict.fromkeys(maps, 0.0)
+        for node, nearest in owners(maps, plan).items():
+            charged[nearest] += costs.get(node, 0.0)
+        found |= {node: Reason(_TOO_DEAR) for node in maps if charged[node] >= saved[node]}
     return found or None
 
 

@@ -61,6 +61,15 @@ class Held:
     origin: Ints
 
 
+@dataclass(frozen=True)
+class Mark:
+    """What holds at some time: how much was noted down, held and signed by then."""
+
+    journal: int
+    held: int
+    signers: int
+
+
 @dataclass
 class System:
     """A system of equations.
@@ -79,7 +88,6 @@ class System:
     signers: list[Equation] = field(default_factory=list)
     _count: int = 1
     _journal: list[tuple[Ints, npt.NDArray[np.int8] | None]] | None = None
-    _mark: tuple[int, int] = (0, 0)
 
     def new(self, shape: tuple[int, ...], *, slack: bool = False) -> Ints:
         """Return fresh unknowns, positive unless an equation says otherwise."""
@@ -101,23 +109,21 @@ class System:
 
     # -- transactions
 
-    def begin(self) -> None:
-        """Remember what holds now, so that :meth:`rollback` returns to it."""
-        self._journal, self._mark = [], (len(self.held), len(self.signers))
+    def mark(self) -> Mark:
+        """Return a mark of what holds now, to which :meth:`rollback` returns."""
+        if self._journal is None:
+            self._journal = []
+        return Mark(len(self._journal), len(self.held), len(self.signers))
 
-    def commit(self) -> None:
-        """Keep what was stated since :meth:`begin`."""
-        self._journal = None
-
-    def rollback(self) -> None:
-        """Take back what was stated since :meth:`begin`."""
-        for unknowns, old in reversed(self._journal or []):
+    def rollback(self, mark: Mark) -> None:
+        """Take back what was stated since a mark; marks after it are void."""
+        assert self._journal is not None
+        for unknowns, old in reversed(self._journal[mark.journal :]):
             if old is None:
                 self._batch[unknowns] = -1
             else:
                 self._sign[unknowns] = old
-        del self.held[self._mark[0] :], self.signers[self._mark[1] :]
-        self._journal = None
+        del self._journal[mark.journal :], self.held[mark.held :], self.signers[mark.signers :]
 
     # -- equations
 

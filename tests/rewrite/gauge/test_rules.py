@@ -148,7 +148,7 @@ def perturbed(system: System, cells: list[tuple[int, float, float]], chosen: int
         constant = 1 / value if system.multiplicative else -value
         return Rows.of((np.array([unknown]), np.array([factor])), constant=constant)
 
-    system.begin()
+    mark = system.mark()
     for at, (unknown, factor, value) in enumerate(cells):
         if at != chosen and unknown and factor:
             assert system.add(state(at, value), "as found") is None
@@ -157,14 +157,14 @@ def perturbed(system: System, cells: list[tuple[int, float, float]], chosen: int
     determined = not (reduced.coefficients != 0).any()
     conflict = system.add(state(chosen, value * 1.5 if system.multiplicative else value + 1.0), "perturbed")
     assert (conflict is not None) == determined
-    system.rollback()
+    system.rollback(mark)
     signed = system.multiplicative and bool(system.sign_of(np.array([unknown]))[0])
     if signed and unknown:
-        system.begin()
+        mark = system.mark()
         turned = system.positive(Rows.of((np.array([unknown]), 1.0), constant=-np.sign(value)), "turned")
         assert turned is not None
         assert turned.sign
-        system.rollback()
+        system.rollback(mark)
 
 
 @pytest.mark.parametrize("key", RULES, ids=lambda key: key[1])

@@ -54,15 +54,14 @@ def test_additive_equations_hold_as_long_as_linear_algebra_says(seed, count, con
         value = float(row @ truth) if consistent or rng.random() < 0.6 else float(rng.normal())
         wider, longer = np.vstack([matrix, row]), np.append(right, value)
         before = snapshot(system, names)
-        system.begin()
+        mark = system.mark()
         conflict = stated(system, names, row, -value)
         if solvable(wider, longer):
             assert conflict is None
-            system.commit()
             matrix, right = wider, longer
         else:
             assert conflict is not None
-            system.rollback()
+            system.rollback(mark)
             assert snapshot(system, names) == before
     found = values(system, rng.normal(size=system.size))[names]
     np.testing.assert_allclose(matrix @ found, right, atol=1e-7)
@@ -80,16 +79,15 @@ def test_multiplicative_equations_hold_as_long_as_their_logarithms_say(seed, cou
         value = float(np.prod(truth**row)) if consistent or rng.random() < 0.6 else float(rng.uniform(0.5, 2))
         wider, longer = np.vstack([matrix, row]), np.append(right, np.log(value))
         before = snapshot(system, names)
-        system.begin()
+        mark = system.mark()
         conflict = stated(system, names, row, 1 / value)
         if conflict is None:
             assert solvable(wider, longer)
-            system.commit()
             matrix, right = wider, longer
         else:  # a row left with squares alone has no pivot, and is refused though roots would solve it
             remaining = system.reduce(conflict.equation.rows)
             assert not solvable(wider, longer) or (np.abs(remaining.coefficients) != 1).all()
-            system.rollback()
+            system.rollback(mark)
             assert snapshot(system, names) == before
     found = values(system, rng.uniform(0.5, 2, system.size))[names]
     np.testing.assert_allclose(matrix @ np.log(found), right, atol=1e-7)
@@ -105,13 +103,12 @@ def test_signs_are_never_promised_where_none_fit(seed, ties, signs):
     for _ in range(ties):
         left, right = rng.choice(UNKNOWNS, 2, replace=False)
         factor = float(rng.choice([-1.0, 1.0]))
-        system.begin()
+        mark = system.mark()
         rows = Rows.of((names[[left]], 1.0), (names[[right]], -1.0), constant=1 / factor)
         if system.add(rows, "tie") is None:
-            system.commit()
             equations.append((int(left), int(right), int(factor)))
         else:
-            system.rollback()
+            system.rollback(mark)
     assignments = [
         assignment
         for assignment in itertools.product([-1, 1], repeat=UNKNOWNS)
@@ -121,15 +118,14 @@ def test_signs_are_never_promised_where_none_fit(seed, ties, signs):
         at, factor = int(rng.integers(UNKNOWNS)), int(rng.choice([-1, 1]))
         fitting = [assignment for assignment in assignments if assignment[at] * factor > 0]
         before = snapshot(system, names)
-        system.begin()
+        mark = system.mark()
         conflict = system.positive(Rows.of((names[[at]], 1.0), constant=float(factor)), "sign")
         assert (conflict is None) == bool(fitting)
         if conflict is None:
-            system.commit()
             assignments = fitting
         else:
             assert conflict.sign
-            system.rollback()
+            system.rollback(mark)
             assert snapshot(system, names) == before
 
 
@@ -146,7 +142,6 @@ def test_a_chain_of_ties_multiplies_its_factors(seed, length):
     whole = float(factors.prod())
     around = Rows.of((names[[length - 1]], 1.0), (names[[0]], -1.0), constant=1 / whole)
     assert system.add(around, "known already") is None
-    system.begin()
     conflict = system.add(Rows.of((names[[length - 1]], 1.0), (names[[0]], -1.0), constant=1.001 / whole), "other")
     assert conflict is not None
     assert conflict.found == np.float64(conflict.found)

@@ -38,7 +38,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         return False
     mapping = affine_map(node)
     cells = np.broadcast_shapes(gauge.cells, mapping.scale.shape, mapping.shift.shape)
-    ties.of[node.outputs[0]] = ties.fresh(cells)
+    ties.of[node.outputs[0]] = ties.fresh(cells, slack=True)
     return True
 
 
