@@ -87,18 +87,27 @@ def gathered(parts: list[tuple[Ints, Rows]]) -> Rows:
 
 def combined(rows: Rows) -> Rows:
     """Add up the terms of equal unknowns; neutral and vanishing terms go."""
-    coefficients = np.where(rows.unknowns != 0, rows.coefficients, 0.0)
-    unknowns = np.where(coefficients != 0, rows.unknowns, 0)
-    terms = unknowns.shape[1]
-    for right in range(1, terms):
+    unknowns, coefficients = rows.unknowns, rows.coefficients
+    live = (unknowns != 0) & (coefficients != 0)
+    changed = not live.all()
+    if changed:
+        unknowns, coefficients = np.where(live, unknowns, 0), np.where(live, coefficients, 0.0)
+    for right in range(1, unknowns.shape[1]):
         for left in range(right):
-            same = (unknowns[:, left] == unknowns[:, right]) & (unknowns[:, right] != 0)
-            if same.any():
-                total = coefficients[same, left] + coefficients[same, right]
-                size = np.abs(coefficients[same, left]) + np.abs(coefficients[same, right])
-                coefficients[same, left] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
-                coefficients[same, right] = 0.0
-                unknowns[same, right] = 0
+            same = unknowns[:, left] == unknowns[:, right]
+            if changed:
+                same &= unknowns[:, right] != 0
+            if not same.any():
+                continue
+            if not changed:
+                changed, unknowns, coefficients = True, unknowns.copy(), coefficients.copy()
+            total = coefficients[same, left] + coefficients[same, right]
+            size = np.abs(coefficients[same, left]) + np.abs(coefficients[same, right])
+            coefficients[same, left] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
+            coefficients[same, right] = 0.0
+            unknowns[same, right] = 0
+    if not changed:
+        return rows
     unknowns = np.where(coefficients != 0, unknowns, 0)
     return trimmed(Rows(unknowns, coefficients, rows.constant, rows.size))
 

@@ -85,6 +85,7 @@ class System:
     _slack: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, np.int8))
     _sign: npt.NDArray[np.int8] = field(default_factory=lambda: np.ones(1, np.int8))
     _signed_by: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
+    _scratch: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     signers: list[Equation] = field(default_factory=list)
     _count: int = 1
     _journal: list[tuple[Ints, npt.NDArray[np.int8] | None]] | None = None
@@ -106,6 +107,7 @@ class System:
         self._slack = np.concatenate([self._slack, np.zeros(more, np.int8)])
         self._sign = np.concatenate([self._sign, np.zeros(more, np.int8)])
         self._signed_by = np.concatenate([self._signed_by, np.full(more, -1, np.int64)])
+        self._scratch = np.zeros(size, np.int64)
 
     # -- transactions
 
@@ -137,22 +139,29 @@ class System:
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
                 return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
-            left, origin = left.at(~empty), origin[~empty]
-            if not len(left):
-                return None
+            if empty.any():
+                left, origin = left.at(~empty), origin[~empty]
+                if not len(left):
+                    return None
             column, possible = self._pivots(left)
             if not possible.all():
                 at = int(np.flatnonzero(~possible)[0])
                 return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
             pivots = left.unknowns[np.arange(len(left)), column]
-            first = np.unique(pivots, return_index=True)[1]
+            first = self._first(pivots)
+            if first.all():
+                return self._hold(left, column, pivots, stated, origin)
             conflict = self._hold(left.at(first), column[first], pivots[first], stated, origin[first])
             if conflict is not None:
                 return conflict
-            rest = np.ones(len(left), bool)
-            rest[first] = False
-            left, origin = self.reduce(left.at(rest)), origin[rest]
+            left, origin = self.reduce(left.at(~first)), origin[~first]
         return None
+
+    def _first(self, unknowns: Ints) -> npt.NDArray[np.bool_]:
+        """Tell where an unknown comes for the first time."""
+        at = np.arange(len(unknowns))
+        self._scratch[unknowns[::-1]] = at[::-1]
+        return np.asarray(self._scratch[unknowns] == at)
 
     def positive(self, rows: Rows, why: object) -> Conflict | None:
         """State that expressions are positive (multiplicative systems)."""
@@ -194,8 +203,12 @@ class System:
         fit = rows.coefficients != 0
         if self.multiplicative:
             fit &= np.abs(rows.coefficients) == 1
-        _, inverse, counts = np.unique(rows.unknowns, return_inverse=True, return_counts=True)
-        shared = counts[inverse].reshape(rows.unknowns.shape).astype(np.float64)
+        if rows.unknowns.shape[1] == 1:
+            return np.zeros(len(rows), np.int64), fit[:, 0]
+        flat = rows.unknowns.reshape(-1)
+        self._scratch[flat] = 0
+        np.add.at(self._scratch, flat, 1)
+        shared = self._scratch[rows.unknowns]
         # few rows first, then slack, then the youngest
         score = -shared * 4 + 2 * self._slack[rows.unknowns] + rows.unknowns / self._count
         score[~fit] = -np.inf
@@ -235,7 +248,7 @@ class System:
     def reduce(self, rows: Rows) -> Rows:
         """Express rows by unknowns that are free."""
         rows = combined(rows)
-        bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
+        bound = self._batch[rows.unknowns] >= 0
         open_ = bound.any(axis=1)
         if not open_.any():
             return rows
@@ -249,7 +262,7 @@ class System:
             if not len(index):
                 return gathered(done)
             rows = self._substituted(rows, bound)
-            bound = (rows.coefficients != 0) & (self._batch[rows.unknowns] >= 0)
+            bound = self._batch[rows.unknowns] >= 0
             open_ = bound.any(axis=1)
 
     def _substituted(self, rows: Rows, bound: npt.NDArray[np.bool_]) -> Rows:
@@ -259,25 +272,26 @@ class System:
         unknown = rows.unknowns[where, column]
         factor = rows.coefficients[where, column]
         batches = self._batch[unknown]
-        width = max(self.held[batch].rows.unknowns.shape[1] for batch in np.unique(batches))
+        several = np.unique(batches) if (batches != batches[0]).any() else batches[:1]
+        width = max(self.held[batch].rows.unknowns.shape[1] for batch in several)
         count, terms = rows.unknowns.shape
-        unknowns = np.zeros((count, terms + width), np.int64)
-        coefficients = np.zeros((count, terms + width))
+        unknowns = np.zeros((count, terms + width - 1), np.int64)
+        coefficients = np.zeros((count, terms + width - 1))
         unknowns[:, :terms], coefficients[:, :terms] = rows.unknowns, rows.coefficients
-        coefficients[where, column] = 0.0
         constant, size = rows.constant.copy(), rows.size.copy()
-        for batch in np.unique(batches):
-            mine = batches == batch
-            target, share = where[mine], factor[mine]
+        for batch in several:
+            mine = np.flatnonzero(batches == batch)
+            share = factor[mine]
             known = self.held[batch].rows.at(self._row[unknown[mine]])
-            stop = terms + known.unknowns.shape[1]
-            unknowns[target, terms:stop] = known.unknowns
-            coefficients[target, terms:stop] = known.coefficients * share[:, None]
+            stop = terms + known.unknowns.shape[1] - 1
+            added = known.coefficients * share[:, None]
+            unknowns[mine, column[mine]], coefficients[mine, column[mine]] = known.unknowns[:, 0], added[:, 0]
+            unknowns[mine, terms:stop], coefficients[mine, terms:stop] = known.unknowns[:, 1:], added[:, 1:]
             if self.multiplicative:
-                constant[target] *= power(known.constant, share)
+                constant[mine] *= power(known.constant, share)
             else:
-                constant[target] += share * known.constant
-                size[target] += np.abs(share) * known.size
+                constant[mine] += share * known.constant
+                size[mine] += np.abs(share) * known.size
         return combined(Rows(unknowns, coefficients, constant, size))
 
     def sign_of(self, unknowns: Ints) -> npt.NDArray[np.int8]:

@@ -21,6 +21,7 @@ from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.linear import Channels, Form, Linear, linear_of
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, ints, optional, string
+from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.rows import Floats
@@ -149,14 +150,14 @@ def write(edit: Edit) -> None:
     assert weight is not None
     channels = linear.channels(weight.shape)
     scale, shift = _front(edit, channels, linear.data_axis(len(weight.shape)))
-    factor = scale[channels.read]
+    factor = compress(scale[channels.read])
     if channels.written is None:
         rescale(edit, linear.weight, weight, factor, rows=channels.taps)
         _recurrent_bias(edit, weight, channels, shift)
         return
     s, t = edit.result()
     s, t = (np.broadcast_to(array.reshape(-1), (channels.outs,)) for array in (s, t))
-    rescale(edit, linear.weight, weight, factor / s[channels.written], rows=channels.taps)
+    rescale(edit, linear.weight, weight, factor / compress(s[channels.written]), rows=channels.taps)
     assert linear.bias is not None
     bias = linear.value(linear.bias)
     if bias is not None and not is_constant(bias):

@@ -14,7 +14,7 @@ what the smallest numbers of the type round off is more than :data:`LOSS` units 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,9 @@ def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Seq
         factor: of the weight's rank.
         rows: the axes that are summed over together, for what storing may cost.
     """
-    factor = compress(np.where(np.abs(factor) < VANISHES, 0.0, factor))
+    factor = compress(factor)
+    if np.abs(factor).min() < VANISHES:
+        factor = np.where(np.abs(factor) < VANISHES, 0.0, factor)
     if (factor == 1).all():
         return
     if weight.quantized is not None:
@@ -82,10 +84,10 @@ def require_storable(node: ir.Node, weight: Weight, factor: Floats, rows: Sequen
         Refused: it overflows, or what rounds off is more than :data:`LOSS` units of a row.
     """
     unit, smallest, largest = _FORMATS[weight.dtype]
-    size = np.abs(factor)
-    if weight.dtype != ir.DataType.FLOAT16 and size.max() < 1e30 and size[size > 0].min(initial=1.0) > 1e-30:
-        array = _extremes(weight)
-        if array[1] * size.max() <= largest and array[0] * size[size > 0].min(initial=1.0) >= smallest / unit:
+    least, greatest = _extremes([factor])
+    if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30:
+        low, high = _extremes(_pieces(weight))
+        if high * greatest <= largest and low * least >= smallest / unit:
             return
     new = weight.array() * factor
     if not (np.abs(new) <= largest).all():
@@ -104,17 +106,21 @@ def require_storable(node: ir.Node, weight: Weight, factor: Floats, rows: Sequen
         )
 
 
-def _extremes(weight: Weight) -> tuple[float, float]:
-    """Return the smallest size of a weight's numbers that are not zero, and the greatest."""
+def _pieces(weight: Weight) -> Iterable[Floats]:
     tensor = constant_tensor(weight.value)
     assert tensor is not None
     parts = parts64(tensor)
-    pieces = (tensor64(tensor),) if parts is None else (piece for _, _, piece in parts.pieces(weight.shape))
+    return (tensor64(tensor),) if parts is None else (piece for _, _, piece in parts.pieces(weight.shape))
+
+
+def _extremes(pieces: Iterable[Floats]) -> tuple[float, float]:
+    """Return the smallest size of the numbers that are not zero, and the greatest."""
     low, high = math.inf, 0.0
     for piece in pieces:
         size = np.abs(piece)
         high = max(high, float(size.max(initial=0.0)))
-        low = min(low, float(size.min(initial=math.inf, where=size > 0)))
+        least = float(size.min(initial=math.inf))
+        low = min(low, least if least > 0 else float(size.min(initial=math.inf, where=size > 0)))
     return low, high
 
 

@@ -1,0 +1,134 @@
+"""The search over maps: a mark returned to is a search begun anew; equations stay short; costs fall where they arise."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine.node import is_affine
+from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.gauge.build import build
+from normdeploy.rewrite.gauge.plan import Plan, Search
+from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.pipeline import RecogniseAffine, understand
+
+settings.load_profile("affine")
+SEED = st.integers(0, 2**32 - 1)
+
+
+def canonical(g) -> ir.Graph:
+    """Return a built graph as the engine meets it."""
+    context = RewriteContext()
+    model = ir.from_proto(g.proto())
+    for step in (*understand(context), RecogniseAffine(context)):
+        step(model)
+    return model.graph
+
+
+def stream(g, rng, blocks: int, *, layer_scale: bool) -> None:
+    """A residual stream as transformers have it: a norm, two products, and a scale of the branch."""
+    x = g.input("x", ["N", 5, 4])
+    for _ in range(blocks):
+        y = g.op("LayerNormalization", x, rng.uniform(0.5, 2, 4), rng.normal(size=4))
+        y = g.op("Gelu", g.op("Add", g.op("MatMul", y, rng.normal(size=(4, 4))), rng.normal(size=4)))
+        y = g.op("Add", g.op("MatMul", y, rng.normal(size=(4, 4))), rng.normal(size=4))
+        y = g.op("Mul", y, rng.uniform(0.5, 2, 4)) if layer_scale else y
+        x = g.op("Add", x, y)
+    g.output(x)
+
+
+@pytest.mark.parametrize("layer_scale", [False, True])
+def test_equations_stay_short_however_deep_a_stream_is(graph, layer_scale):
+    """What a stream carries behind k blocks is one unknown, not the sum of k branches: work grows with depth alone."""
+    longest = []
+    for blocks in (4, 16):
+        g = graph(opset=20)
+        stream(g, np.random.default_rng(0), blocks, layer_scale=layer_scale)
+        ties = build(canonical(g))
+        systems = (ties.scales, ties.shifts)
+        longest.append([max(held.rows.unknowns.shape[1] for held in system.held) for system in systems])
+    assert longest[0] == longest[1]
+
+
+def outcome(plan: Plan) -> tuple[object, ...]:
+    kept = {node.name: str(reason) for node, reason in plan.stays.items()}
+    gauges = [plan.solution.scale(g).tolist() + plan.solution.shift(g).tolist() for g in plan.solution.ties.of.values()]
+    return [node.name for node in plan.gone], {n.name: half for n, half in plan.halves.items()}, kept, gauges
+
+
+@given(SEED)
+def test_returning_to_a_mark_is_asking_anew(graph, seed):
+    """Whatever maps have to stay in the second turn: the plan is that of a search that knew it from the start."""
+    rng = np.random.default_rng(seed)
+    g = graph(opset=20)
+    x = g.input("x", ["N", 3, 4, 4])
+    for _ in range(4):
+        y = g.op(
+            str(rng.choice(["Relu", "Sigmoid", "Identity"])), g.batch_norm(x, 3, rng, positive=bool(rng.integers(2)))
+        )
+        y = g.op("Conv", y, rng.normal(size=(3, 3, 3, 3)), rng.normal(size=3), pads=[int(rng.integers(2))] * 4)
+        x = g.batch_norm(y if rng.integers(2) else g.op("Conv", x, rng.normal(size=(3, 3, 1, 1))), 3, rng)
+    g.output(x)
+    found = canonical(g)
+    maps = [node for node in found if is_affine(node)]
+    search = Search(found, (), (), {})
+    search.plan({}, ())
+    stays: dict[ir.Node, Reason] = {}
+    whole: set[ir.Node] = set()
+    for _ in range(3):
+        stays |= {node: Reason("asked to stay") for node in maps if rng.random() < 0.3}
+        whole |= {node for node in stays if rng.random() < 0.5}
+        again = search.plan(stays, whole)
+        assert outcome(again) == outcome(Search(found, (), (), {}).plan(stays, whole))
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_view_of_unknown_size_counts_like_what_it_views(graph, fold, flat):
+    """(N, 196, C) -> (N 196, C), a norm, and back: the norm's pass is over all of it, and its fold is worth an Add."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("MatMul", g.input("x", ["N", 196, 3]), rng.normal(size=(3, 4)))
+    if flat:
+        y = g.op("Reshape", g.batch_norm(g.op("Reshape", y, np.array([-1, 4])), 4, rng), np.array([-1, 196, 4]))
+    else:
+        y = g.op("Add", g.op("Mul", y, rng.normal(size=4)), rng.normal(size=4))
+    g.output(g.op("Sigmoid", y))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops["BatchNormalization"] == result.ops["Mul"] == 0
+    assert result.ops["MatMul"] == result.ops["Add"] == 1
+
+
+def test_sizes_of_views():
+    whole, rows = (
+        ir.Value(name="whole", shape=ir.Shape(["N", 196, 4])),
+        ir.Value(name="rows", shape=ir.Shape([None, 4])),
+    )
+    ir.Node("", "Reshape", [whole, ir.Value(name="target")], outputs=[rows])
+    assert cost.elements(rows) == cost.elements(whole) == cost.ASSUMED_DIM * 196 * 4
+    cut = ir.Value(name="cut", shape=ir.Shape([None, 2]))
+    ir.Node("", "Slice", [rows], outputs=[cut])
+    assert cost.elements(cut) == cost.ASSUMED_DIM * 2
+
+
+def test_one_map_too_dear_keeps_no_other(graph, fold):
+    """On one stream: a norm in front of a large weight that another reader keeps stays, the others leave."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Conv", g.input("x", ["N", 3, 4]), rng.normal(size=(3, 3, 1)), rng.normal(size=3))
+    shared = g.constant(rng.normal(size=(400, 3, 1)), "shared")
+    g.output(g.op("Sigmoid", g.op("Conv", g.op("Mul", x, rng.uniform(0.5, 2, (3, 1)), name="dear"), shared)))
+    g.output(g.op("Conv", g.op("Sigmoid", x), shared))
+    for at in range(3):
+        y = g.op("Mul", x, rng.uniform(0.5, 2, (3, 1)), name=f"cheap{at}")
+        g.output(g.op("Sigmoid", g.op("Conv", y, rng.normal(size=(3, 3, 1)))))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert {row.where: row.action for row in result.ledger} == {
+        "dear": "kept", "cheap0": "folded", "cheap1": "folded", "cheap2": "folded"
+    }  # fmt: skip
+    assert result.ledger.kept[0].reason == (
+        "absorbing it would copy or compute more than the pass over its tensor that it saves"
+    )
