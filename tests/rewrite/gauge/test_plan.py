@@ -1,4 +1,4 @@
-"""The search over maps: a mark returned to is a search begun anew; equations stay short; costs fall where they arise."""
+"""The search over maps: a mark returned to is a fresh search; equations stay short; costs fall where they arise."""
 
 from __future__ import annotations
 
