@@ -37,6 +37,7 @@ from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.edit import Edit
+from normdeploy.rewrite.gauge.places import closed, opened
 from normdeploy.rewrite.gauge.plan import Plan, Search, saved, takers_of
 from normdeploy.rewrite.gauge.problems import dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reasons import Reason
@@ -90,7 +91,7 @@ class MoveAffine(ir.passes.InPlacePass):
         return True
 
     def _settled(self, graph: ir.Graph) -> tuple[Plan, list[tuple[Edit, Check]]]:
-        """Solve; where a Pad was in the way, try whether another of the gauges that pass it goes further."""
+        """Solve; where maps stay, try whether other gauges of Pads in the way, or smaller places, save more."""
         best = self._consistent(graph, {})
         in_the_way = {other for reason in best[0].stays.values() for other in reason.nodes}
         pads = [node for node in in_the_way if node.op_type == "Pad"]
@@ -98,6 +99,12 @@ class MoveAffine(ir.passes.InPlacePass):
             other = self._consistent(graph, dict.fromkeys(pads, mode))
             if saved(other[0]) > saved(best[0]):
                 best = other
+        places = opened(graph) if best[0].stays else []
+        if places:
+            other = self._consistent(graph, best[0].solution.ties.pads)
+            if saved(other[0]) > saved(best[0]):
+                return other
+            closed(graph, places)
         return best
 
     def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str]) -> tuple[Plan, list[tuple[Edit, Check]]]:

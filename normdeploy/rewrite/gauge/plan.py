@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.node import affine_map, is_affine
+from normdeploy.rewrite.affine.node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.offset import is_centred, is_far
 from normdeploy.rewrite.gauge.build import build
 from normdeploy.rewrite.gauge.choose import choose
@@ -58,7 +58,7 @@ class Search:
         self.ties = build(graph, opaque, unchanged, pads)
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node)]
         followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
-        self._order = sorted(followed, key=lambda node: -cost.pass_bytes(node.outputs[0]))
+        self._order = sorted(followed, key=lambda node: (-cost.pass_bytes(node.outputs[0]), _is_a_norms_own(node)))
         unranked = dict.fromkeys(maps, Reason("the rank of its input is not known"))
         self._unranked = {node: reason for node, reason in unranked.items() if node not in set(followed)}
         self._asked: list[_Asked] = []
@@ -120,6 +120,11 @@ class _Asked:
         ties.shifts.rollback(self._marks[1])
 
 
+def _is_a_norms_own(node: ir.Node) -> bool:
+    """Tell whether a map is a part of a norm: of two alike it is the one to stay, and no row says so."""
+    return all(origin.part for origin in origins_of(node))
+
+
 def _halves(node: ir.Node) -> tuple[str, ...]:
     """Return which halves may go of a map that costs two passes as it is."""
     mapping = affine_map(node)
@@ -129,8 +134,11 @@ def _halves(node: ir.Node) -> tuple[str, ...]:
 
 
 def saved(plan: Plan) -> float:
-    """Return the bytes of the passes that disappear."""
-    return sum(cost.pass_bytes(node.outputs[0]) for node in plan.gone)
+    """Return the bytes of the passes that disappear; what had no row before and is one now takes its own off."""
+    maps = {edit.node for edit in plan.edits if is_affine(edit.node) and edit.absorbs and not origins_of(edit.node)}
+    return sum(cost.pass_bytes(node.outputs[0]) for node in plan.gone if origins_of(node)) - sum(
+        cost.pass_bytes(node.outputs[0]) for node in maps
+    )
 
 
 def _carried(value: ir.Value | None, plan: Plan) -> bool:

@@ -71,13 +71,11 @@ class Builder:
     def affine(self, scale: npt.NDArray[np.float64], shift: npt.NDArray[np.float64], x: ir.Value) -> ir.Value:
         """Append scale x + shift, each only where it does something; both broadcast to x."""
         shape = x.shape
-        if np.any(scale != 1.0):
-            x = self.op("Mul", [x, self.constant("factor", scale)])
-            self.nodes[-1].metadata_props[OWN_AFFINE] = "1"
-        if np.any(shift != 0.0):
-            x = self.op("Add", [x, self.constant("offset", shift)])
-            self.nodes[-1].metadata_props[OWN_AFFINE] = "1"
-        x.shape = shape
+        for op_type, role, operand, neutral in (("Mul", "factor", scale, 1.0), ("Add", "offset", shift, 0.0)):
+            if np.any(operand != neutral):
+                x = self.op(op_type, [x, self.constant(role, operand)])
+                x.shape = shape
+                self.nodes[-1].metadata_props[OWN_AFFINE] = "1"
         return x
 
     def _register(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:

@@ -162,15 +162,17 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
     order = [*others, split, *norm.blocks.axes]
     turned = x if order == list(range(rank)) else builder.op("Transpose", [x], perm=order)
     groups, lead = channels // norm.blocks.width, len(others)
+    turned.shape = ir.Shape([dims[axis] for axis in order])
     split_up = builder.op("Reshape", [turned, builder.integers("groups", [0] * lead + [groups, -1])])
     inner = [dims[axis] for axis in norm.blocks.axes]
+    static = [size for size in inner if isinstance(size, int)]
+    count = norm.blocks.width * math.prod(static) if len(static) == len(inner) else None
+    split_up.shape = ir.Shape([*(dims[axis] for axis in others), groups, count])
     if norm.outside or norm.correction:
         unit = (1,) * (lead + 2)
         plain = replace(norm, blocks=Blocks((lead + 1,)), scale=np.ones(unit), shift=np.zeros(unit))
-        sizes = [size for size in inner if isinstance(size, int)]
-        count = norm.blocks.width * math.prod(sizes)
-        short = norm.centred and len(sizes) == len(inner) and builder.dtype == ir.DataType.FLOAT and _divides(plain)
-        if norm.correction or not short:
+        short = norm.centred and count is not None and builder.dtype == ir.DataType.FLOAT and _divides(plain)
+        if norm.correction or not short or count is None:
             normal = _emit_steps(plain, split_up, builder)
         else:
             normal = _emit_outside(plain, split_up, builder, [*(dims[axis] for axis in others), groups, count])
@@ -179,11 +181,9 @@ def _emit_grouped(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
         normal = builder.op("InstanceNormalization", inputs, epsilon=norm.epsilon)
     else:
         op_type = "LayerNormalization" if norm.centred else "RMSNormalization"
-        static = [dim for dim in inner if isinstance(dim, int)]
-        count = norm.blocks.width * math.prod(static) if len(static) == len(inner) else 1
-        normal = builder.op(
-            op_type, [split_up, builder.constant("ones", np.ones(count))], axis=-1, epsilon=norm.epsilon
-        )
+        ones = builder.constant("ones", np.ones(count or 1))
+        normal = builder.op(op_type, [split_up, ones], axis=-1, epsilon=norm.epsilon)
+    normal.shape = split_up.shape
     ahead = [dims[axis] for axis in order]
     if all(isinstance(dim, int) for dim in ahead[lead:]):
         target = [dim if isinstance(dim, int) and index >= lead else 0 for index, dim in enumerate(ahead)]

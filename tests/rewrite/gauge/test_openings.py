@@ -1,0 +1,98 @@
+"""Exact openings: what algebra removes beyond the plain cases, each against the reference evaluator in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+settings.load_profile("affine")
+SEED = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_native_group_norm_is_a_norm_like_any_other(graph, fold, groups, dynamic):
+    """onnxruntime spells the operator out; as an InstanceNormalization its scale and bias go into the Conv."""
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=21)
+    y = g.op("Mul", g.input("x", ["N", 4, "H" if dynamic else 6, 5]), np.float64(1.5))
+    y = g.op("GroupNormalization", y, rng.normal(size=4), rng.normal(size=4), num_groups=groups, name="norm")
+    y = g.known(y, "N", 4, "H" if dynamic else 6, 5)
+    g.output(g.op("Conv", y, rng.normal(size=(3, 4, 1, 1))), None, ["N", 3, "H" if dynamic else 6, 5])
+    result = fold(g).agree(g.feeds(rng, N=2, H=7), 5e-5)
+    assert result.ops["InstanceNormalization"] + result.ops["LayerNormalization"] == result.ops["Conv"] == 1
+    assert not result.ops.keys() & {"GroupNormalization", "Mul", "Add", "BatchNormalization"}
+
+
+@pytest.mark.parametrize("kind", ["Sub", "Concat", "Add"])
+def test_two_inputs_that_carry_the_same_norm(graph, fold, kind):
+    """Siamese networks: N(a) - N(b) = s (a - b); behind a Concat over a batch of any size the norm is one map."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    mean, deviation = rng.normal(size=(3, 1, 1)), rng.uniform(0.5, 2, (3, 1, 1))
+    sides = [
+        g.op("Div", g.op("Sub", g.input(name, [size, 3, 5, 5]), mean), deviation)
+        for name, size in (("a", "N"), ("b", "M" if kind == "Concat" else "N"))
+    ]
+    y = g.op(kind, *sides, **({"axis": 0} if kind == "Concat" else {}))
+    g.output(g.op("Conv", y, rng.normal(size=(4, 3, 3, 3)), rng.normal(size=4)))
+    assert fold(g).folded(2).agree(g.feeds(rng, N=2, M=3)).ops == {kind: 1, "Conv": 1}
+
+
+@pytest.mark.parametrize("scale", [0.125, -0.5])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_number_passes_a_rotary_embedding_beside_a_prefix_token(graph, fold, scale, dynamic):
+    """EVA-02: the class token is cut off, the others are turned in pairs by position, and joined again."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    tokens = "L" if dynamic else 5
+    x = g.input("x", ["N", tokens, 4])
+    cos = g.input("cos", ["M", 4]) if dynamic else g.constant(rng.normal(size=(4, 4)))
+    sin = g.input("sin", ["M", 4]) if dynamic else g.constant(rng.normal(size=(4, 4)))
+    q = g.op("Add", g.op("MatMul", x, rng.normal(size=(4, 4))), rng.normal(size=4))
+    first = g.op("Slice", q, np.array([0]), np.array([1]), np.array([1]))
+    rest = g.op("Slice", q, np.array([1]), np.array([2**31]), np.array([1]))
+    pairs = g.op("Reshape", rest, np.array([0, -1, 2, 2]))
+    odd, even = (g.op("Gather", pairs, np.array(at), axis=3) for at in (1, 0))
+    turned = g.op("Concat", *(g.op("Unsqueeze", half, np.array([3])) for half in (g.op("Neg", odd), even)), axis=3)
+    turned = g.op("Reshape", turned, np.array([0, -1, 4]))
+    rest = g.op("Add", g.op("Mul", rest, cos), g.op("Mul", turned, sin))
+    q = g.op("Mul", g.op("Concat", first, rest, axis=1), np.float64(scale), name="scale")
+    g.output(g.op("Softmax", q))
+    result = fold(g).agree(g.feeds(rng, N=2, L=5, M=4))
+    assert [row.action for row in result.ledger if row.where == "scale"] == ["folded"], result.reasons
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_what_has_to_stay_stands_at_the_smallest_place(graph, fold, last, exchanged):
+    """Global response norm, x + (gamma x n(x) + beta): gamma goes to the factor n, one number per channel."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    shape, axes = (["N", 6, 6, 3], [1, 2]) if last else (["N", 3, 6, 6], [2, 3])
+    varies = (3,) if last else (3, 1, 1)
+    x = g.op("Sigmoid", g.input("x", shape))
+    factor = g.op("Sigmoid", g.op("ReduceMean", x, np.array(axes), keepdims=1))
+    y = g.op("Mul", *((factor, x) if exchanged else (x, factor)), name="product")
+    y = g.op("Mul", y, rng.uniform(0.5, 2, varies) * [-1, 1, 1] if last else rng.uniform(0.5, 2, varies), name="gamma")
+    y = g.op("Add", x, g.op("Add", y, rng.normal(size=varies), name="beta"))
+    g.output(g.op("MatMul", y, rng.normal(size=(3, 4))) if last else g.op("Conv", y, rng.normal(size=(4, 3, 1, 1))))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    nodes = {node.output[0]: node for node in result.after.graph.node}
+    product = next(node for node in nodes.values() if node.op_type == "Mul" and "product" in node.name)
+    assert result.ops["Mul"] == 2
+    scaled = nodes[product.input[0 if exchanged else 1]]
+    assert scaled.op_type == "Mul"
+    assert nodes[scaled.input[0]].op_type == "Sigmoid"
+
+
+def test_no_place_is_made_where_all_maps_leave(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", ["N", 3, 6, 6])
+    gate = g.op("Sigmoid", g.op("GlobalAveragePool", x))
+    x = g.op("Conv", x, rng.normal(size=(3, 3, 1, 1)))
+    g.output(g.op("Relu", g.op("Mul", g.op("Mul", x, gate), rng.uniform(0.5, 2, (3, 1, 1)))))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops["Mul"] == 1
