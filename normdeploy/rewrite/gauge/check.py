@@ -17,6 +17,7 @@ from normdeploy.rewrite.gauge.draws import draws
 from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.rules.products import product_of
+from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
 
 CUBIC_TOLERANCE = 1e-6
 """The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""
@@ -58,6 +59,7 @@ class Check:
                 drawn = draw(context, nodes, read)
                 if any(value not in drawn for value in read):
                     continue
+                drawn |= {value: torch.softmax(drawn[value], -1) for value in read if sums_to_one(value)}
                 plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
                 expected = evaluate_region(nodes, plain, _written(edit.node))
                 for value, found in zip(_written(edit.node), expected, strict=True):

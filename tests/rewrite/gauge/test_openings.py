@@ -96,3 +96,60 @@ def test_no_place_is_made_where_all_maps_leave(graph, fold):
     x = g.op("Conv", x, rng.normal(size=(3, 3, 1, 1)))
     g.output(g.op("Relu", g.op("Mul", g.op("Mul", x, gate), rng.uniform(0.5, 2, (3, 1, 1)))))
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops["Mul"] == 1
+
+
+def attention(g, rng, x, values, heads=2, width=4, tokens=5):
+    """Return what attention of some heads makes of values; q and k are projections of x."""
+
+    def split(value, perm):
+        return g.op("Transpose", g.op("Reshape", value, np.array([0, tokens, heads, width // heads])), perm=perm)
+
+    q, k = (g.op("Add", g.op("MatMul", x, rng.normal(size=(width, width))), rng.normal(size=width)) for _ in range(2))
+    weights = g.op("Softmax", g.op("MatMul", split(q, [0, 2, 1, 3]), split(k, [0, 2, 3, 1])), axis=-1)
+    y = g.op("Transpose", g.op("MatMul", weights, split(values, [0, 2, 1, 3]), name="average"), perm=[0, 2, 1, 3])
+    return g.op("Reshape", y, np.array([0, tokens, width]))
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_shift_passes_the_average_of_values(graph, fold, behind):
+    """Rows of weights sum to one: P (V + t) = P V + t. In front of attention or behind it, a norm leaves."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", ["N", 5, 4])
+
+    def norm(value):
+        return g.op("Add", g.op("Mul", value, rng.uniform(0.5, 2, 4), name="norm"), rng.normal(size=4))
+
+    if behind:
+        values = g.op("Add", g.op("MatMul", x, rng.normal(size=(4, 4))), rng.normal(size=4))
+        y = g.op("Sigmoid", norm(attention(g, rng, x, values)))
+    else:
+        values = g.op("Sigmoid", x)
+        y = g.op("Add", g.op("MatMul", attention(g, rng, x, norm(values)), rng.normal(size=(4, 4))), rng.normal(size=4))
+    g.output(y)
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops["Mul"] == 0
+    assert result.ops["Add"] == 3
+
+
+def test_a_shift_that_differs_from_key_to_key_does_not_pass_the_average(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    weights = g.op("Softmax", g.input("scores", ["N", 3, 5]), axis=-1)
+    y = g.op("Div", g.op("Sub", g.op("Sigmoid", g.input("x", ["N", 5, 4])), rng.normal(size=(5, 1))), np.float64(2.0))
+    g.output(g.op("MatMul", g.op("MatMul", weights, y, name="average"), rng.normal(size=(4, 2))))
+    fold(g).agree(g.feeds(rng, N=2)).kept("MatMul 'average' averages over the axis along which it varies")
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_weights_that_do_not_sum_to_one_pass_no_shift(graph, fold, axis):
+    rng = np.random.default_rng(0)
+    g = graph()
+    weights = g.op("Softmax", g.input("scores", ["N", 3, 5]), axis=axis)
+    y = g.op("Add", g.op("Sigmoid", g.input("x", ["N", 5, 4])), rng.normal(size=4))
+    g.output(g.op("MatMul", g.op("MatMul", weights, y, name="average"), rng.normal(size=(4, 2))))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    if axis == 2:
+        result.folded()
+    else:
+        result.kept("MatMul 'average' multiplies two computed values, which leaves no place for a shift")

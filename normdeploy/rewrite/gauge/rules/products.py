@@ -8,13 +8,14 @@ By a constant, with both operands oriented so that y[r, n] = alpha sum_k x[r, k]
 A scale that varies along the rows, R, passes through. C is the bias Add behind a MatMul where there is one; else a new
 Add (half a pass). Axes that a stack of matrices has itself are absorbed like k and n.
 
-Of two computed values: s_y[.., l, n] = s_a[.., l, k] s_b[.., k, n] for every k, and no shift.
+Of two computed values: s_y[.., l, n] = s_a[.., l, k] s_b[.., k, n] for every k, and no shift; but where the rows of
+a sum to one, as Softmax writes them, t_y[.., n] = t_b[.., k, n] if that is one for all k.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +28,7 @@ from normdeploy.rewrite.affine.constant import array_of, floating, optional, req
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.rows import Floats
+from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
 from normdeploy.rewrite.gauge.rules.weights import require_small, rescale
 
 MANY = 4096
@@ -185,14 +187,20 @@ def _computed(node: ir.Node, ties: Ties) -> bool:
     if left is None or right is None or result is None or left.rank < 2 or right.rank < 2:
         return ties.refuse(node, "has a vector, or a value of unknown rank, as operand")
     why = Tie(node, "multiplies two computed values, which leaves no place for a shift")
-    left, right = (ties.no_shift(gauge, why).wider(max(len(result), 2)) for gauge in (left, right))
+    left = ties.no_shift(left, why)
+    if sums_to_one(node.inputs[0]):
+        ties.along_shift(right, [-2], Tie(node, "averages over the axis along which it varies"))
+    else:
+        right = ties.no_shift(right, why)
+    left, right = (gauge.wider(max(len(result), 2)) for gauge in (left, right))
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
     whole = (*np.broadcast_shapes(left.cells[:-2], right.cells[:-2]), left.cells[-2], right.cells[-1])
     size = max(left.cells[-1], right.cells[-2])
     if math.prod(whole) * size > MOST_CELLS:
         left, right = ties.along(left, [-2, -1], sums), ties.along(right, [-2, -1], sums)
         whole, size = (*whole[:-2], 1, 1), 1
-    product = ties.fresh(whole).unshifted
+    first = right.each(lambda array: np.broadcast_to(array[..., :1, :], whole))
+    product = replace(first, scale_of=ties.fresh(whole).scale_of)  # an average of what is shifted alike is shifted so
     spread = (*whole[:-2], whole[-2], size, whole[-1])
     ties.product(
         product.each(lambda array: np.broadcast_to(array[..., :, None, :], spread)),

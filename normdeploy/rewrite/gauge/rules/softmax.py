@@ -1,4 +1,7 @@
-"""Softmax and LogSoftmax do not see a shift that is one number for all that they compare; a scale they do see."""
+"""Softmax and LogSoftmax do not see a shift that is one number for all that they compare; a scale they do see.
+
+The rows that Softmax writes sum to one: what averages by them (attention's values) passes any shift on.
+"""
 
 from __future__ import annotations
 
@@ -17,3 +20,12 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     ties.along_shift(gauge, [integer(node, "axis", -1)], Tie(node, "compares values along the axis where it varies"))
     ties.of[node.outputs[0]] = fixed(gauge.rank)
     return True
+
+
+def sums_to_one(value: ir.Value | None) -> bool:
+    """Tell whether Softmax over the last axis wrote a value."""
+    node = None if value is None else value.producer()
+    if value is None or node is None or node.op_type != "Softmax" or node.domain not in ("", "ai.onnx"):
+        return False
+    rank = None if value.shape is None else len(value.shape)
+    return rank is not None and integer(node, "axis", -1) % rank == rank - 1
