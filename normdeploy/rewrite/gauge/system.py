@@ -249,7 +249,7 @@ class System:
         """Express rows by unknowns that are free."""
         rows = combined(rows)
         bound = self._batch[rows.unknowns] >= 0
-        open_ = bound.any(axis=1)
+        open_ = np.asarray(bound.any(axis=1))
         if not open_.any():
             return rows
         done: list[tuple[Ints, Rows]] = []
@@ -263,7 +263,7 @@ class System:
                 return gathered(done)
             rows = self._substituted(rows, bound)
             bound = self._batch[rows.unknowns] >= 0
-            open_ = bound.any(axis=1)
+            open_ = np.asarray(bound.any(axis=1))
 
     def _substituted(self, rows: Rows, bound: npt.NDArray[np.bool_]) -> Rows:
         """Put the expression of one bound unknown of each row in its place; every row has one."""

@@ -122,7 +122,7 @@ CROSSING = {
         lambda g: big(g, g.op("Pad", conv(g, images(g)), np.array([0, 0, 1, 0, 0, 1]), np.array(300.0))), HALF
     ),
     "Pad | pads with zeros, which a shift would change": Case(
-        lambda g: add(g, g.op("Pad", conv(g, images(g)), np.array([0, 0, 1, 0, 0, 1])), 3, 1)
+        lambda g: add(g, g.op("Pad", conv(g, images(g), some(3, 3, 3)), np.array([0, 0, 1, 0, 0, 1])), 3, 1)
     ),
     "Pad | pads by widths that are known at run time only": Case(
         lambda g: mul(g, g.known(g.op("Pad", conv(g, images(g)), x(g, 6, name="p", dtype=np.int64)), "N", 3, "L"), 3, 1)
