@@ -39,7 +39,7 @@ from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.places import closed, opened
 from normdeploy.rewrite.gauge.plan import Plan, Search, saved, takers_of
-from normdeploy.rewrite.gauge.problems import dear, decentred, narrowed, written
+from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reasons import Reason
 
 
@@ -110,11 +110,16 @@ class MoveAffine(ir.passes.InPlacePass):
     def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str]) -> tuple[Plan, list[tuple[Edit, Check]]]:
         """Solve until every operator can be written and checked and nothing costs more than it saves."""
         stays: dict[ir.Node, Reason] = {}
+        light: dict[ir.Node, Reason] = {}
         whole: set[ir.Node] = set()
         opaque: set[ir.Node] = set()
         search = Search(graph, opaque, (), pads)
         while True:
-            plan = search.plan(stays, whole)
+            plan = search.plan(stays, whole, light)
+            heavy = {node: reason for node, reason in burdened(plan).items() if node not in light}
+            if heavy:
+                light |= heavy
+                continue
             problem = written(plan)
             if problem is None:
                 problem = dear(plan) or decentred(plan, stays) or narrowed(plan)

@@ -55,31 +55,39 @@ def divided_by_zero(maps: Sequence[ir.Node], solution: Solution) -> list[ir.Node
     return found
 
 
-def bounds(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
-    """Return the maps that have to stay for the precision of what is computed without them, each with the reason."""
+def far(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
+    """Return the maps of values far from zero that are folded behind them, each with the reason that speaks against."""
     found: dict[ir.Node, str] = {}
     for node in gone:
-        source, result = node.inputs[0], node.outputs[0]
+        result = node.outputs[0]
+        if not is_far(node) or not solution.shift(solution.ties.of[result]).any():
+            continue
+        taker = next((reader for reader in readers(result) if not is_affine(reader)), None)
+        if taker is None and is_centred(node):  # another map would do in one step what is done in two
+            taker = next(iter(readers(result)), None)
+        if taker is not None:
+            found[node] = (
+                f"it removes an offset {offset_in(node):.2g} times the size of its results: without it the sums of "
+                f"{describe(taker)} would lose that factor of precision; centre the data in front of the network"
+            )
+    return found
+
+
+def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
+    """Return the maps for which what several read carries more than :data:`LARGEST` times its size, and how much."""
+    found: dict[ir.Node, str] = {}
+    for node in gone:
+        source = node.inputs[0]
         assert source is not None
-        if is_far(node) and solution.shift(solution.ties.of[result]).any():
-            taker = next((reader for reader in readers(result) if not is_affine(reader)), None)
-            if taker is None and is_centred(node):  # another map would do in one step what is done in two
-                taker = next(iter(readers(result)), None)
-            if taker is not None:
-                found[node] = (
-                    f"it removes an offset {offset_in(node):.2g} times the size of its results: without it the sums of "
-                    f"{describe(taker)} would lose that factor of precision; centre the data in front of the network"
-                )
-                continue
-        if len(readers(source)) > 1:
-            carried = solution.shift(solution.ties.of[source])
-            scale = np.abs(affine_map(node).scale)
-            with np.errstate(divide="ignore"):
-                unit = float(np.median(1 / scale))
-            size = float(np.sqrt(np.square(carried).mean()))
-            if size > LARGEST * unit:
-                found[node] = (
-                    f"what others read in front of it would have to carry {size / unit:.2g} times the size of its "
-                    "values, and be rounded with it"
-                )
+        if len(readers(source)) < 2:
+            continue
+        carried = solution.shift(solution.ties.of[source])
+        with np.errstate(divide="ignore"):
+            unit = float(np.median(1 / np.abs(affine_map(node).scale)))
+        size = float(np.sqrt(np.square(carried).mean()))
+        if size > LARGEST * unit:
+            found[node] = (
+                f"what others read in front of it would have to carry {size / unit:.2g} times the size of its "
+                "values, and be rounded with it"
+            )
     return found

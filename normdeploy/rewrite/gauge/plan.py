@@ -21,7 +21,7 @@ from normdeploy.rewrite.gauge.choose import choose
 from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
-from normdeploy.rewrite.gauge.rules.maps import dissolve
+from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 
 
 @dataclass
@@ -63,14 +63,17 @@ class Search:
         self._unranked = {node: reason for node, reason in unranked.items() if node not in set(followed)}
         self._asked: list[_Asked] = []
 
-    def plan(self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node]) -> Plan:
+    def plan(
+        self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
+    ) -> Plan:
         """Ask every map that does not have to stay already, from the first one on that is asked otherwise than before.
 
         Args:
             stays: maps that have to stay, and why.
             whole: maps that have to stay with both halves.
+            light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
         """
-        how = [(node not in stays, node not in whole) for node in self._order]
+        how = [_How(node not in stays, node not in whole, light.get(node)) for node in self._order]
         same = next(
             (at for at, (asked, now) in enumerate(zip(self._asked, how, strict=False)) if asked.how != now),
             len(self._asked),
@@ -78,12 +81,26 @@ class Search:
         if same < len(self._asked):
             self._asked[same].rollback(self.ties)
         del self._asked[same:]
-        for node, (may_go, may_split) in zip(self._order[same:], how[same:], strict=True):
-            self._asked.append(_Asked(node, (may_go, may_split), self.ties))
+        for node, now in zip(self._order[same:], how[same:], strict=True):
+            self._asked.append(_Asked(node, now, self.ties))
         gone = [asked.node for asked in self._asked if asked.gone]
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
         return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a map is asked.
+
+    Args:
+        whole: the whole of it may go. half: a half of it may.
+        light: why it stays if what it reads would have to carry a shift; None where it may.
+    """
+
+    whole: bool
+    half: bool
+    light: Reason | None
 
 
 class _Asked:
@@ -91,24 +108,26 @@ class _Asked:
 
     Args:
         node: the map.
-        how: whether the whole of it may go, whether a half may.
+        how: it is asked.
         ties: changed by what is stated.
     """
 
-    def __init__(self, node: ir.Node, how: tuple[bool, bool], ties: Ties) -> None:
+    def __init__(self, node: ir.Node, how: _How, ties: Ties) -> None:
         self.node, self.how = node, how
         self.gone, self.half = False, ""
         self.reason: Reason | None = None
         self._marks = ties.scales.mark(), ties.shifts.mark()
-        may_go, may_split = how
-        if may_go:
+        if how.whole:
             conflict = dissolve(node, ties)
-            if conflict is None:
+            if conflict is not None:
+                self.reason = reason_of_conflict(node, conflict, ties)
+            elif how.light is not None and not unburdened(node, ties):
+                self.reason = how.light
+            else:
                 self.gone = True
                 return
-            self.reason = reason_of_conflict(node, conflict, ties)
             self.rollback(ties)
-        for name in _halves(node) if may_split else ():
+        for name in _halves(node) if how.half else ():
             if dissolve(node, ties, scale=name == "scale", shift=name == "shift") is None:
                 self.half = name
                 return

@@ -15,7 +15,7 @@ from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import is_affine
 from normdeploy.rewrite.affine.offset import is_centred
 from normdeploy.rewrite.gauge.edit import Edit, Refused
-from normdeploy.rewrite.gauge.limits import bounds, divided_by_zero
+from normdeploy.rewrite.gauge.limits import burdens, divided_by_zero, far
 from normdeploy.rewrite.gauge.plan import Plan, component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.rules import rule_of
@@ -35,7 +35,7 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
     """Let every operator say what it becomes; return the maps that have to stay where one cannot."""
     solution = plan.solution
     gone = set(plan.gone)
-    problems = {node: Reason(text) for node, text in bounds(plan.gone, solution).items()}
+    problems = {node: Reason(text) for node, text in far(plan.gone, solution).items()}
     for node in divided_by_zero([*plan.gone, *plan.halves], solution):
         problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
     if problems:
@@ -56,6 +56,11 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
             plan.edits.append(edit)
     solution.settle_copies()
     return problems or None
+
+
+def burdened(plan: Plan) -> dict[ir.Node, Reason]:
+    """Return the maps that make what others read carry too much: they may leave without doing so, or stay."""
+    return {node: Reason(text) for node, text in burdens(plan.gone, plan.solution).items()}
 
 
 def dear(plan: Plan) -> dict[ir.Node, Reason] | None:

@@ -75,7 +75,7 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     asking = [tie.node for tie in proof if tie.node is not None and tie.clause]
     asking += [other for other, text in limits if other is not None and text.startswith(describe(other))]
     restricting = tuple(dict.fromkeys(asking))
-    return Reason(f"{cause}: {' and '.join(parts)}{way}", tuple(_chain(proof, limits, order)), restricting)
+    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(_chain(proof, limits, order)), restricting)
 
 
 def _chain(proof: Iterable[Tie], limits: list[tuple[ir.Node | None, str]], order: dict[ir.Node, int]) -> list[str]:

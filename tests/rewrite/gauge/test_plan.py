@@ -76,14 +76,16 @@ def test_returning_to_a_mark_is_asking_anew(graph, seed):
     found = canonical(g)
     maps = [node for node in found if is_affine(node)]
     search = Search(found, (), (), {})
-    search.plan({}, ())
+    search.plan({}, (), {})
     stays: dict[ir.Node, Reason] = {}
+    light: dict[ir.Node, Reason] = {}
     whole: set[ir.Node] = set()
     for _ in range(3):
         stays |= {node: Reason("asked to stay") for node in maps if rng.random() < 0.3}
         whole |= {node for node in stays if rng.random() < 0.5}
-        again = search.plan(stays, whole)
-        assert outcome(again) == outcome(Search(found, (), (), {}).plan(stays, whole))
+        light |= {node: Reason("too much to carry") for node in maps if rng.random() < 0.2}
+        again = search.plan(stays, whole, light)
+        assert outcome(again) == outcome(Search(found, (), (), {}).plan(stays, whole, light))
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -132,3 +134,17 @@ def test_one_map_too_dear_keeps_no_other(graph, fold):
     assert result.ledger.kept[0].reason == (
         "absorbing it would copy or compute more than the pass over its tensor that it saves"
     )
+
+
+def test_a_map_that_makes_a_stream_carry_much_leaves_behind_it(graph, fold):
+    """Two heads, each with a norm of its own with a large shift, on one pooled value: both go into their products."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Conv", g.input("x", ["N", 3, 6, 6]), rng.normal(size=(4, 3, 3, 3)), rng.normal(size=4))
+    x = g.op("ReduceMean", x, np.array([2, 3]), keepdims=0)
+    for at in range(2):
+        y = g.op("Mul", x, rng.uniform(0.5, 1, 4), name=f"norm{at}")
+        y = g.op("Add", y, np.array([2.5, -2.4, 2.6, 2.2]) * (1 - 2 * at))
+        g.output(g.op("Sigmoid", g.op("MatMul", y, rng.normal(size=(4, 3)))))
+    result = fold(g).folded(2).agree(g.feeds(rng, N=2))
+    assert result.ops == {"Conv": 1, "ReduceMean": 1, "MatMul": 2, "Add": 2, "Sigmoid": 2}

@@ -18,7 +18,7 @@ from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import affine_map
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
-from normdeploy.rewrite.gauge.rows import Floats
+from normdeploy.rewrite.gauge.rows import Floats, Rows
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 from normdeploy.rewrite.gauge.system import Conflict
 
@@ -53,6 +53,14 @@ def dissolve(node: ir.Node, ties: Ties, *, scale: bool = True, shift: bool = Tru
     if shift and conflict is None:
         conflict = ties.shift_map(result, source, movable(mapping), mapping.shift, why)
     return conflict
+
+
+def unburdened(node: ir.Node, ties: Ties) -> bool:
+    """State that what a map reads carries no shift; tell whether that can be."""
+    source = ties.operand(node, 0)
+    assert source is not None
+    rows = Rows.of((source.shift_of, source.factor), constant=0.0)
+    return ties.shifts.add(rows, Tie(node)) is None
 
 
 def carried(edit: Edit) -> AffineMap:
