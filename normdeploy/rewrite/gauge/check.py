@@ -13,8 +13,8 @@ from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import constant_tensor, evaluate_region, module_path
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.context import TOLERANCE, RewriteContext
-from normdeploy.rewrite.gauge.draws import draws
 from normdeploy.rewrite.gauge.edit import Edit, Solution
+from normdeploy.rewrite.gauge.feeds import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.rules.products import product_of
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
