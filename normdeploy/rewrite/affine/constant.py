@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor, parts64, tensor64
+from normdeploy.graph import constant_tensor, tensor64
 from normdeploy.graph import is_constant as is_constant  # where rewrite/branches look for it
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import Array
@@ -58,21 +58,6 @@ def derive(
         tensor.dtype,
         name=str(value.name),
         succeeds=value,
-    )
-
-
-def scaled(region: Region, value: ir.Value, factor: Array) -> ir.Value:
-    """Register the float constant ``value`` times ``factor``, an array of its rank that broadcasts against it."""
-    tensor = constant_tensor(value)
-    assert tensor is not None
-    parts = parts64(tensor)
-    return region.constant(
-        lambda: tensor64(tensor) * factor,
-        tuple(tensor.shape.numpy()),
-        tensor.dtype,
-        name=str(value.name),
-        succeeds=value,
-        parts=None if parts is None else parts.scaled(factor),
     )
 
 

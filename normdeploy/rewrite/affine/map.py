@@ -7,7 +7,6 @@ through Transpose, Reshape or Split an array operation on s and t, so that no ax
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,11 +69,6 @@ class AffineMap:
         return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
 
     @property
-    def positive(self) -> bool:
-        """Whether s > 0 everywhere: the map keeps order."""
-        return bool((self.scale > 0).all())
-
-    @property
     def no_scale(self) -> bool:
         """Whether s = 1 everywhere."""
         return bool((self.scale == 1).all())
@@ -90,14 +84,6 @@ class AffineMap:
             scale, shift = after.scale * self.scale, after.scale * self.shift + after.shift
         return AffineMap(compress(scale), compress(shift))
 
-    def moved(self, transform: Callable[[Array], Array]) -> AffineMap:
-        """Return the map with both arrays transformed (transposed, reshaped, cut, ...)."""
-        return AffineMap(compress(transform(self.scale)), compress(transform(self.shift)))
-
-    def with_shift(self, shift: Array) -> AffineMap:
-        """Return s * x + shift."""
-        return AffineMap(self.scale, compress(shift))
-
     def same(self, other: AffineMap) -> bool:
         """Tell whether two maps are equal, number for number."""
         return np.array_equal(self.scale, other.scale) and np.array_equal(self.shift, other.shift)
@@ -106,8 +92,3 @@ class AffineMap:
         """Return s * x + t for a constant x."""
         scaled = x if self.no_scale else self.scale * x
         return scaled if self.no_shift else scaled + self.shift
-
-
-def identity(rank: int) -> AffineMap:
-    """Return A(x) = x."""
-    return AffineMap(np.ones((1,) * rank), np.zeros((1,) * rank))

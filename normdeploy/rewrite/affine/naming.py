@@ -1,4 +1,4 @@
-"""What both searches say and ask of operators: their names in sentences, and who reads a value."""
+"""What is said and asked of operators: their names in sentences, and who reads a value."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import onnx_ir as ir
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine.node import origins_of
 from normdeploy.rewrite.affine.region import reads_shape_only
-
-MAX_NODES = 128
-"""Operators visited on behalf of one map, so that the work for it is bounded and the whole pass linear."""
 
 
 def describe(node: ir.Node) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
-from normdeploy.rewrite.affine.constant import array_of, optional, required
+from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.rules.weights import require_small
@@ -28,15 +28,15 @@ from normdeploy.rewrite.gauge.rules.weights import require_small
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
 
-def _operands(node: ir.Node, ties: Ties) -> list[Gauge] | None:
-    """Return the gauges of all operands at the result's rank; None where one has none."""
+def _operands(node: ir.Node, ties: Ties, first: int = 0) -> list[Gauge] | None:
+    """Return the gauges of the operands from ``first`` on at the result's rank; None where one has none."""
     result = node.outputs[0].shape
     if result is None:
         return None
     rank = result.rank()
     computed: list[Gauge] = []
-    for index, value in enumerate(node.inputs):
-        if value is not None and not is_constant(value):
+    for index in range(first, len(node.inputs)):
+        if not is_constant(node.inputs[index]):
             gauge = ties.operand(node, index)
             if gauge is None:
                 return None
@@ -47,7 +47,7 @@ def _operands(node: ir.Node, ties: Ties) -> list[Gauge] | None:
     if math.prod(cells) > MOST_CELLS:
         return None
     found: list[Gauge] = []
-    for index in range(len(node.inputs)):
+    for index in range(first, len(node.inputs)):
         gauge = ties.operand(node, index, cells, grows=True)
         if gauge is None:
             return None
@@ -165,23 +165,10 @@ def _one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
 
 def where(node: ir.Node, ties: Ties) -> bool:
     """Tie Where."""
-    result = node.outputs[0].shape
-    if result is None:
-        return False
-    cells: tuple[int, ...] = ()
-    for index in (1, 2):
-        value = required(node, index)
-        if not is_constant(value):
-            gauge = ties.operand(node, index)
-            if gauge is None:
-                return False
-            cells = np.broadcast_shapes(cells, gauge.wider(result.rank()).cells)
-    if not cells:
-        return False
-    operands = [ties.operand(node, index, cells, grows=True) for index in (1, 2)]
-    if any(gauge is None for gauge in operands):
-        return False
-    ties.of[node.outputs[0]] = _one_of(node, ties, [g.wider(result.rank()) for g in operands if g is not None])
+    operands = _operands(node, ties, first=1)
+    if operands is None:
+        return ties.refuse(node, _UNRANKED)
+    ties.of[node.outputs[0]] = _one_of(node, ties, operands)
     return True
 
 
