@@ -60,15 +60,11 @@ def _plain(ties: Ties, norms: Sequence[ir.Node]) -> Solution:
         gauge, scale, shift = ties.of.get(node.outputs[0]), constant64(optional(node, 1)), constant64(optional(node, 2))
         if gauge is None or scale is None or scale.ndim != 1 or not scale.all():
             continue  # what a scale of 0 hides cannot be taken back
-        neutral, systems = fixed(gauge.rank), (ties.scales, ties.shifts)
-        for system in systems:
-            system.begin()
+        neutral = fixed(gauge.rank)
+        marks = [(system, system.mark()) for system in (ties.scales, ties.shifts)]
         conflict = ties.scale_map(gauge, neutral, scale, Tie(node))
         if conflict is None and shift is not None:
             conflict = ties.shift_map(gauge, neutral, scale, shift, Tie(node))
-        for system in systems:
-            if conflict is None:
-                system.commit()
-            else:
-                system.rollback()
+        for system, mark in marks if conflict is not None else ():
+            system.rollback(mark)
     return choose(ties)
