@@ -102,3 +102,37 @@ def test_a_norm_between_an_integer_convolution_and_its_quantization_is_folded_an
     weights = next(t for t in saved.graph.initializer if len(t.dims) == 4)
     assert weights.data_type == TensorProto.INT8
     assert [row.action for row in result.ledger] == ["folded"]
+
+
+def test_a_narrow_range_and_a_reshape_leave_the_grid_what_it_is(tmp_path: Path):
+    path = quantized_conv(tmp_path / "q.onnx")
+    model = onnx.load(path)
+    last = model.graph.node[-1]
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in {"low": np.int8(-120), "high": np.int8(120), "shape": np.array([0, OUT, -1])}.items()
+    )
+    model.graph.node.insert(len(model.graph.node) - 1, helper.make_node("Clip", ["cq", "low", "high"], ["cut"]))
+    last.input[0], last.output[0] = "cut", "restored"
+    model.graph.node.append(helper.make_node("Reshape", ["restored", "shape"], ["y"]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", OUT, 81]))
+    onnx.save(model, path)
+    verdict = nd.verify(path, path)
+    assert verdict.status == "pass", verdict.summary()
+    [check] = [check for check in verdict.checks if check.name == "grid"]
+    assert check.measured["optimizers"] == ["WeightBiasQuantization"]
+    assert check.measured["flips"] > 0
+
+
+def test_flips_inside_are_no_fault_of_the_file_either(tmp_path: Path):
+    path = quantized_conv(tmp_path / "q.onnx")
+    model = onnx.load(path)
+    model.graph.node[-1].output[0] = "inner"
+    model.graph.node.append(helper.make_node("GlobalAveragePool", ["inner"], ["y"]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", OUT, 1, 1]))
+    onnx.save(model, path)
+    verdict = nd.verify(path, path)
+    assert verdict.status == "pass", verdict.summary()
+    [check] = [check for check in verdict.checks if check.name == "grid"]
+    assert "what flips at quantizers inside explain" in check.detail
+    assert check.measured["optimizers"] == ["WeightBiasQuantization"]

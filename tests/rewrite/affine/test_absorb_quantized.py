@@ -91,6 +91,18 @@ def test_a_shift_into_a_quantized_bias_is_refused(graph, fold):
     )
 
 
+@given(SEED)
+def test_a_norm_whose_parameters_are_stored_in_integers(graph, fold, seed):
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float32, opset=19)
+    y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)), rng.normal(size=6))
+    parameters = [weight(g, rng, (6,), name=name) for name in ("scale", "shift", "mean")]
+    variance = weight(g, rng, (6,), name="variance", low=1)
+    g.output(g.op("BatchNormalization", y, *parameters, variance))
+    result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+    assert result.ops == {"DequantizeLinear": 1, "Conv": 1}
+
+
 def test_the_least_integer_has_no_opposite(graph, fold):
     rng = np.random.default_rng(0)
     g = graph(dtype=np.float32, opset=19)
