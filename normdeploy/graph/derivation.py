@@ -12,8 +12,9 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,32 @@ class Hint:
     shift: Floats = field(default_factory=lambda: np.zeros(()))
 
 
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """A constant that an operator of the file reads, before it was rounded.
+
+    Args:
+        value: name of the operator's first result. key: how that is computed.
+        which: the constant's place among the operator's inputs, or the attribute's name.
+        compute: returns the unrounded constant.
+    """
+
+    value: str
+    key: str
+    which: str
+    compute: Callable[[], Floats]
+
+
 @dataclass(frozen=True)
 class Derivation:
-    """The hints of one rewriting, in the order of the file's operators."""
+    """The hints of one rewriting, in the order of the file's operators, and unrounded constants."""
 
     hints: tuple[Hint, ...] = ()
+    constants: tuple[Exact, ...] = ()
+
+    def pruned(self, used: Collection[Exact]) -> Derivation:
+        """Return the derivation with the constants that were needed, for writing."""
+        return Derivation(self.hints, tuple(constant for constant in self.constants if constant in used))
 
     def by_name(self) -> Mapping[str, list[Hint]]:
         """Return the hints by the name of the file's value."""
@@ -74,7 +96,10 @@ class Derivation:
             {"value": h.value, "source": h.source, "key": h.key, "scale": _pack(h.scale), "shift": _pack(h.shift)}
             for h in self.hints
         ]
-        return json.dumps({"schema": SCHEMA, "hints": rows}, indent=1) + "\n"
+        constants = [
+            {"value": c.value, "key": c.key, "which": c.which, "number": _pack(c.compute())} for c in self.constants
+        ]
+        return json.dumps({"schema": SCHEMA, "hints": rows, "constants": constants}, indent=1) + "\n"
 
     def digest(self) -> str:
         """Return the SHA-256 of the text."""
@@ -132,9 +157,21 @@ def read_derivation(text: str) -> Derivation:
         raise GraphError(f"the derivation is not JSON ({error}); expected what export wrote: export again") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or not isinstance(content.get("hints"), list):
         raise GraphError(f"the derivation is not of schema {SCHEMA}; expected what this version writes: export again")
-    if len(content["hints"]) > MOST_HINTS:
-        raise GraphError(f"the derivation has {len(content['hints'])} hints; expected at most {MOST_HINTS}")
-    return Derivation(tuple(_hints(content["hints"])))
+    constants = content.get("constants")
+    if not isinstance(constants, list):
+        raise GraphError("the derivation lists no constants; expected what this version writes: export again")
+    if len(content["hints"]) + len(constants) > MOST_HINTS:
+        raise GraphError(f"the derivation has more than {MOST_HINTS} hints; expected what export wrote: export again")
+    return Derivation(tuple(_hints(content["hints"])), tuple(_constants(constants)))
+
+
+def _constants(rows: Iterable[Any]) -> Iterable[Exact]:
+    for row in rows:
+        named = isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("value", "key", "which"))
+        if not named:
+            raise GraphError("a constant of the derivation names no operator; expected what export wrote: export again")
+        number = _unpack(row.get("number"))
+        yield Exact(row["value"], row["key"], row["which"], partial(np.asarray, number))
 
 
 def _hints(rows: Iterable[Any]) -> Iterable[Hint]:

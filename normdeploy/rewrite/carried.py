@@ -6,12 +6,14 @@ replaces). What changes a value's meaning notes it here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.derivation import Derivation, Floats, Hint, dataflow_keys
+from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
+from normdeploy.graph.derivation import Derivation, Exact, Floats, Hint, dataflow_keys
 
 Held = tuple[str, Floats, Floats]
 """Name of a source's value x, s and t, so that x = s x' + t."""
@@ -58,16 +60,30 @@ class Carried:
 
     def derivation(self, model: ir.Model) -> Derivation:
         """Return the hints of the values that are left."""
-        hints = []
+        hints: list[Hint] = []
+        constants: list[Exact] = []
         for graph in model.graphs():
             keys = dataflow_keys(graph)
             for node in graph:
                 for value in node.outputs:
                     hints += [Hint(str(value.name), name, keys[value], s, t) for name, s, t in self._of(value)]
-        return Derivation(tuple(hints))
+                constants += _constants(node, keys)
+        return Derivation(tuple(hints), tuple(constants))
 
     def _of(self, value: ir.Value) -> list[Held]:
         held = self._held.get(value, self._named.get(str(value.name)))
         if held is not None:
             return held
         return [(str(value.name), np.ones(()), np.zeros(()))] if value.name in self._known else []
+
+
+def _constants(node: ir.Node, keys: Mapping[ir.Value, str]) -> Iterator[Exact]:
+    """Return the constants and attributes of an operator that are held unrounded."""
+    result = node.outputs[0]
+    for index, value in enumerate(node.inputs):
+        tensor = constant_tensor(value)
+        if isinstance(tensor, ExactTensor) and tensor.dtype in FLOATS:
+            yield Exact(str(result.name), keys[result], str(index), tensor.numpy64)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.FLOAT and float(np.float32(attribute.value)) != attribute.value:
+            yield Exact(str(result.name), keys[result], attribute.name, partial(np.array, attribute.value))

@@ -12,16 +12,24 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import random_networks
 import torch
 from torch import nn
 from writing_ways import WAYS
 
 import normdeploy as nd
+from normdeploy.build import load_trained, recipe_example
 from normdeploy.errors import GraphError
-from normdeploy.graph import load_graph
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import load_graph, save_graph
 from normdeploy.graph.derivation import Derivation, Hint, read_derivation
+from normdeploy.recipe import load_recipe
+from normdeploy.rewrite import rewrite
+from normdeploy.verification.checks.proven import assignments
 from normdeploy.verification.derivation import checker
 from normdeploy.verification.derivation.checker import Report, check_derivation
+from normdeploy.verification.samples.specs import input_specs
+from normdeploy.verification.sides.reference import example_from_file
 
 SIZES = [{"x": (n, 3, 8, 8)} for n in (2, 3, 5)]
 
@@ -156,3 +164,54 @@ def test_a_batchnorm_that_torch_folded_in_float32_is_not_called_wrong(tmp_path: 
     check = verdict.check("derivation")
     assert check.status == "note"
     assert "covered by samples only: Conv" in check.detail
+
+
+RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))
+
+
+def confirmed(model: nn.Module, args: tuple[Any, ...], folder: Path, **known: Any) -> Report:
+    """Trace, rewrite, write and read back, and confirm."""
+    traced = trace(model, args, **known)
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), folder / "net.onnx")
+    specs = input_specs(traced.model, example_from_file(traced.model))
+    return check_derivation(traced.model, load_graph(path), rewritten.derivation, assignments(specs))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda p: p.stem)
+def test_each_reference_model_is_confirmed_for_every_input(recipe: Path, tmp_path: Path):
+    settings = load_recipe(recipe)
+    model = load_trained(settings)
+    example = recipe_example(settings, model)
+    known = {"kwargs": example.kwargs, "input_names": example.input_names, "dynamic_shapes": example.dynamic_shapes}
+    report = confirmed(model, example.args, tmp_path, **known)
+    assert report.confirmed, [(row.name, row.reason) for row in report.open]
+
+
+@pytest.mark.parametrize("kind", [random_networks.convolutional, random_networks.over_tokens], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_networks_drawn_at_random_are_confirmed(seed: int, kind: Any, tmp_path: Path):
+    torch.manual_seed(seed)
+    model, x = random_networks.draw(seed, kind)
+    report = confirmed(model, (x,), tmp_path)
+    assert report.confirmed, [(row.name, row.reason) for row in report.open]
+
+
+def test_a_merged_kernel_is_confirmed_and_its_last_bit_is_not(tmp_path: Path):
+    torch.manual_seed(0)
+    model = random_networks.Parallel(6).eval()
+    with torch.no_grad():
+        for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2.0)
+    x = torch.randn(1, 6, 7, 7)
+    traced = trace(model, (x,))
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    proto = onnx.load(str(path))
+    assert [node.op_type for node in proto.graph.node] == ["Conv", "Relu"]
+    sizes = [{"x": (n, 6, 7, 7)} for n in (1, 2)]
+    assert check_derivation(traced.model, load_graph(path), rewritten.derivation, sizes).confirmed
+    for damaged in graph_damage.damages(proto):
+        file = ir.serde.deserialize_model(damaged.model)
+        assert not check_derivation(traced.model, file, rewritten.derivation, sizes).confirmed, damaged.kind

@@ -6,9 +6,10 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.verification.derivation.gauges import along
+from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
 from normdeploy.verification.derivation.relation import Relation
-from normdeploy.verification.derivation.side import inputs_of, kind
+from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 
 def pool(at: Reading) -> Carried:
@@ -85,3 +86,43 @@ def resize(at: Reading) -> Carried:
     if text or channel is None or shifts is None or crops or at.node.attributes.get_int("exclude_outside", 0) != 0:
         return text or "Resize takes together what is scaled differently"
     return claim.scale, claim.shift
+
+
+def pad(at: Reading) -> Carried:
+    """A border of v becomes one of (v - t) / s, which has to be one number; mirrored borders move elements."""
+    claim = at.first
+    widths = [side.numbers(inputs[1]) for side, inputs in _sides(at) if inputs[1] is not None]
+    axes = [_integers(side, inputs, claim.scale.ndim) for side, inputs in _sides(at)]
+    if len(widths) != 2 or any(w is None for w in widths) or axes[0] != axes[1]:
+        return "Pad: its widths are not known"
+    if not all(map(np.array_equal, widths[0] or (), widths[1] or ())):
+        return Wrong("operand 'pads' of Pad holds other integers")
+    rank, where = claim.scale.ndim, axes[0]
+    half = (widths[0] or (np.zeros(0),))[0].reshape(2, -1)
+    padded = [axis % rank for index, axis in enumerate(where) if half[:, index].any()]
+    if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in padded):
+        return "Pad along axes on which what it reads is scaled differently"
+    if at.node.attributes.get_string("mode", "constant") != "constant":
+        return claim.scale, claim.shift
+    values = [
+        np.zeros(()) if len(inputs) < 3 or inputs[2] is None else side.constant(inputs[2])
+        for side, inputs in _sides(at)
+    ]
+    if values[0] is None or values[1] is None:
+        return "Pad: what it pads with is not known"
+    wanted = (values[0].reshape(()) - claim.shift) / claim.scale
+    wrong = compare(
+        np.broadcast_to(values[1].reshape(()), wanted.shape),
+        at.relation.file.type_of(at.node.inputs[0] or at.node.outputs[0]),
+        wanted,
+    )
+    return Wrong(f"what Pad pads with: {wrong.text}", wrong.rounding) if wrong else (claim.scale, claim.shift)
+
+
+def _sides(at: Reading) -> list[tuple[Side, list[ir.Value | None]]]:
+    return [(at.relation.source, inputs_of(at.origin)), (at.relation.file, inputs_of(at.node))]
+
+
+def _integers(side: Side, inputs: list[ir.Value | None], rank: int) -> tuple[int, ...]:
+    array = side.constant(inputs[3]) if len(inputs) > 3 else None
+    return tuple(range(rank)) if array is None else tuple(int(axis) % rank for axis in array.reshape(-1))

@@ -26,13 +26,13 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
     if text:
         return f"{kind(node)}: {text}"
     ours, theirs = inputs_of(origin), inputs_of(node)
-    if len(ours) != len(theirs):
+    if len(ours) != len(theirs) and kind(node) != "Pad":
         return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
     reason: Finding = "what it reads is not known"
     orders = [theirs, theirs[::-1]] if len(theirs) == 2 and has(node, Trait.COMMUTES) else [theirs]
     for order in orders:
-        claims = [relation.by(w, v) for w, v in zip(ours, order, strict=True)]
-        if claims[0] is None and not relation.source.is_constant(ours[0]):
+        claims = [relation.by(w, v) for w, v in zip(ours, order, strict=False)]
+        if claims[0] is None and not (ours[0] is not None and relation.source.is_sized(ours[0])):
             continue
         for_carry = node if order is theirs else _turned(node)
         found = carry(Reading(relation, for_carry, origin, claims))
@@ -59,6 +59,6 @@ _CARRIES: dict[str, pointwise.Carry] = {
     "ReduceMean": averages.reduction, "ReduceSum": averages.reduction,
     "ReduceMax": averages.reduction, "ReduceMin": averages.reduction,
     "ReduceL1": averages.reduction, "ReduceL2": averages.reduction,
-    "Softmax": averages.softmax, "LogSoftmax": averages.softmax, "Resize": averages.resize,
+    "Softmax": averages.softmax, "LogSoftmax": averages.softmax, "Resize": averages.resize, "Pad": averages.pad,
 }  # fmt: skip
 """How each operator carries a gauge."""

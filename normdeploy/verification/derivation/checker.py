@@ -9,6 +9,7 @@ same operator          same attributes, constants and operands
 linear                 W' = W s_x / s_y, b' = (b + W t_x - t_y) / s_y                            (:mod:`.linear`)
 moved                  run on identifiers, the same elements at the same places                  (:mod:`.moving`)
 carried                f(s x) = s f(x), sums of one scale, averages, maxima                      (:mod:`.carried`)
+analytic               norms spelled out: equal at random points, by unrounded constants   (:mod:`.analytic`)
 maps, tables, norms    their constants absorb; a norm removes what scales and shifts its operand (:mod:`.scaled`)
 =====================  ==========================================================================================
 
@@ -18,7 +19,7 @@ believed: a wrong hint is an identity that does not hold. Without one, operators
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,13 +28,14 @@ import onnx_ir.passes.common as common
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
-from normdeploy.graph.derivation import Derivation, dataflow_keys
+from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.derivation.affine import back, step_of
+from normdeploy.verification.derivation.analytic import Constants, confirm_analytic
 from normdeploy.verification.derivation.carried import confirm_carried
 from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.linear import confirm_linear
-from normdeploy.verification.derivation.moving import confirm_moved
+from normdeploy.verification.derivation.moving import confirm_moved, returned
 from normdeploy.verification.derivation.numbers import Wrong
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.same import confirm_same
@@ -78,10 +80,12 @@ class Report:
     Args:
         rows: its operators that outputs depend on, in order.
         outputs: names of the outputs that are not confirmed to be the source's.
+        used: unrounded constants of the derivation that were needed.
     """
 
     rows: list[Row] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    used: Collection[Exact] = ()
 
     @property
     def confirmed(self) -> bool:
@@ -114,7 +118,7 @@ def check_derivation(
         Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
     """
     ours = Side(_flat(source), assignments)
-    relation = Relation(ours, Side(_flat(file), ours.followed))
+    relation = Relation(ours, Side(_flat(file), ours.followed), further=returned)
     return _Checker(relation, derivation).run(outputs)
 
 
@@ -132,6 +136,7 @@ class _Checker:
         self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
         self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
         self.keys = dataflow_keys(relation.file.graph)
+        self.constants = Constants(relation.file, derivation)
         self.rows: dict[ir.Node, Row] = {}
 
     def run(self, outputs: Sequence[str] | None) -> Report:
@@ -151,7 +156,7 @@ class _Checker:
                     self._value(node, value)
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)
-        report = Report(self._live(theirs[name] for name in names))
+        report = Report(self._live(theirs[name] for name in names), used=self.constants.used)
         if len(names) != len(relation.source.graph.outputs):
             report.outputs = names
             return report
@@ -207,7 +212,7 @@ class _Checker:
                 return True
             if isinstance(finding, Wrong) and (target.hinted or finding.rounding) and row.wrong is None:
                 row.wrong, row.reason = finding, finding.text
-            elif isinstance(finding, str) and row.wrong is None and (target.hinted or not row.reason):
+            elif isinstance(finding, str) and finding and row.wrong is None and (target.hinted or not row.reason):
                 row.reason = finding
         return False
 
@@ -236,6 +241,8 @@ class _Checker:
             if kind(origin) == kind(node) and step.value.index() == value.index():
                 yield confirm_same(relation, node, origin)
                 yield confirm_carried(relation, node, origin)
+        if target.hinted:
+            yield confirm_analytic(relation, value, target, self.constants)
 
     def _hinted(self, value: ir.Value) -> Iterator[Target]:
         named, alike = self.by_name.get(str(value.name), []), self.by_key.get(self.keys.get(value, ""), [])

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, evaluate_node
-from normdeploy.verification.derivation.gauges import Claim, compressed, radius
+from normdeploy.verification.derivation.affine import step_of
+from normdeploy.verification.derivation.gauges import Claim, composed, compressed, radius
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
@@ -41,7 +42,7 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
     """Confirm that a value of the file holds the elements of the source's at the same places."""
     node = value.producer()
     if node is None or kind(node) not in MOVES:
-        return "it does not move elements"
+        return ""
     if relation.file.type_of(value) != relation.source.type_of(w):
         return "it is of another type"
     try:
@@ -180,3 +181,49 @@ def _run(side: Side, value: ir.Value, leaf: Leaf, k: int, *, marked: bool = Fals
                 raise _Lost(f"{operand.name!r} depends on what is fed")
             operands.append(torch.from_numpy(np.array(numbers[k])))
     return evaluate_node(node, operands, opset_imports=side.imports)[value.index() or 0]
+
+
+def returned(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
+    """Return the claim for a value of the source whose elements moved, were scaled and shifted, and came back."""
+    try:
+        found = [_followed(relation, w, v, k, 0) for k in range(relation.file.assignments)]
+    except (_Lost, GraphError, RuntimeError, ValueError):
+        return None
+    pairs = []
+    for ids, scale, shift, _ in found:
+        if not torch.equal(ids.reshape(-1), torch.arange(ids.numel(), dtype=torch.float64)):
+            return None
+        pairs.append((compressed(scale.numpy()), compressed(shift.numpy())))
+    if not pairs or any(s.shape != pairs[0][0].shape or (s != pairs[0][0]).any() for s, _ in pairs):
+        return None
+    if any(t.shape != pairs[0][1].shape or (t != pairs[0][1]).any() for _, t in pairs):
+        return None
+    if relation.source.shapes(w) != relation.file.shapes(v):
+        return None
+    return Claim(v, *composed(pairs[0][0], pairs[0][1], np.ones(()), np.zeros(())), any(one[3] for one in found))
+
+
+def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Return identifiers, scales and shifts of a value's elements, and whether that is only assumed."""
+    side = relation.source
+    for claim in relation.by_source.get(w, ()):
+        if claim.value is v:
+            shape = relation.file.shapes(v)[k]
+            ids = torch.arange(int(np.prod(shape)), dtype=torch.float64).reshape(shape)
+            scale, shift = (torch.from_numpy(np.array(np.broadcast_to(a, shape))) for a in (claim.scale, claim.shift))
+            return ids, scale, shift, claim.assumed
+    step, node = step_of(side, w), w.producer()
+    if depth > _DEPTH or node is None or side.shapes(w) == ():
+        raise _Lost(f"{w.name!r} is not known")
+    if step is not None:
+        ids, scale, shift, assumed = _followed(relation, step.value, v, k, depth + 1)
+        total, moved = composed(step.scale, step.shift, scale.numpy(), shift.numpy())
+        size = side.shapes(w)[k]
+        both = [torch.from_numpy(np.array(np.broadcast_to(array, size))) for array in (total, moved)]
+        return ids, both[0], both[1], assumed
+    if kind(node) not in MOVES or kind(node) == "Concat" or node.inputs[0] is None:
+        raise _Lost(f"{w.name!r} is not known")
+    ids, scale, shift, assumed = _followed(relation, node.inputs[0], v, k, depth + 1)
+    first = node.inputs[0]
+    made = [_run(side, w, {first: part}.get, k) for part in (ids, scale, shift)]
+    return made[0], made[1], made[2], assumed

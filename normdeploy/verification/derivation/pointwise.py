@@ -16,6 +16,7 @@ from normdeploy.verification.derivation.affine import spread
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, ranked, uniform
 from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.relation import Relation
+from normdeploy.verification.derivation.same import equal
 from normdeploy.verification.derivation.side import inputs_of, kind
 
 Carried = tuple[Floats, Floats] | Wrong | str
@@ -177,8 +178,9 @@ def clip(at: Reading) -> Carried:
 
 def where(at: Reading) -> Carried:
     """Choose between what has one gauge; a constant c becomes (c - t) / s."""
-    if at.claims[0] is None or not at.claims[0].is_identity:
-        return "Where: its condition is not known"
+    condition = equal(at.relation, at.origin.inputs[0], at.node.inputs[0])
+    if condition is not False:
+        return condition if isinstance(condition, str) else "Where: its condition is not known"
     found = _choice_of(at.claims[1:])
     if found is not None:
         return found

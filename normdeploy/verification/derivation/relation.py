@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,7 +47,7 @@ class Proof:
 
 
 Finding = Proof | Wrong | str
-"""A proof; a stored number that is wrong where all else fits; or why there is no proof."""
+"""A proof; a stored number that is wrong where all else fits; or why there is no proof ("" for another operator)."""
 
 
 @dataclass
@@ -56,12 +56,15 @@ class Relation:
 
     Args:
         source, file: the graphs.
+        further: looks for a claim where none is known.
     """
 
     source: Side
     file: Side
     by_source: dict[ir.Value, list[Claim]] = field(default_factory=dict)
     by_file: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
+    further: Callable[[Relation, ir.Value, ir.Value], Claim | None] | None = None
+    _looked: set[tuple[ir.Value, ir.Value]] = field(default_factory=set)
 
     def add(self, w: ir.Value, claim: Claim) -> bool:
         """Take a claim; return whether it is new, or of the kind that was only assumed."""
@@ -107,6 +110,11 @@ class Relation:
         if w is None or v is None:
             return None
         found = [claim for claim in self.express(w) if claim.value is v]
+        if not found and self.further is not None and self.alike(w, v) and (w, v) not in self._looked:
+            self._looked.add((w, v))
+            claim = self.further(self, w, v)
+            if claim is not None and self.add(w, claim):
+                return self.by(w, v)
         return min(found, key=lambda claim: claim.assumed, default=None)
 
     def near(self, values: list[ir.Value]) -> list[ir.Value]:

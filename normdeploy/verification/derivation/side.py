@@ -193,19 +193,20 @@ class Side:
             if has_body(node) or node.op_type == "Constant" or all(v in self._constants for v in node.outputs):
                 continue
             operands: list[Tensor | None] = []
+            plain = any(output in self._sized for output in node.outputs)
             for read in inputs_of(node):
-                operands.append(None if read is None else self._operand(read, known))
+                operands.append(None if read is None else self._operand(read, known, whole=plain))
                 if read is not None and operands[-1] is None:
                     break
             else:
                 known.update(zip(node.outputs, self._evaluated(node, operands), strict=False))
         return known
 
-    def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor]) -> Tensor | None:
+    def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor], *, whole: bool) -> Tensor | None:
         if value in known:
             return known[value]
         tensor = constant_tensor(value)
-        if tensor is not None and tensor.dtype in FLOATS and tensor.size > _SMALL:
+        if tensor is not None and tensor.dtype in FLOATS and tensor.size > _SMALL and not whole:
             return torch.empty(tuple(int(n) for n in tensor.shape.numpy()), dtype=torch.float64, device="meta")
         array = self.constant(value)
         if array is None:

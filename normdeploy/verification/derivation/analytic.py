@@ -1,0 +1,291 @@
+"""Regions of operators that are analytic functions, such as a norm spelled out and the operator it became.
+
+Sums, products, quotients, roots of what is positive, averages and norms are analytic in what they read, and so is what
+is made of them. Two analytic functions that are not one differ almost everywhere: at points drawn from a continuous
+distribution, equality is identity with probability 1. So both regions are evaluated in float64 at random points, some
+of a spread near each epsilon. Constants of the file take part unrounded, as the derivation says they were; that is
+believed only where each stored number is within half a unit in the last place of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
+from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats
+from normdeploy.verification.derivation.moving import MOVES
+from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
+from normdeploy.verification.derivation.side import Side, inputs_of, kind
+
+ANALYTIC = MOVES | frozenset({
+    "Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum",
+    "ReduceSumSquare", "ReduceL2", "LayerNormalization", "RMSNormalization", "InstanceNormalization",
+    "GroupNormalization", "BatchNormalization", "MatMul", "Gemm", "Conv", "ConvTranspose", "AveragePool",
+    "GlobalAveragePool", "Cast", "CastLike", "Dropout", "Einsum", "LpNormalization", "MeanVarianceNormalization",
+})  # fmt: skip
+"""Operators that are analytic wherever they are defined; as few as make linear maps and norms."""
+
+_MOST_TRIED = 8
+_MOST_NODES = 128
+_MOST = 1 << 23
+"""Constants that are tried for one, operators of a region, and elements of what it reads."""
+
+_SCALES = (1.0, 1e-3, 1e-6, 30.0)
+"""Spreads of the points, of a variance like the epsilons in use and far above it."""
+
+_TOLERANCE = 1e-9
+"""Largest difference in units of the largest result: float64's rounding in a statistic, far below an epsilon's part."""
+
+
+@dataclass
+class Constants:
+    """Unrounded constants of the file, by the derivation.
+
+    Args:
+        file: the graph. derivation: what says so. used: the constants that were needed.
+    """
+
+    file: Side
+    derivation: Derivation
+    used: set[Exact] = field(default_factory=set)
+    _named: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
+    _keyed: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._keys = dataflow_keys(self.file.graph)
+        for exact in self.derivation.constants:
+            self._named.setdefault((exact.value, exact.which), []).append(exact)
+            self._keyed.setdefault((exact.key, exact.which), []).append(exact)
+
+    def of(self, node: ir.Node, index: int) -> Floats | None:
+        """Return an input of an operator unrounded; None where nothing says that it is not as stored.
+
+        Raises:
+            Unlike: what is stored is not the one rounding of it.
+        """
+        tensor = constant_tensor(node.inputs[index])
+        if tensor is None or tensor.dtype not in FLOATS:
+            return None
+        return self._unrounded(node, str(index), tensor.numpy(), tensor.dtype)
+
+    def operator(self, node: ir.Node) -> ir.Node:
+        """Return an operator of the file with its attributes unrounded.
+
+        Raises:
+            Unlike: what is stored is not the one rounding of it.
+        """
+        kept = []
+        for attribute in _as_stored(node).attributes.values():
+            exact = None
+            if attribute.type == ir.AttributeType.FLOAT:
+                exact = self._unrounded(node, attribute.name, np.array(attribute.value), ir.DataType.FLOAT)
+            kept.append(attribute if exact is None else ir.AttrFloat32(attribute.name, float(exact)))
+        return _with(node, kept)
+
+    def _unrounded(self, node: ir.Node, which: str, stored: Array, dtype: ir.DataType) -> Floats | None:
+        result = node.outputs[0]
+        found = [
+            *self._named.get((str(result.name), which), []),
+            *self._keyed.get((self._keys.get(result, ""), which), []),
+        ]
+        wrong: Wrong | None = None
+        for exact in found[:_MOST_TRIED]:
+            number = exact.compute()
+            if number.shape != stored.shape or not np.isfinite(number).all():
+                continue
+            off = compare(stored, dtype, number)
+            if off is None:
+                self.used.add(exact)
+                return number
+            wrong = wrong or off
+        if wrong is not None:
+            raise Unlike(Wrong(f"{which!r} of {kind(node)}: {wrong.text}", wrong.rounding))
+        return None
+
+
+def _as_stored(node: ir.Node) -> ir.Node:
+    """Return an operator with the attributes that a file can hold: floats are of 32 bits."""
+    kept = [
+        ir.AttrFloat32(a.name, float(np.float32(a.value))) if a.type == ir.AttributeType.FLOAT else a
+        for a in node.attributes.values()
+    ]
+    return _with(node, kept)
+
+
+def _with(node: ir.Node, attributes: list[ir.Attr]) -> ir.Node:
+    count = len(node.outputs)
+    return ir.Node(node.domain, node.op_type, list(node.inputs), attributes, num_outputs=count, version=node.version)
+
+
+class Unlike(Exception):
+    """A stored number is not the one rounding of what the derivation says it was.
+
+    Args:
+        wrong: which.
+    """
+
+    def __init__(self, wrong: Wrong) -> None:
+        super().__init__(wrong.text)
+        self.wrong = wrong
+
+
+class _Outside(Exception):
+    """A region reads what is not known, or holds what is not analytic."""
+
+
+def confirm_analytic(relation: Relation, value: ir.Value, target: Target, constants: Constants) -> Finding:
+    """Confirm that a region of the file is one of the source."""
+    node = value.producer()
+    if node is None or kind(node) not in ANALYTIC or (target.scale == 0).any():
+        return ""
+    try:
+        leaves: dict[ir.Value, None] = {}
+        theirs = _region(relation.file, value, lambda v: v in relation.by_file and v is not value, leaves)
+        claims: dict[ir.Value, Claim] = {}
+        ours = _region(relation.source, target.value, lambda w: _claimed(relation, w, leaves, claims), {})
+    except _Outside as error:
+        return f"{kind(node)}: {error}"
+    if not ours and not any(claim.value in leaves for claim in claims.values()):
+        return "nothing of the source is computed there"
+    try:
+        wrong = _compared(relation, value, target, (theirs, ours), leaves, claims, constants)
+    except Unlike as error:
+        return error.wrong
+    if wrong:
+        return Wrong(f"{kind(node)}: {wrong}")
+    assumed = any(claim.assumed for claim in claims.values())
+    known = Claim(value, target.scale, target.shift, assumed)
+    return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
+
+
+def _compared(
+    relation: Relation,
+    value: ir.Value,
+    target: Target,
+    regions: tuple[list[ir.Node], list[ir.Node]],
+    leaves: Mapping[ir.Value, None],
+    claims: Mapping[ir.Value, Claim],
+    constants: Constants,
+) -> str:
+    """Return how two regions differ at random points; "" if they do not."""
+    theirs, ours = regions
+    for k in range(relation.file.assignments):
+        for scale in _SCALES:
+            drawn = _draw(relation.file, leaves, k, scale)
+            have = _evaluate(relation.file, theirs, value, drawn, k, constants)
+            given = {w: _of(claim, drawn[claim.value]) for w, claim in claims.items()}
+            want = _evaluate(relation.source, ours, target.value, given, k, None)
+            have = have * torch.from_numpy(target.scale) + torch.from_numpy(target.shift)
+            wrong = _differs(want, have)
+            if wrong:
+                return wrong
+    return ""
+
+
+def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:
+    found = [claim for claim in relation.by_source.get(w, ()) if claim.value in leaves]
+    if found:
+        claims[w] = min(found, key=lambda claim: claim.assumed)
+    return bool(found)
+
+
+def _region(
+    side: Side, value: ir.Value, known: Callable[[ir.Value], bool], leaves: dict[ir.Value, None]
+) -> list[ir.Node]:
+    """Return the operators that compute a value from known ones, in order."""
+    found: dict[ir.Node, None] = {}
+    queue = [value]
+    while queue:
+        current = queue.pop()
+        if known(current):
+            leaves[current] = None
+            continue
+        if side.is_sized(current):
+            continue
+        node = current.producer()
+        if node is None or kind(node) not in ANALYTIC:
+            raise _Outside(f"{current.name!r} is not known")
+        if node not in found:
+            found[node] = None
+            queue += [read for read in inputs_of(node) if read is not None]
+        if len(found) > _MOST_NODES:
+            raise _Outside("the region is too large")
+    if not leaves and not found:
+        raise _Outside("it reads nothing")
+    for node in found:
+        cast = kind(node) in ("Cast", "CastLike")
+        if cast and side.type_of(node.outputs[0]) != side.type_of(node.inputs[0] or node.outputs[0]):
+            raise _Outside("a Cast rounds")
+        if node.attributes.get_int("training_mode", 0):
+            raise _Outside("a norm of the batch")
+    order = {node: index for index, node in enumerate(side.nodes)}
+    return sorted(found, key=lambda node: order[node])
+
+
+def _draw(side: Side, leaves: Mapping[ir.Value, None], k: int, scale: float) -> dict[ir.Value, Tensor]:
+    generator = torch.Generator().manual_seed(20 + k)
+    drawn = {}
+    for leaf in leaves:
+        shape = side.shapes(leaf)[k] if side.shapes(leaf) else None
+        if shape is None or int(np.prod(shape)) > _MOST or side.type_of(leaf) not in FLOATS:
+            raise RuntimeError("what it reads is too large, or no number")
+        drawn[leaf] = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return drawn
+
+
+def _of(claim: Claim, drawn: Tensor) -> Tensor:
+    return drawn * torch.from_numpy(claim.scale) + torch.from_numpy(claim.shift)
+
+
+def _evaluate(
+    side: Side,
+    nodes: list[ir.Node],
+    value: ir.Value,
+    given: Mapping[ir.Value, Tensor],
+    k: int,
+    constants: Constants | None,
+) -> Tensor:
+    known = dict(given)
+    for node in nodes:
+        operands: list[Tensor | None] = []
+        for index, read in enumerate(inputs_of(node)):
+            if read is None or read in known:
+                operands.append(None if read is None else known[read])
+                continue
+            unrounded = None if constants is None else constants.of(node, index)
+            numbers = side.numbers(read)
+            if unrounded is None and numbers is None:
+                raise RuntimeError(f"{read.name!r} cannot be computed")
+            array = unrounded if unrounded is not None else numbers[k] if numbers is not None else None
+            operands.append(torch.from_numpy(np.array(array)))
+        whole = node if constants is None else constants.operator(node)
+        with torch.no_grad():
+            found = evaluate_node(whole, operands, opset_imports=side.imports)
+            known.update(zip(node.outputs, found, strict=False))
+    if value not in known:
+        raise RuntimeError(f"{value.name!r} cannot be computed")
+    return known[value]
+
+
+def _differs(want: Tensor, have: Tensor) -> str:
+    """Return how two results differ, each row of the last axes by its own size; "" if they do not."""
+    if want.shape != have.shape:
+        return f"its shape is {list(have.shape)}; expected {list(want.shape)}"
+    if not bool(torch.isfinite(want).all() & torch.isfinite(have).all()):
+        return "it is not finite"
+    if not want.numel():
+        return ""
+    axis = 1 if want.dim() > 2 else -1
+    others = [i for i in range(want.dim()) if i != axis % want.dim()]
+    size, off = (t.amax(others) if others else t for t in (want.abs(), (want - have).abs()))
+    size = torch.maximum(size, 1e-3 * size.max())
+    worst = float((off / size).nan_to_num(0.0).max())
+    return "" if worst <= _TOLERANCE else f"it differs by {worst:.3g} of its size"
