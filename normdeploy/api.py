@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from normdeploy.errors import UsageError, VerificationError
 from normdeploy.files import require_writable, written_together
+from normdeploy.graph.derivation import Derivation
 from normdeploy.installed import require_onnxruntime
 from normdeploy.rewrite.ledger import Ledger
 
@@ -56,6 +57,7 @@ class ExportResult:
         plain: the graph as traced, before any rewriting.
         notes: sentences for the user, such as "the model was in training mode", and what the doctor calls an error.
         seconds: time of "trace", "rewrite" and "verify", s.
+        derivation: which value of the file stands for which of the traced graph; empty with ``fold=False``.
     """
 
     path: Path
@@ -65,16 +67,18 @@ class ExportResult:
     plain: ir.Model = field(repr=False)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    derivation: Derivation = field(default_factory=Derivation, repr=False)
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What `fold` wrote: the ONNX file, the ledger, and the verdict (None with ``verify=False``)."""
+    """What `fold` wrote: file, ledger, verdict (None with ``verify=False``), and the derivation that it is checked by."""
 
     path: Path
     ledger: Ledger
     verdict: Verdict | None
     program: ir.Model = field(repr=False)
+    derivation: Derivation = field(default_factory=Derivation, repr=False)
 
 
 def export(
@@ -188,7 +192,8 @@ def export(
     seconds["verify"] = time.perf_counter() - started
     tell("inspecting", 0.0)
     notes = [*traced.notes, *_errors_held(model)]
-    return ExportResult(target, ledger, verdict, program, traced.model, notes, seconds)
+    derivation = rewritten.derivation if rewritten is not None else Derivation()
+    return ExportResult(target, ledger, verdict, program, traced.model, notes, seconds, derivation)
 
 
 def _errors_held(model: nn.Module) -> list[str]:
@@ -254,7 +259,7 @@ def fold(
             return run_verifier(reference, candidate, level=level, rewritten=rewritten, copied=True, progress=progress)
 
         verdict = _write_proven(rewritten.model, target, prove if verify else None, overwrite=overwrite)
-    return FoldResult(target, rewritten.ledger, verdict, rewritten.model)
+    return FoldResult(target, rewritten.ledger, verdict, rewritten.model, rewritten.derivation)
 
 
 def inspect(model_or_path: nn.Module | PathLike, args: Any = None) -> Findings:

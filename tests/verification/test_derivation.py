@@ -215,3 +215,12 @@ def test_a_merged_kernel_is_confirmed_and_its_last_bit_is_not(tmp_path: Path):
     for damaged in graph_damage.damages(proto):
         file = ir.serde.deserialize_model(damaged.model)
         assert not check_derivation(traced.model, file, rewritten.derivation, sizes).confirmed, damaged.kind
+
+
+def test_export_and_fold_hand_the_derivation_over(small: Any, tmp_path: Path):
+    exported = nd.export(small.model, small.args, tmp_path / "net.onnx", verify=False)
+    report = check_derivation(exported.plain, load_graph(exported.path), exported.derivation, SIZES)
+    assert report.confirmed
+    folded = nd.fold(small.plain, tmp_path / "folded.onnx", verify=False)
+    report = check_derivation(load_graph(small.plain), load_graph(folded.path), folded.derivation, SIZES)
+    assert report.confirmed
