@@ -72,7 +72,7 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What `fold` wrote: file, ledger, verdict (None with ``verify=False``), and the derivation that it is checked by."""
+    """What `fold` wrote: file, ledger, verdict (None with ``verify=False``), and the derivation it is checked by."""
 
     path: Path
     ledger: Ledger
