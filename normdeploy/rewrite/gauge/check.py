@@ -18,6 +18,7 @@ from normdeploy.rewrite.gauge.feeds import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.rules.products import product_of
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
+from normdeploy.rewrite.gauge.rules.weights import VANISHES
 
 CUBIC_TOLERANCE = 1e-6
 """The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""
@@ -156,6 +157,8 @@ def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor) -> fl
         expected, size = expected - shift, size + shift.abs()
     if bool((scale != 1).any()):
         expected, size = expected / scale, size / scale.abs()
+        nought = scale.abs() * VANISHES > 1  # it stands for infinity: nothing is left of the value
+        expected, size = torch.where(nought, -shift / scale, expected), torch.where(nought, (shift / scale).abs(), size)
     difference, top = float((expected - new).abs().max()), float(size.max())
     if not math.isfinite(difference):  # what is not finite has to be so in both
         finite = torch.isfinite(expected)

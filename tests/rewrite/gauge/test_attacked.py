@@ -359,7 +359,7 @@ def test_a_head_used_at_five_places_is_folded_once(graph, fold):
     assert sum(tuple(item.dims) == (8, 8, 3, 3) for item in result.after.graph.initializer) == 1
 
 
-@pytest.mark.parametrize("zeros", ["all", "some"])
+@pytest.mark.parametrize("zeros", ["all", "some", "shift too"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_branches_that_begin_at_zero(graph, fold, zeros, dtype):
     """The last BatchNormalization of a residual branch with gamma = 0, as training initializes it."""
@@ -368,8 +368,9 @@ def test_branches_that_begin_at_zero(graph, fold, zeros, dtype):
     x = conv(g, g.input("x", ["N", 4, 6, 6]), rng, 4, 4, 2)
     for _ in range(3):
         y = g.op("Relu", g.batch_norm(conv(g, x, rng, 4, 4, 2), 4, rng))
-        gamma = np.zeros(4) if zeros == "all" else np.array([0.0, 1, -2, 0])
-        operands = [gamma, rng.normal(size=4), rng.normal(size=4), rng.uniform(0.5, 2, 4)]
+        gamma = np.array([0.0, 1, -2, 0]) if zeros == "some" else np.zeros(4)
+        beta = np.zeros(4) if zeros == "shift too" else rng.normal(size=4)
+        operands = [gamma, beta, rng.normal(size=4), rng.uniform(0.5, 2, 4)]
         y = g.op("BatchNormalization", conv(g, y, rng, 4, 4, 2), *operands)
         x = g.op("Relu", g.op("Add", x, y))
     g.output(conv(g, x, rng, 4, 2, 2))
