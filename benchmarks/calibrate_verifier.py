@@ -33,17 +33,14 @@ import numpy as np
 import onnxruntime as ort
 import torch
 from onnx import parser
+from public_networks import Plain, networks, reference_names, zoo_names
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from normdeploy.build import load_trained, recipe_example
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
-from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
-
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass
@@ -83,42 +80,6 @@ class Row:
             self.problems += verdict.reasons
 
 
-def recipes(names: list[str]) -> Iterator[tuple[str, nn.Module, Any]]:
-    """Yield (name, model, example) of the reference models."""
-    for path in sorted((ROOT / "export").glob("*.toml")):
-        if names and path.stem not in names:
-            continue
-        recipe = load_recipe(path)
-        model = load_trained(recipe)
-        yield path.stem, model, recipe_example(recipe, model)
-
-
-def zoo(names: list[str]) -> Iterator[tuple[str, nn.Module, Any]]:
-    """Yield (name, model, example) of published architectures, configured small, with random weights."""
-    sys.path.insert(0, str(ROOT / "tests"))  # the networks are those of the tests
-    from zoo_networks import ZOO, shake
-
-    for name, (make, inputs) in ZOO.items():
-        if names and name not in names:
-            continue
-        torch.manual_seed(0)
-        yield name, settled(shake(make()), inputs), Plain((), inputs)
-
-
-def settled(model: nn.Module, inputs: dict[str, torch.Tensor]) -> nn.Module:
-    """Give BatchNorms the statistics of random data, as training does: else signals die, and nothing is exercised."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    known = {k: v for k, v in inputs.items() if v.is_floating_point()}
-    for norm in norms:
-        norm.momentum = None
-        norm.reset_running_stats()
-        norm.train()
-    with torch.no_grad():
-        for _ in range(2 if norms else 0):
-            model(**{k: torch.randn(8, *v.shape[1:]) for k, v in known.items()})
-    return model.eval()
-
-
 class Scaled(nn.Module):
     """A network whose float outputs are multiplied by a number."""
 
@@ -137,16 +98,6 @@ def scaled(name: str, model: nn.Module, example: Any) -> Iterator[tuple[str, nn.
     inputs = tuple(example.kwargs.values()) or example.args
     for factor in (1e-6, 1e6):
         yield f"{name} x {factor:.0e}", Scaled(model, key, factor).eval(), Plain(inputs)
-
-
-@dataclass
-class Plain:
-    """Example arguments without names."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    input_names: None = None
-    dynamic_shapes: None = None
 
 
 def measure(name: str, model: nn.Module, example: Any, seeds: int, level: str, folder: Path) -> Row:
@@ -247,12 +198,12 @@ def main() -> int:
     warnings.filterwarnings("ignore")  # the libraries' own
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        sources = [recipes(options.models)] + ([zoo(options.models)] if options.zoo else [])
-        for source in sources:
-            for known in source:
-                for name, model, example in [known, *(scaled(*known) if options.scales else ())]:
-                    rows.append(measure(name, model, example, options.seeds, options.level, Path(folder)))
-                    print(f"{name}: {rows[-1].statuses} {rows[-1].problems}", file=sys.stderr, flush=True)
+        names = reference_names() + (zoo_names() if options.zoo else [])
+        wanted = [n for n in names if not options.models or n.rpartition(":")[2] in options.models]
+        for known in networks(wanted):
+            for name, model, example in [known, *(scaled(*known) if options.scales else ())]:
+                rows.append(measure(name, model, example, options.seeds, options.level, Path(folder)))
+                print(f"{name}: {rows[-1].statuses} {rows[-1].problems}", file=sys.stderr, flush=True)
     report(rows)
     if options.json:
         options.json.write_text(json.dumps([vars(r) for r in rows], indent=1))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.criteria import (
     CONSTANTS,
     SMALLEST_NORMAL,
@@ -19,16 +21,35 @@ from normdeploy.verification.bounds.criteria import (
 )
 from normdeploy.verification.bounds.decisions import MOST_TIES, find_ties
 from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.bounds.spread import Measure, Spread
 from normdeploy.verification.samples.families import Family
 from normdeploy.verification.sides.ensemble import EnsembleReference, ensemble
-from normdeploy.verification.sides.reference import EagerReference, Reference, run_evaluator
+from normdeploy.verification.sides.reference import EagerReference, Reference
 from normdeploy.verification.sides.structure import exact_differences, is_float, nonfinite_problems
-from normdeploy.verification.sides.values import Array
+from normdeploy.verification.sides.values import Array, Feeds
 
 _DOUBTFUL = 4.0
 """Ratio of error to bound up to which S is measured anew: a few runs may have drawn it small in one of many blocks."""
 
-_MORE_RUNS = 16
+
+@dataclass
+class Chain:
+    """What is known of one family in float64: the links of :mod:`normdeploy.verification.derivation.links`.
+
+    Args:
+        traced: outputs of the reference's graph.
+        moved: returns the spread by the rounding of stored constants alone, per output.
+        resolution: measured relative difference of the recomputed graph from the traced one, per output.
+    """
+
+    traced: list[Array]
+    moved: Callable[[], list[Floats]]
+    resolution: list[float] = field(default_factory=list)
+
+    @cached_property
+    def spread(self) -> list[Floats]:
+        """The spread by the rounding of stored constants, taken when it is first asked for."""
+        return self.moved()
 
 
 @dataclass
@@ -40,55 +61,42 @@ class Case:
         names: output names.
         truth: float64 outputs (integers and booleans as they are).
         eager: outputs in the reference's own precision.
-        spread: S per output, pointwise; zeros where not a float.
+        rounding: S per output, measured when it is asked for.
         precision: the float dtype whose rounding is judged.
         noisy: the reference graph, for tie decisions; None where there is no graph.
-        resolution: measured relative difference of the recomputed graph from the traced one in float64, per output.
-        traced: float64 outputs of the reference's graph.
-        chain: spread by the rounding of stored constants alone (:mod:`normdeploy.verification.derivation.links`).
+        seed: of the noise that finds ties.
+        chain: what is known of it in float64; None where the links were not followed.
     """
 
     family: Family
     names: Sequence[str]
     truth: list[Array]
     eager: list[Array]
-    spread: list[Array]
+    rounding: Spread
     precision: str
     noisy: NoisyGraph | None
     seed: int = 0
     constants: Constants = CONSTANTS
-    chain: list[Floats] | None = None
-    resolution: list[float] = field(default_factory=list)
-    traced: list[Array] = field(default_factory=list, repr=False)
-    fast: bool = False
-    runs: int = 0
+    chain: Chain | None = None
     _ties: dict[int, Array] = field(default_factory=dict, repr=False)
-    _refined: list[bool] = field(default_factory=list, repr=False)
 
-    def refine(self) -> bool:
-        """Measure S with more runs, once; False where that was done before or there is no graph to run."""
-        if self._refined or self.noisy is None or not self.runs:
-            return False
-        self._refined.append(True)
-        found = _spread(self.noisy, self.family, _MORE_RUNS, self.seed + 500_009, self.precision, fast=self.fast)[0]
-        total = self.runs + _MORE_RUNS
-        for i, more in enumerate(found):
-            if more.shape == self.spread[i].shape:
-                square = self.runs * np.square(self.spread[i]) + _MORE_RUNS * np.square(more)
-                self.spread[i] = np.sqrt(square / total)
-        return True
+    @property
+    def spread(self) -> list[Array]:
+        """S per output, pointwise; zeros where not a float."""
+        return self.rounding.values
 
     @property
     def roundoff(self) -> float:
         """U of the precision judged."""
         return UNIT_ROUNDOFF[self.precision]
 
-    def bounds(self, index: int, *, keep: Array | None = None, eager: bool = True) -> Bounds:
+    def bounds(self, index: int, *, keep: Array | None = None, eager: bool = True, spread: bool = True) -> Bounds:
         """Return what rounding explains of one float output.
 
         Args:
             index: which output. keep: elements to judge; all by default.
             eager: count eager's own error; without it only the noise model speaks (for float64 comparisons).
+            spread: count S, which is measured if it has to be; False takes 0 for it.
         """
         y = np.asarray(self.truth[index], np.float64)
         finite = np.isfinite(y) & np.isfinite(np.asarray(self.eager[index], np.float64))
@@ -97,7 +105,7 @@ class Case:
         error: Floats = np.zeros_like(y0)
         if eager:
             error = np.abs(np.where(finite, np.asarray(self.eager[index], np.float64), 0.0) - y0)
-        s = np.where(np.isfinite(self.spread[index]), self.spread[index], 0.0)
+        s = np.where(np.isfinite(self.spread[index]), self.spread[index], 0.0) if spread else np.zeros_like(y0)
         floor = SMALLEST_NORMAL[self.precision]
         return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
 
@@ -131,6 +139,15 @@ class Case:
         return self._ties[index]
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """Inputs, and what the reference makes of them in float64 and in its own precision."""
+
+    feeds: Feeds
+    truth: list[Array]
+    eager: list[Array]
+
+
 def make_case(
     reference: Reference,
     noisy: NoisyGraph | None,
@@ -141,6 +158,9 @@ def make_case(
     seed: int,
     precision: str,
     fast: bool = False,
+    known: Evaluated | None = None,
+    spend: Callable[[float], None] | None = None,
+    unmeasured: Callable[[str], None] | None = None,
 ) -> Case:
     """Evaluate the reference on a family.
 
@@ -148,31 +168,48 @@ def make_case(
         reference: gives truth and eager outputs.
         noisy: the reference's graph for the noise runs; None takes S from a module's own runs (:mod:`.ensemble`).
         runs: noisy runs. fast: take S from float32 runs (:meth:`NoisyGraph.spread_fast`).
+        known: what was evaluated before; used where the feeds are these very ones.
+        spend: told how many evaluations the runs with noise are, when they are made.
+        unmeasured: told why S could not be measured; it is 0 then.
     """
-    truth = reference.truth(family.feeds)
-    eager = reference.native(family.feeds)
-    deviations = [np.zeros(np.shape(y)) for y in truth]
-    clean: list[Array] = []
+    if known is None or known.feeds is not family.feeds:
+        known = Evaluated(family.feeds, reference.truth(family.feeds), reference.native(family.feeds))
+    shapes = [np.shape(y) for y in known.truth]
+    measure: Measure = lambda _, __: [np.zeros(n) for n in shapes]  # noqa: E731 # one of three
     if noisy is None and isinstance(reference, (EagerReference, EnsembleReference)):
         module = reference if isinstance(reference, EagerReference) else reference.module
-        deviations = [deviation for _, deviation in ensemble(module, family.feeds)]
+        measure, runs = lambda _, __: [deviation for _, deviation in ensemble(module, family.feeds)], 0
     elif noisy is not None:
-        found, clean = _spread(noisy, family, runs, seed, precision, fast=fast)
-        if fast:
-            clean = list(run_evaluator(noisy.evaluator, family.feeds).values())
-        # A data-dependent shape may differ between eager and graph; structure says so, S has nothing to say there
-        deviations = [s if s.shape == np.shape(y) else d for s, d, y in zip(found, deviations, truth, strict=True)]
-    return Case(family, names, truth, eager, deviations, precision, noisy, seed, traced=clean, fast=fast, runs=runs)
+        measured = _noise_of(noisy, family, precision, fast=fast, spend=spend)
+        measure = _or_nothing(measured, shapes, unmeasured) if unmeasured is not None else measured
+    rounding = Spread(shapes, measure, runs=runs if noisy is not None else 0, seed=seed)
+    return Case(family, names, known.truth, known.eager, rounding, precision, noisy, seed)
 
 
-def _spread(
-    noisy: NoisyGraph, family: Family, runs: int, seed: int, precision: str, *, fast: bool
-) -> tuple[list[Array], list[Array]]:
-    """Return S and, unless ``fast``, the clean outputs."""
+def _noise_of(
+    noisy: NoisyGraph, family: Family, precision: str, *, fast: bool, spend: Callable[[float], None] | None
+) -> Measure:
     u, floor = UNIT_ROUNDOFF[precision], SMALLEST_NORMAL[precision]
-    if fast:
-        return noisy.spread_fast(family.feeds, roundoff=u, runs=runs, seed=seed), []
-    return noisy.spread(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)
+
+    def measure(runs: int, seed: int) -> Sequence[Array]:
+        if spend is not None:
+            spend(runs + 1)
+        if fast:
+            return noisy.spread_fast(family.feeds, roundoff=u, runs=runs, seed=seed)
+        return noisy.spread(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)[0]
+
+    return measure
+
+
+def _or_nothing(measured: Measure, shapes: Sequence[tuple[int, ...]], told: Callable[[str], None]) -> Measure:
+    def measure(runs: int, seed: int) -> Sequence[Array]:
+        try:
+            return measured(runs, seed)
+        except GraphError as error:  # the graph runs on the example and not on these inputs; the module does
+            told(str(error))
+            return [np.zeros(n) for n in shapes]
+
+    return measure
 
 
 @dataclass(frozen=True)
@@ -252,8 +289,12 @@ def _undecided(case: Case, i: int) -> OutputResult:
 def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> OutputResult:
     failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
     candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
+    if eager and not case.rounding.measured:
+        judgement = judge(candidate, case.bounds(i, keep=finite, spread=False))
+        if judgement.ratio <= 1:
+            return OutputResult(i, tuple(failures), tuple(notes), judgement)
     judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
-    if 1 < judgement.ratio <= _DOUBTFUL and case.refine():
+    if 1 < judgement.ratio <= _DOUBTFUL and case.rounding.refine():
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
     tied = 0
     if judgement.ratio > 1 and case.noisy is not None and case.noisy.decides:

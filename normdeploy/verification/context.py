@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,16 @@ import onnx_ir as ir
 from normdeploy.graph import Evaluator
 from normdeploy.graph.derivation import Derivation
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import Case, make_case
-from normdeploy.verification.cost import Budget
+from normdeploy.verification.cases import Case, Evaluated, make_case
+from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Budget
 from normdeploy.verification.derivation.checker import Report
 from normdeploy.verification.levels import Level
 from normdeploy.verification.record.verdict import Check, CheckStatus, Measurement, SiteReport
 from normdeploy.verification.samples.families import Family
 from normdeploy.verification.samples.specs import InputSpec
-from normdeploy.verification.sides.reference import Reference, Subject
+from normdeploy.verification.sides.reference import GraphReference, Reference, Subject, run_evaluator
 from normdeploy.verification.sides.sessions import Setting
+from normdeploy.verification.sides.values import Feeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,7 @@ class Context:
         proven: what algebra shows of the file.
         own: the file was written from the very graph that its numbers are held against: each is its one rounding.
         budget: work that may be spent on what can also be left out.
+        example, example_traced: what the example gives in the reference, and in its graph in float64, once known.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
     """
 
@@ -84,6 +86,8 @@ class Context:
     not_checked: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    example: Evaluated | None = None
+    example_traced: list[Any] | None = None
 
     @property
     def evaluator(self) -> Evaluator | None:
@@ -136,19 +140,44 @@ class Context:
         return _FEW_RUNS if self.heavy else self.level.noise_runs
 
     def case(self, family: Family, *, runs: int | None = None) -> Case:
-        """Evaluate the reference on a family."""
-        runs = runs or self.noise_runs
-        self.budget.spend(3 + runs, family.feeds)
-        return make_case(
+        """Evaluate the reference on a family; the runs with noise come when something needs them."""
+        known = self.example is not None and self.example.feeds is family.feeds
+        self.budget.spend(0 if known else 1 + SINGLE, family.feeds)
+        case = make_case(
             self.reference,
             self.noisy,
             family,
             self.subject.output_names,
-            runs=runs,
+            runs=runs or self.noise_runs,
             seed=self.seed,
             precision=self.precision,
             fast=self.heavy,
+            known=self.example,
+            spend=partial(self._spend_on_noise, family.feeds),
+            unmeasured=partial(self._unmeasured, family.name),
         )
+        if self.level.measured:
+            case.rounding.values  # noqa: B018 # asked for here, so that it is measured
+        return case
+
+    def _unmeasured(self, name: str, reason: str) -> None:
+        text = f"rounding noise on {name!r}: the reference's graph cannot be evaluated on it here ({reason})"
+        if text not in self.not_checked:
+            self.not_checked.append(text)
+
+    def _spend_on_noise(self, feeds: Feeds, evaluations: float) -> None:
+        self.budget.spend(evaluations * (NOISY_SINGLE if self.heavy else NOISY), feeds)
+
+    def traced(self, case: Case) -> list[Any]:
+        """Return the float64 outputs of the reference's graph on a case's inputs."""
+        feeds = case.family.feeds
+        if isinstance(self.reference, GraphReference):
+            return case.truth
+        if self.example is not None and self.example.feeds is feeds and self.example_traced is not None:
+            return self.example_traced
+        assert self.evaluator is not None
+        self.budget.spend(1, feeds)
+        return list(run_evaluator(self.evaluator, feeds).values())
 
 
 @contextmanager

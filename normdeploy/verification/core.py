@@ -19,16 +19,16 @@ from normdeploy.onnxfile import Copied, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF
 from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.cases import Evaluated
 from normdeploy.verification.checks.companions import check_companions
 from normdeploy.verification.checks.grid import check_grid
 from normdeploy.verification.checks.logic import check_logic
-from normdeploy.verification.checks.proven import check_proven
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision, parse_budget
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verification.checks.sensitivity import check_sensitivity, epsilons
 from normdeploy.verification.checks.sizes import check_sizes
 from normdeploy.verification.context import Context, Progress
-from normdeploy.verification.cost import Budget, elements, work_of
+from normdeploy.verification.cost import SINGLE, Budget, Counted, counted, elements
 from normdeploy.verification.diagnosis.depth import error_by_depth
 from normdeploy.verification.diagnosis.localize import localize
 from normdeploy.verification.levels import level_named
@@ -53,6 +53,9 @@ from normdeploy.verification.sides.values import Arrays, Signature, as_array
 
 _ALWAYS = 1
 """How many generated families are judged whatever they cost."""
+
+_FEWEST = 20
+"""Operators that any network is taken to have: a small one's verification costs little in any case."""
 
 _FAMILIES, _DEPTH = 0.4, 0.7
 """Shares of a level's work after which no further family is judged, and errors are not followed along the graph."""
@@ -268,7 +271,6 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
         return
     with context.stage("logic"):
         check_logic(context)
-        check_proven(context)
     with context.stage("rounding"):
         check_rounding(context)
     with context.stage("companions"):
@@ -296,10 +298,24 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
 
 def _measure_work(context: Context, example: Arrays) -> None:
     """Set what one evaluation of the network costs, and whether that is much; from sizes alone."""
-    graphs = [model for model in (context.reference.graph, context.subject.model) if model is not None]
-    work = work_of(graphs, example)
-    context.budget = Budget(context.level.work, once=work, size=elements(example))
-    context.heavy = work > context.level.heavy
+    found: Counted | None = None
+    if context.evaluator is not None:
+        try:
+            found = counted(context.evaluator, example)
+            context.example_traced = found.outputs
+        except GraphError as error:
+            if not isinstance(context.reference, EagerReference):
+                raise
+            context.without_graph(f"the reference's graph cannot be evaluated here ({error})")
+    if found is None:
+        try:
+            found = counted(context.subject.evaluator, example)
+        except GraphError:  # the runtime may know what is not known here
+            found = Counted(0.0, 0, [])
+    operators = max(found.operators, _FEWEST)
+    context.budget = Budget(context.level.work * operators, once=found.work, size=elements(example))
+    context.budget.spend(2 + 3 * SINGLE)  # the example, so far
+    context.heavy = found.work > context.level.heavy
 
 
 def _structure(context: Context, example: Arrays) -> bool:
@@ -310,6 +326,7 @@ def _structure(context: Context, example: Arrays) -> bool:
         expected = context.reference.native(example)
         truth = _truth(context, example) if early is None else early
         _measure_work(context, example)
+        context.example = Evaluated(example, truth, expected)
     except Refused as error:
         context.answer("structure", "error", f"the reference does not run on the example: {error}")
         return False
@@ -343,7 +360,7 @@ def _structure(context: Context, example: Arrays) -> bool:
     if problems or declared:
         context.answer("structure", "fail", "; ".join(problems + declared))
         return len(expected) == len(outputs)
-    again = context.subject.run(example, context.settings[0])
+    again = context.subject.run(example, context.settings[0], anew=True)
     same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(outputs, again, strict=True))
     context.answer("structure", "pass", f"{plural(len(outputs), 'output')}: number, dtypes and shapes agree")
     context.answer(
@@ -413,10 +430,7 @@ def _add_case(context: Context, family: Family) -> None:
         else:
             context.not_checked.append(f"input family {family.name!r}: the reference itself refuses it ({error})")
     except GraphError as error:
-        if isinstance(context.reference, EagerReference) and not context.cases:
-            context.without_graph(f"the reference's graph cannot be evaluated here ({error})")
-            _add_case(context, family)
-        elif family.user:
+        if family.user:
             text = f"the reference's graph cannot be evaluated on {family.name} here: {error}"
             context.answer("reference", "error", text)
         else:

@@ -7,23 +7,27 @@ affords is a number of such units, so that what is checked depends on the networ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from torch import Tensor
 
-from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import reduction_length
-from normdeploy.verification.sides.values import Feeds
+from normdeploy.verification.sides.reference import run_evaluator
+from normdeploy.verification.sides.values import Array, Feeds
+
+SINGLE = 0.4
+"""A run in float32, by torch or by the runtime, over one in float64."""
+
+NOISY, NOISY_SINGLE = 2.0, 1.0
+"""A run with rounding noise over one in float64, if it is in float64 itself and if it is in float32."""
 
 PER_ELEMENT = 40.0
-PER_OPERATOR = 2e5
+PER_OPERATOR = 1e6
 
 
 class Counter:
@@ -61,21 +65,31 @@ class Counter:
         return (self.products + PER_ELEMENT * self.elements + PER_OPERATOR * self.operators) / 1e9
 
 
-def work_of(graphs: Sequence[ir.Model], feeds: Feeds) -> float:
-    """Return the work of evaluating a network once, in billions of multiply-adds; 0 if no graph of it can be evaluated.
+@dataclass(frozen=True)
+class Counted:
+    """One counted run.
 
     Args:
-        graphs: of the network, the first that evaluates is measured. feeds: its inputs.
+        work: in billions of multiply-adds. operators: how many ran. outputs: what it returned, in order.
     """
-    for model in graphs:
-        counter = Counter(feeds)
-        try:
-            with torch.no_grad():
-                Evaluator(model, dtype=torch.float32).run(dict(feeds), hook=counter)
-        except GraphError:
-            continue
-        return counter.work
-    return 0.0
+
+    work: float
+    operators: int
+    outputs: list[Array]
+
+
+def counted(evaluator: Evaluator, feeds: Feeds) -> Counted:
+    """Return the work of evaluating a network once.
+
+    Args:
+        evaluator: of the network's graph. feeds: its inputs.
+
+    Raises:
+        GraphError: it cannot be evaluated.
+    """
+    counter = Counter(feeds)
+    outputs = run_evaluator(evaluator, feeds, hook=counter)
+    return Counted(counter.work, counter.operators, list(outputs.values()))
 
 
 @dataclass
@@ -83,7 +97,7 @@ class Budget:
     """Work that a verification may spend on what it could also leave out.
 
     Args:
-        limit: all of it, in billions of multiply-adds. once: the work of one evaluation of the example.
+        limit: all of it, in billions of multiply-adds. once: the work of one evaluation of the example in float64.
         size: elements of the example's inputs: larger inputs cost in proportion.
     """
 

@@ -13,17 +13,18 @@ class Level:
     """One amount of checking.
 
     What it affords depends on the network and never on the machine: work is counted from the sizes of the operators
-    (:mod:`normdeploy.verification.cost`), in billions of multiply-adds.
+    (:mod:`normdeploy.verification.cost`), in billions of multiply-adds. Exporting a network takes time by the number of
+    its operators, whatever their sizes, and so much is what its verification may take: the default level about as much
+    as ``torch.onnx.export`` (benchmarks/verdict_cost.py).
 
     Args:
         name: "quick", "default" or "thorough".
-        work: after which what is optional (further families, sizes, the input search) is left out. What decides between
-            a pass and "not exercised" is never left out for it.
+        work: per operator that runs, after which what is optional (further families, sizes, the input search) is left
+            out. What decides between a pass and "not exercised" is never left out for it.
         heavy: work of one evaluation of the example above which a network is taken with single rows, noise in float32
             and mutants by derivative.
-        mutants: work of one exact run per mutant above which mutants are tried by derivative first.
         batch: rows of axis 0 in the generated families, where it is dynamic.
-        noise_runs: float64 runs with noise behind S (4 for heavy networks).
+        noise_runs: float64 runs with noise behind S, where it is needed (at most 4 for heavy networks).
         families: at most this many generated families; None for all.
         user_rows: rows of the user's data used.
         optimization: optimization levels at which the first family is run; the deployed one runs them all.
@@ -31,12 +32,13 @@ class Level:
         search_steps: steps of the search for an input that kills a surviving mutant.
         sizes: sizes tried for the batch.
         localize: a failure is localized.
+        measured: S is measured in every family, not only where it decides.
+        exact_mutants: every mutant is run, not only those whose first-order effect is near the bound.
     """
 
     name: str
     work: float
     heavy: float
-    mutants: float
     batch: int
     noise_runs: int
     families: int | None
@@ -46,15 +48,29 @@ class Level:
     search_steps: int
     sizes: tuple[int, ...]
     localize: bool = True
+    measured: bool = False
+    exact_mutants: bool = False
 
 
 _ALL = ("disabled", "basic", "extended", "layout", "all")
 
 LEVELS: dict[str, Level] = {
-    "quick": Level("quick", 60.0, 0.25, 10.0, 4, 8, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
-    "default": Level("default", 250.0, 1.0, 60.0, 4, 8, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
+    "quick": Level("quick", 0.05, 0.25, 4, 4, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
+    "default": Level("default", 0.25, 1.0, 4, 4, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
     "thorough": Level(
-        "thorough", math.inf, math.inf, math.inf, 8, 12, None, 1024, _ALL, True, 200, (1, 2, 3, 7, 33, 65)
+        "thorough",
+        math.inf,
+        math.inf,
+        8,
+        12,
+        None,
+        1024,
+        _ALL,
+        True,
+        200,
+        (1, 2, 3, 7, 33, 65),
+        measured=True,
+        exact_mutants=True,
     ),
 }
 

@@ -13,8 +13,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from normdeploy.graph import Evaluator
 from normdeploy.verification import Verdict, verify
-from normdeploy.verification.cost import PER_ELEMENT, PER_OPERATOR, Budget, work_of
+from normdeploy.verification.cost import PER_ELEMENT, PER_OPERATOR, Budget, counted
 from normdeploy.verification.levels import LEVELS
 
 Write = Callable[..., Path]
@@ -42,7 +43,10 @@ def test_work_is_counted_from_sizes():
             a = MatMul(x, w) y = Relu(a) }"""
     )
     want = 2 * 3 * 8 + PER_ELEMENT * (6 + 6) + 2 * PER_OPERATOR
-    assert work_of([model], {"x": np.zeros((2, 8)), "w": np.zeros((8, 3))}) == pytest.approx(want / 1e9)
+    found = counted(Evaluator(model), {"x": np.zeros((2, 8)), "w": np.zeros((8, 3))})
+    assert found is not None
+    assert found.work == pytest.approx(want / 1e9)
+    assert found.operators == 2
 
 
 def test_the_work_of_a_loop_is_that_of_its_turns():
@@ -52,8 +56,9 @@ def test_the_work_of_a_loop_is_that_of_its_turns():
             y = Loop (turns, yes, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
                 d = Identity(c) w = Add(v, v) }> }"""
     )
-    work = work_of([model], {"x": np.zeros(4, np.float32)})
-    assert work == pytest.approx((PER_ELEMENT * (5 * (1 + 4) + 4) + 11 * PER_OPERATOR) / 1e9)
+    found = counted(Evaluator(model), {"x": np.zeros(4, np.float32)})
+    assert found is not None
+    assert found.work == pytest.approx((PER_ELEMENT * (5 * (1 + 4) + 4) + 11 * PER_OPERATOR) / 1e9)
 
 
 def test_larger_inputs_spend_in_proportion():

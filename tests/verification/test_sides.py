@@ -95,11 +95,20 @@ def test_a_graph_that_cannot_be_evaluated_here_is_not_the_references_failure(
     def stopped(*_: Any, **__: Any) -> Any:
         raise GraphError("operator Odd (odd) is unknown")
 
-    monkeypatch.setattr(NoisyGraph, "spread", stopped)
+    monkeypatch.setattr("normdeploy.verification.core.counted", stopped)
     verdict = small.verdict(small.folded, level="quick")
     assert verdict.status == "weak", verdict.summary()
     assert any("graph cannot be evaluated here (operator Odd (odd) is unknown)" in t for t in verdict.not_checked)
     assert not any("the reference fails" in t or "refuses" in t for t in [*verdict.reasons, *verdict.not_checked])
+
+
+def test_noise_that_cannot_be_measured_is_none_and_is_named(small: Any, monkeypatch: pytest.MonkeyPatch):
+    def stopped(*_: Any, **__: Any) -> Any:
+        raise GraphError("operator Odd (odd) is unknown")
+
+    monkeypatch.setattr(NoisyGraph, "spread", stopped)
+    verdict = small.verdict(small.folded, level="quick")
+    assert any("rounding noise on 'example'" in t and "operator Odd (odd)" in t for t in verdict.not_checked)
 
 
 def test_a_mistake_of_ours_is_not_swallowed(small: Any, monkeypatch: pytest.MonkeyPatch):

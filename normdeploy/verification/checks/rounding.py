@@ -152,7 +152,7 @@ def judge_outputs(
 def _measure(case: Case, result: OutputResult, output: Array, setting: str) -> Measurement:
     i = result.index
     assert result.judgement is not None
-    bounds = case.bounds(i)
+    bounds = case.bounds(i, spread=case.rounding.measured)
     keep = bounds.keep & np.isfinite(np.asarray(output, np.float64))
     y = bounds.truth[keep]
     error = np.abs(np.asarray(output, np.float64)[keep] - y)

@@ -8,19 +8,20 @@ rounding of the site's own operator is harmless and says so. Anything else leave
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property, partial
 
 import onnx_ir as ir
 import torch
 
-from normdeploy.graph import Evaluator
+from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.verification.cases import Case
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.checks.logic import logic_problems
 from normdeploy.verification.checks.rounding import judge_outputs
 from normdeploy.verification.context import Context
-from normdeploy.verification.cost import elements
+from normdeploy.verification.cost import SINGLE, elements
 from normdeploy.verification.derivation.links import chain_bounds
-from normdeploy.verification.mutation.derivative import MARGIN, Sensitivities
+from normdeploy.verification.mutation.derivative import PROBES, Sensitivities, needed
 from normdeploy.verification.mutation.harmless import harmless
 from normdeploy.verification.mutation.invariant import cancels
 from normdeploy.verification.mutation.mutants import Site
@@ -61,7 +62,7 @@ def check_sensitivity(context: Context) -> None:
             if target.evaluator is evaluator and id(target.site) in unseen:
                 target.note = unseen[id(target.site)]
     everything, targets = targets, [t for t in targets if not t.note]
-    estimated = context.heavy or len(targets) * context.budget.once > context.level.mutants
+    estimated = not context.level.exact_mutants
     if estimated and targets:
         context.leave_out("mutants one by one (tried by derivative first)")
         _by_derivatives(context, groups, targets)
@@ -90,6 +91,12 @@ def check_sensitivity(context: Context) -> None:
     _conclude(context)
 
 
+_RANDOM_BELOW = 5.0
+"""An estimate that is further below the bound than this is no reason to run a mutant on that family."""
+
+_LARGEST = 1 << 29
+"""Bytes of weights up to which gradients are taken in float64."""
+
 _FEW = 8
 """Survivors so few are run exactly on the next family; more are tried by derivative first."""
 
@@ -106,6 +113,8 @@ def _by_derivatives(
 ) -> None:
     """Kill by backward passes, a family each, what they kill with room to spare, until few enough are left."""
     for number, case in enumerate(sorted(context.cases, key=lambda c: elements(c.family.feeds))):
+        if number == 1:
+            _prove(context, groups, [t for t in _alive(targets) if t.mutant.affine], context.cases[:1])
         alive = [t for t in _alive(targets) if not t.site.inner]
         if number and len(alive) <= _FEW:
             return
@@ -115,25 +124,62 @@ def _by_derivatives(
 def _by_derivative(
     context: Context, case: Case, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]
 ) -> None:
+    """Estimate mutants on one family; those near the bound are run exactly."""
+    chain = bool(context.facts.get("chain"))
     for evaluator, sites in groups:
         mine = [t for t in targets if t.evaluator is evaluator]
         if not mine:
             continue
         sites = [site for site in sites if any(t.site is site for t in mine)]
         tape = Tape(evaluator, case, sites)
-        # Gradients in float32: an estimate needs no more, and autograd keeps every weight for its way back
-        single = Evaluator(evaluator.graph, dtype=torch.float32)
-        gradients = Sensitivities(single, case, sites, seed=context.seed)
+        gradients = _Gradients(context, evaluator, case, sites)
         for target in mine:
-            values = tape.inputs(target.site)
-            with torch.no_grad():
-                change = target.mutant.apply(values) - tape.kept[target.site.output]
-            ratio, chain_ratio = gradients.ratios(target.site, change)
-            limit = MARGIN * case.constants.kill
-            chain_ratio = chain_ratio if context.facts.get("chain") and chain_ratio >= limit else 0.0
-            if ratio >= limit or chain_ratio:
-                target.seen(ratio if ratio >= limit else 0.0, chain_ratio, case.family.name, case.constants.kill)
+            values, clean = tape.inputs(target.site), tape.kept[target.site.output]
+            found = gradients.coarse.estimate(target.site, target.mutant, values, clean)
+            kill = case.constants.kill
+            limit, least = kill * needed(found.relative), kill / _RANDOM_BELOW
+            # S, and what else takes runs of its own, only where the bound without it is exceeded
+            ratio = found.ratio * gradients.coarse.wider if found.ratio >= least else 0.0
+            finer, exact = 0.0, None
+            if chain and ratio < limit and found.ratio * gradients.coarse.coarser >= least:
+                exact = gradients.fine
+            if exact is not None:
+                found = exact.estimate(target.site, target.mutant, values, clean)
+                finer = found.ratio * exact.finer if found.ratio * exact.coarser >= least else 0.0
+            elif chain and ratio < limit:  # no float64 gradients of a network so large: what may be seen is run
+                ratio = max(ratio, min(found.ratio * gradients.coarse.coarser, kill))
+            if max(ratio, finer) >= limit:
+                target.seen(ratio if ratio >= limit else 0.0, finer, case.family.name, kill)
                 target.note = "estimated by a directional derivative"
+            elif max(ratio, finer) >= least:
+                context.budget.spend(1, case.family.feeds)
+                target.seen(*_effect(context, tape, target), case.family.name, kill)
+
+
+class _Gradients:
+    """The gradients of one family, in the precision that a question needs.
+
+    Args:
+        evaluator: of the graph. case: the inputs. sites: where.
+    """
+
+    def __init__(self, context: Context, evaluator: Evaluator, case: Case, sites: Sequence[Site]) -> None:
+        self._context, self._evaluator, self._case, self._sites = context, evaluator, case, sites
+        self.coarse = self._taken(torch.float32 if context.heavy else torch.float64)
+
+    @cached_property
+    def fine(self) -> Sensitivities | None:
+        """In float64: gradients that cancel are nothing but rounding in float32, which the chain's bound would take
+        for an effect. None where autograd's copy of the weights would be too large."""
+        if not self._context.heavy:
+            return self.coarse
+        large = weight_bytes(self._context.subject.model) > _LARGEST
+        return None if large else self._taken(torch.float64)
+
+    def _taken(self, dtype: torch.dtype) -> Sensitivities:
+        self._context.budget.spend((1 + PROBES) * (1 if dtype == torch.float64 else SINGLE), self._case.family.feeds)
+        evaluator = Evaluator(self._evaluator.graph, dtype=dtype)
+        return Sensitivities(evaluator, self._case, self._sites, seed=self._context.seed)
 
 
 def _try_family(
@@ -158,10 +204,14 @@ def _try_family(
 
 
 def _effect(context: Context, tape: Tape, target: Target) -> tuple[float, float]:
+    """Return how many times a mutant exceeds the rounding bound and, where that does not kill it, the chain's."""
     outputs = tape.mutated(target.site, target.mutant)
-    ratio = difference_ratio(tape.case, tape.outputs, outputs)
-    chain = 0.0
-    if context.facts.get("chain") and tape.case.chain is not None and ratio < tape.case.constants.kill:
+    ratio, kill = difference_ratio(tape.case, tape.outputs, outputs), tape.case.constants.kill
+    if ratio >= kill or not context.facts.get("chain") or tape.case.chain is None:
+        return ratio, 0.0
+    # Without the parts that take runs of their own the bound is smaller: what does not exceed it needs no such run
+    chain = difference_ratio(tape.case, tape.outputs, outputs, bounds=partial(chain_bounds, spread=False))
+    if chain >= kill:
         chain = difference_ratio(tape.case, tape.outputs, outputs, bounds=chain_bounds)
     return ratio, chain
 
@@ -176,15 +226,24 @@ def _report(target: Target) -> MutantReport:
     return MutantReport(target.mutant.name, True, ratio, target.family, target.note, by=target.killed)
 
 
-def _prove(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], alive: Sequence[Target]) -> None:
-    """Find the survivors that are harmless, for every input or (to be tried at the site yet) for those seen."""
+def _prove(
+    context: Context,
+    groups: Sequence[tuple[Evaluator, list[Site]]],
+    alive: Sequence[Target],
+    cases: Sequence[Case] | None = None,
+) -> None:
+    """Find the survivors that are harmless, for every input or (to be tried at the site yet) for those seen.
+
+    Args:
+        cases: the families seen, all by default; one is enough for a proof that holds for every input.
+    """
     for evaluator, sites in groups:
         mine = [t for t in alive if t.evaluator is evaluator]
         wanted = [s for s in sites if any(t.site is s for t in mine)]
-        tapes = [Tape(evaluator, case, wanted) for case in context.cases] if mine else []
+        tapes = [Tape(evaluator, case, wanted) for case in cases or context.cases] if mine else []
         for target in mine:
             proof, always = harmless(tapes, target.site, target.mutant)
-            target.harmless = proof
+            target.harmless = proof if always or cases is None else ""
             if always:
                 known = target.mutant.name, False, target.ratio, target.family
                 target.report = MutantReport(*known, proof, harmless=True)

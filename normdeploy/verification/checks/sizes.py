@@ -1,17 +1,15 @@
 """Dynamic sizes: nothing may be baked in, be it a size of the example, a limit beyond it, or two sizes being equal.
 
-A larger batch is made of samples that were judged one by one or a few at a time: where the reference treats each on its
-own (its own precision is asked again), their truths joined are the truth, and no float64 run of many rows is needed.
+A larger batch is made of samples that were judged before (:mod:`.joined`), a size that families had is not run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from normdeploy.errors import GraphError
-from normdeploy.verification.cases import Case, hold_against
+from normdeploy.verification.cases import Case
+from normdeploy.verification.checks.joined import Joined, batch_axes, join, others, rows_of
 from normdeploy.verification.checks.logic import logic_problems
 from normdeploy.verification.checks.rounding import judge_outputs
 from normdeploy.verification.context import Context
@@ -19,7 +17,6 @@ from normdeploy.verification.samples.families import Family, make_families
 from normdeploy.verification.samples.specs import batch_name, dynamic_names, resized
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.structure import shortened
-from normdeploy.verification.sides.values import Array, Arrays
 
 _SIZES = 0.6
 """Share of a level's work after which no further size of a dimension is tried."""
@@ -51,9 +48,13 @@ def check_sizes(context: Context) -> None:
     batch = batch_name(context.specs)
     problems: list[str] = []
     tried: dict[str, list[int]] = {}
+    seen = _rows_seen(context, batch)
     for name in names:
         left: list[int] = []
         for size in context.level.sizes if name == batch else _around(example[name]):
+            if name == batch and size in seen:
+                tried.setdefault(name, []).append(size)
+                continue
             if tried.get(name) and not context.budget.affords(_SIZES):
                 left.append(size)
                 continue
@@ -74,6 +75,17 @@ def check_sizes(context: Context) -> None:
         context.answer("dynamic", "fail", shortened(problems), sizes=tried)
     elif text:
         context.answer("dynamic", "pass", text, sizes=tried)
+
+
+def _rows_seen(context: Context, batch: str | None) -> set[int]:
+    """Return the sizes of the batch that families were judged at, everything else as in the example."""
+    axes = batch_axes(context, batch)
+
+    def alike(case: Case) -> bool:
+        pairs = [(np.shape(case.family.feeds[spec.name]), spec) for spec in context.specs]
+        return all(others(shape, axes.get(s.name)) == others(s.shape, axes.get(s.name)) for shape, s in pairs)
+
+    return {rows_of(case, axes) for case in context.cases if axes and alike(case)}
 
 
 def _around(size: int) -> tuple[int, ...]:
@@ -105,9 +117,9 @@ def _example_size(context: Context, name: str) -> int:
 def _at(context: Context, sizes: dict[str, int], batch: str | None) -> list[str] | None:
     """Return the problems at some sizes; None where the reference does not take them."""
     if batch is not None and list(sizes) == [batch]:
-        case = _joined(context, batch, sizes[batch])
-        if case is not None:
-            return _judged(context, case, logic=False)
+        joined = join(context, batch, sizes[batch])
+        if joined is not None:
+            return _judged_joined(context, joined)
     family = drawn_at(context, sizes, _words(sizes), seed=sum(sizes.values()))
     try:
         case = context.case(family, runs=_RUNS)
@@ -117,12 +129,11 @@ def _at(context: Context, sizes: dict[str, int], batch: str | None) -> list[str]
     return _judged(context, case)
 
 
-def _judged(context: Context, case: Case, *, logic: bool = True) -> list[str]:
-    """Return the problems of one case under the deployed settings and, unless told otherwise, in float64."""
+def _judged(context: Context, case: Case) -> list[str]:
+    """Return the problems of one case in float64 and under the deployed settings."""
     problems: list[str] = []
     try:
-        if logic:
-            problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
+        problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
     except GraphError as error:
         # the evaluator refuses what the runtime may accept; the runtime has the last word below
         context.not_checked.append(f"{case.family.name} in float64: the file cannot be evaluated on it ({error})")
@@ -136,75 +147,14 @@ def _judged(context: Context, case: Case, *, logic: bool = True) -> list[str]:
     return problems
 
 
-def _joined(context: Context, batch: str, rows: int) -> Case | None:
-    """Return a case of many rows made of those judged before; None where rows are not independent, or not alike."""
-    axes = {spec.name: axis for spec in context.specs for axis, name in spec.dynamic.items() if name == batch}
-    parts = _alike(context, axes)
-    if rows < 2 or not parts:
-        return None
-    count = sum(_rows(part, axes) for part in parts)
-    chosen = parts * -(-rows // count)
-    feeds: Arrays = {}
-    for name, first in parts[0].family.feeds.items():
-        axis = axes.get(name)
-        feeds[name] = first if axis is None else _joint([p.family.feeds[name] for p in chosen], axis, rows)
-    context.budget.spend(1, feeds)
-    try:
-        eager = context.reference.native(feeds)
-    except (Refused, GraphError):
-        return None
-    truth, own, spread = [], [], []
-    for i, found in enumerate(eager):
-        shapes = [np.shape(part.truth[i]) for part in chosen]
-        place = _batch_axis(np.shape(found), shapes, [_rows(part, axes) for part in chosen], rows)
-        if place is None:
-            return None
-        truth.append(_joint([part.truth[i] for part in chosen], place, rows))
-        own.append(_joint([part.eager[i] for part in chosen], place, rows))
-        spread.append(_joint([part.spread[i] for part in chosen], place, rows))
-    family = Family(f"{batch}={rows}", feeds)
-    one = parts[0]
-    known = one.precision, one.noisy, one.seed
-    case = Case(family, one.names, truth, own, spread, *known, fast=one.fast, runs=one.runs)
-    results = hold_against(case, eager)
-    alone = all(not r.problems and (r.judgement is None or r.judgement.ratio <= 1) for r in results)
-    return case if alone else None
-
-
-def _alike(context: Context, axes: dict[str, int]) -> list[Case]:
-    """Return the cases whose inputs differ in their rows alone, generated ones first."""
-    found: list[Case] = []
-    for case in sorted(context.cases, key=lambda c: c.family.user):
-        feeds = case.family.feeds
-        if not found or all(_fits(a, found[0].family.feeds[name], axes.get(name)) for name, a in feeds.items()):
-            found.append(case)
-    return found
-
-
-def _fits(a: Array, b: Array, axis: int | None) -> bool:
-    if axis is None:
-        return np.array_equal(a, b)
-    return a.shape[:axis] + a.shape[axis + 1 :] == b.shape[:axis] + b.shape[axis + 1 :]
-
-
-def _rows(case: Case, axes: dict[str, int]) -> int:
-    name = next(iter(axes))
-    return int(case.family.feeds[name].shape[axes[name]])
-
-
-def _batch_axis(
-    shape: tuple[int, ...], shapes: Sequence[tuple[int, ...]], counts: Sequence[int], rows: int
-) -> int | None:
-    """Return the one axis along which parts make up the whole; None where there is none, or more than one."""
-    fitting = [
-        axis
-        for axis, size in enumerate(shape)
-        if size == rows
-        and all(len(part) == len(shape) and part[axis] == count for part, count in zip(shapes, counts, strict=True))
-        and all(part[:axis] + part[axis + 1 :] == shape[:axis] + shape[axis + 1 :] for part in shapes)
-    ]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _joint(parts: Sequence[Array], axis: int, rows: int) -> Array:
-    return np.concatenate(parts, axis=axis).take(np.arange(rows), axis=axis)
+def _judged_joined(context: Context, joined: Joined) -> list[str]:
+    """Return the problems of a batch of known samples under the deployed settings."""
+    problems: list[str] = []
+    for setting in context.settings:
+        try:
+            outputs = context.subject.run(joined.feeds, setting)
+        except GraphError as error:
+            problems.append(f"{joined.case.family.name}: {error}")
+            continue
+        problems += judge_outputs(context, joined.case, joined.worst(outputs), setting, name_precision=False)[0]
+    return problems

@@ -1,13 +1,20 @@
-r"""The effect of many mutants from one backward pass, for networks where a run per mutant would take too long.
+r"""The first-order effect of every mutant of every site at once, from one backward pass per output direction.
 
 For random signs r over an output y, <r, dy> has mean square |dy|^2. To first order <r, dy> = <J^T r, dx> with dx the
-mutant's change of its site's own output, and J^T r comes from one backward pass for all sites at once. A few r give an
-estimate of RMS(dy) per mutant. An estimate kills only with room to spare; what it does not kill is run exactly.
+mutant's change of its site's own output, and J^T r comes from one backward pass for all sites. With each output's signs
+divided by its rounding bound and the root of its size, all outputs share the passes: the mean square of the products
+is the sum over the outputs of (RMS(dy) / bound)^2, so that one of n outputs is beyond the bound by the root of a
+n-th of it at least.
+
+An estimate kills only with room to spare, what it leaves near the bound is run exactly (:func:`needed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import onnx_ir as ir
@@ -18,12 +25,41 @@ from normdeploy.graph import Evaluator
 from normdeploy.verification.bounds.criteria import Bounds, rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.derivation.links import chain_bounds
-from normdeploy.verification.mutation.mutants import Site
+from normdeploy.verification.mutation.mutants import Mutant, Site, Values
 
-PROBES = 4
-MARGIN = 5.0
-"""An estimate must exceed the killing ratio this many times: it is first-order, and random (the mean square of four
-projections exceeds 25 times its expectation with a probability below 1e-20)."""
+PROBES = 2
+
+_RANDOM = 5.0
+"""How far below its expectation the effect may lie that random signs show: the mean square of two products exceeds 25
+times its expectation with a probability of 1e-11."""
+
+_SMALL = 0.1
+"""A change of the site's output, relative to it, up to which second-order terms are taken to be small."""
+
+_SATURATED = 10.0
+"""By how much a larger change may do less than its derivative says (an activation saturates, a norm divides it out)."""
+
+
+def needed(relative: float) -> float:
+    """Return how many times the bound for a kill an estimate must exceed it to count.
+
+    Args:
+        relative: size of the change over that of the site's output (2-norms).
+    """
+    return _RANDOM if relative <= _SMALL else _RANDOM * _SATURATED
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a mutant does to the outputs, to first order; nothing where that is not known.
+
+    Args:
+        ratio: RMS effect over the rounding bound as far as it is measured, with S = 0 otherwise.
+        relative: the change of the site's output over that output.
+    """
+
+    ratio: float
+    relative: float
 
 
 class Sensitivities:
@@ -35,56 +71,120 @@ class Sensitivities:
 
     def __init__(self, evaluator: Evaluator, case: Case, sites: Sequence[Site], *, seed: int = 0) -> None:
         self.case = case
-        wanted = {site.output for site in sites}
-        seen: dict[str, Tensor] = {}
-
-        def hook(node: ir.Node, results: list[Tensor]) -> list[Tensor]:
-            for position, output in enumerate(node.outputs[: len(results)]):
-                if output.name in wanted and results[position].is_floating_point():
-                    tensor = results[position]
-                    if not tensor.requires_grad:
-                        tensor = tensor.requires_grad_(True)
-                        results[position] = tensor
-                    seen[str(output.name)] = tensor
-            return results
-
-        feeds = {k: torch.from_numpy(np.array(v)) for k, v in case.family.feeds.items()}
-        with torch.enable_grad():
-            outputs = evaluator.run(feeds, hook=hook)
-        self._scale: list[tuple[Bounds, Bounds | None, int]] = []
-        self.gradients: list[list[dict[str, Tensor]]] = []
+        self._sums: dict[str, _ChannelSums] = {}
+        seen, outputs = _run(evaluator, case, {site.output for site in sites})
+        self._bounds = {
+            i: _rms_bound(case.bounds(i, spread=case.rounding.measured))
+            for i, y in enumerate(outputs)
+            if y.is_floating_point() and y.requires_grad and y.numel()
+        }
         names = list(seen)
         generator = torch.Generator().manual_seed(seed)
-        for index, y in enumerate(outputs.values()):
-            if not (y.is_floating_point() and y.requires_grad and y.numel()):
-                continue
-            probes = []
-            for _ in range(PROBES):
-                signs = torch.randint(0, 2, y.shape, generator=generator).to(y.dtype).mul_(2).sub_(1)
-                found = torch.autograd.grad(
-                    y, [seen[n] for n in names], grad_outputs=signs, retain_graph=True, allow_unused=True
-                )
-                probes.append({n: g.detach() for n, g in zip(names, found, strict=True) if g is not None})
-            self.gradients.append(probes)
-            chain = chain_bounds(case, index) if case.chain is not None else None
-            self._scale.append((case.bounds(index), chain, y.numel()))
+        self.gradients: list[dict[str, Tensor]] = []
+        for _ in range(PROBES if self._bounds else 0):
+            signs = [self._signs(i, outputs[i], generator) for i in self._bounds]
+            found = torch.autograd.grad(
+                [outputs[i] for i in self._bounds],
+                [seen[n] for n in names],
+                grad_outputs=signs,
+                retain_graph=True,
+                allow_unused=True,
+            )
+            self.gradients.append({n: g.detach() for n, g in zip(names, found, strict=True) if g is not None})
 
-    def ratios(self, site: Site, change: Tensor) -> tuple[float, float]:
-        """Return the estimated RMS effect of a change at a site over the rounding bound and over the float64 chain's.
+    def _signs(self, index: int, y: Tensor, generator: torch.Generator) -> Tensor:
+        signs = torch.randint(0, 2, y.shape, generator=generator).to(y.dtype).mul_(2).sub_(1)
+        signs.mul_(1 / (self._bounds[index] * math.sqrt(y.numel())))
+        return torch.where(y.isfinite(), signs, 0.0)
+
+    def estimate(self, site: Site, mutant: Mutant, values: Values, clean: Tensor) -> Estimate:
+        """Return a mutant's effect.
 
         Args:
-            change: the mutant's output minus the right one.
+            values: what the site reads. clean: its right output.
         """
-        worst = [0.0, 0.0]
-        for probes, (bounds, chain, size) in zip(self.gradients, self._scale, strict=True):
-            squares = [float((p[site.output] * change).sum()) ** 2 for p in probes if site.output in p]
-            if not squares:
-                continue
-            effect = float(np.sqrt(np.mean(squares) / size))
-            for i, against in enumerate((bounds, chain)):
-                if against is not None and np.isfinite(effect):
-                    worst[i] = max(worst[i], effect / _rms_bound(against))
-        return worst[0], worst[1]
+        gradients = [g[site.output] for g in self.gradients if site.output in g]
+        if not gradients:
+            return Estimate(0.0, 0.0)
+        with torch.no_grad():
+            if mutant.affine and site.kind == "BatchNormalization":
+                if site.output not in self._sums:
+                    self._sums[site.output] = _ChannelSums(gradients, values[0], clean)
+                products, relative = self._sums[site.output].of(*affine_change(site, mutant, values))
+            else:
+                change = mutant.apply(values) - clean
+                products = [float((g * change).sum()) for g in gradients]
+                relative = float(change.norm()) / max(float(clean.norm()), 1e-300)
+        effect = math.sqrt(sum(p * p for p in products) / len(products) / len(self._bounds))
+        if not math.isfinite(effect) or not math.isfinite(relative):
+            return Estimate(0.0, 0.0)
+        return Estimate(effect, relative)
+
+    @cached_property
+    def wider(self) -> float:
+        """The bounds that an estimate's ratio is taken over, over those with S, in whichever output least."""
+        return self._least(self.case.bounds)
+
+    @cached_property
+    def coarser(self) -> float:
+        """The same over the float64 chain's bounds without the parts that take runs of their own."""
+        return 0.0 if self.case.chain is None else self._least(partial(chain_bounds, self.case, spread=False))
+
+    @cached_property
+    def finer(self) -> float:
+        """The same over the float64 chain's bounds."""
+        return 0.0 if self.case.chain is None else self._least(partial(chain_bounds, self.case))
+
+    def _least(self, bounds: Callable[[int], Bounds]) -> float:
+        return min((bound / _rms_bound(bounds(i)) for i, bound in self._bounds.items()), default=0.0)
+
+
+def affine_change(site: Site, mutant: Mutant, values: Values) -> tuple[Tensor, Tensor]:
+    """Return by how much a mutant changes scale and shift of a site that is an affine map per channel (axis 1)."""
+    x = values[0]
+    assert x is not None
+    zero = torch.zeros((1, x.shape[1], *([1] * (x.dim() - 2))), dtype=x.dtype)
+    shifts = [apply([zero, *values[1:]]) for apply in (site.clean, mutant.apply)]
+    scales = [apply([zero + 1, *values[1:]]) - c for apply, c in zip((site.clean, mutant.apply), shifts, strict=True)]
+    return (scales[1] - scales[0]).reshape(-1), (shifts[1] - shifts[0]).reshape(-1)
+
+
+class _ChannelSums:
+    """What products of a gradient with any affine change of x need: sums over each channel."""
+
+    def __init__(self, gradients: Sequence[Tensor], x: Tensor | None, clean: Tensor) -> None:
+        assert x is not None
+        over = [axis for axis in range(x.dim()) if axis != 1]
+        single = x.to(gradients[0].dtype)
+        self._products = [((g * single).sum(over, dtype=x.dtype), g.sum(over, dtype=x.dtype)) for g in gradients]
+        self._first, self._second = x.sum(over), x.square().sum(over)
+        self._count = x.numel() / x.shape[1]
+        self._size = max(float(clean.norm()), 1e-300)
+
+    def of(self, scale: Tensor, shift: Tensor) -> tuple[list[float], float]:
+        """Return the products of scale * x + shift with each gradient, and its size over the site's output."""
+        square = scale.square() * self._second + 2 * scale * shift * self._first + shift.square() * self._count
+        relative = math.sqrt(max(float(square.sum()), 0.0)) / self._size
+        return [float((scale * gx).sum() + (shift * g).sum()) for gx, g in self._products], relative
+
+
+def _run(evaluator: Evaluator, case: Case, wanted: set[str]) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Run a graph with gradients from the values named; return these and the outputs."""
+    seen: dict[str, Tensor] = {}
+
+    def hook(node: ir.Node, results: list[Tensor]) -> list[Tensor]:
+        for position, output in enumerate(node.outputs[: len(results)]):
+            if output.name in wanted and results[position].is_floating_point():
+                tensor = results[position]
+                if not tensor.requires_grad:
+                    tensor = tensor.requires_grad_(True)
+                    results[position] = tensor
+                seen[str(output.name)] = tensor
+        return results
+
+    feeds = {k: torch.from_numpy(np.array(v)) for k, v in case.family.feeds.items()}
+    with torch.enable_grad():
+        return seen, list(evaluator.run(feeds, hook=hook).values())
 
 
 def _rms_bound(bounds: Bounds) -> float:

@@ -27,10 +27,7 @@ def harmless(tapes: Sequence[Tape], site: Site, mutant: Mutant) -> tuple[str, bo
     if not seen:
         return "", False
     roundoff = tapes[0].case.roundoff
-    affine = site.kind in ("BatchNormalization", "affine map") and mutant.name.startswith(
-        ("epsilon", "variance", "shift", "scale", "stale", "a neighbouring")
-    )
-    if affine:
+    if mutant.affine:
         proof = _affine_proof(seen[0], site, mutant, roundoff)
         if proof:
             return proof, True

@@ -37,11 +37,13 @@ class Mutant:
     Args:
         name: what was done. apply: the site's wrong output from its inputs.
         words: the mistake as it would be described to its maker; the name by default.
+        affine: for whatever the site reads first, the wrong output is one affine map of it, as the right one is.
     """
 
     name: str
     apply: Apply
     words: str = ""
+    affine: bool = False
 
 
 @dataclass
@@ -150,12 +152,12 @@ _NO_EPSILON = 1e-20
 """Below this an epsilon stands for none (it keeps a zero variance finite, no more)."""
 
 
-def _epsilon_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
+def _epsilon_mutants(node: ir.Node, opset: Opset, *, affine: bool = False) -> list[Mutant]:
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     if epsilon < _NO_EPSILON:
-        return [Mutant("epsilon 1e-5 in place of 0", _with(node, opset, epsilon=1e-5))]
+        return [Mutant("epsilon 1e-5 in place of 0", _with(node, opset, epsilon=1e-5), affine=affine)]
     return [
-        Mutant(name, _with(node, opset, epsilon=wrong), epsilon_words(wrong, epsilon))
+        Mutant(name, _with(node, opset, epsilon=wrong), epsilon_words(wrong, epsilon), affine)
         for name, wrong in (("epsilon x10", epsilon * 10), ("epsilon /10", epsilon / 10), ("epsilon 0", 0.0))
     ]
 
@@ -180,14 +182,17 @@ def _batch_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
         batch = x.mean(axes), x.var(axes, correction=0)
         return evaluate_node(node, [x, scale, shift, *batch], opset_imports=opset)[0]
 
+    changed: list[tuple[str, Apply]] = [
+        ("variance with the other correction (n = 32)", _changed_input(node, opset, 4, lambda v: v * (32 / 31))),
+        ("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)),
+        ("scale dropped", _changed_input(node, opset, 1, torch.ones_like)),
+        ("stale running mean (zeros)", _changed_input(node, opset, 3, torch.zeros_like)),
+        ("stale running variance (ones)", _changed_input(node, opset, 4, torch.ones_like)),
+        ("a neighbouring channel's statistics", both_rolled),
+    ]
     return [
-        *_epsilon_mutants(node, opset),
-        Mutant("variance with the other correction (n = 32)", _changed_input(node, opset, 4, lambda v: v * (32 / 31))),
-        Mutant("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)),
-        Mutant("scale dropped", _changed_input(node, opset, 1, torch.ones_like)),
-        Mutant("stale running mean (zeros)", _changed_input(node, opset, 3, torch.zeros_like)),
-        Mutant("stale running variance (ones)", _changed_input(node, opset, 4, torch.ones_like)),
-        Mutant("a neighbouring channel's statistics", both_rolled),
+        *_epsilon_mutants(node, opset, affine=True),
+        *(Mutant(name, apply, affine=True) for name, apply in changed),
         Mutant("batch statistics in place of running ones", batch_statistics),
     ]
 

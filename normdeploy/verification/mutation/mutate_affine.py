@@ -36,10 +36,10 @@ def affine_sites(canonical: ir.Model) -> list[Site]:
             continue
         s, t = torch.from_numpy(scale.copy()), torch.from_numpy(shift.copy())
         mutants = [
-            Mutant("scale dropped", _affine(node, torch.ones_like(s), t)),
-            Mutant("shift dropped", _affine(node, s, torch.zeros_like(t))),
-            Mutant("scale off by one in 1000", _affine(node, s * 1.001, t)),
-            Mutant("a neighbouring channel's constants", _affine(node, _rolled(s), _rolled(t))),
+            Mutant("scale dropped", _affine(node, torch.ones_like(s), t), affine=True),
+            Mutant("shift dropped", _affine(node, s, torch.zeros_like(t)), affine=True),
+            Mutant("scale off by one in 1000", _affine(node, s * 1.001, t), affine=True),
+            Mutant("a neighbouring channel's constants", _affine(node, _rolled(s), _rolled(t)), affine=True),
         ]
         sites.append(Site(module_path(node), node, (str(x.name),), output, mutants, right=_affine(node, s, t)))
         sites += border_sites(node, module_path(node), (str(x.name),), _affine(node, s, t))

@@ -88,7 +88,8 @@ class Measurement:
     Args:
         output: output name. family: input family. setting: "cpu level=all threads=1" and the like.
         ratio: worst error over bound; at most 1 passes.
-        rms_error, rms_eager, rms_spread, rms_truth: root mean squares of |runtime - y64|, |eager - y64|, S and y64.
+        rms_error, rms_eager, rms_spread, rms_truth: root mean squares of |runtime - y64|, |eager - y64|, S and y64; S
+            is 0 where eager's error alone explained what was seen, and no run with noise was needed.
         max_error, max_eager, max_truth: the maxima of the same.
         worst: index of the worst element in the output.
         histogram: counts of log10(|error| / (u RMS(y64))) in :data:`HISTOGRAM_EDGES`, runtime and eager.

@@ -99,6 +99,6 @@ def shortened(texts: Sequence[str], limit: int = 2) -> str:
     return "; ".join(unique[:limit] + ([f"and {len(unique) - limit} more"] if len(unique) > limit else []))
 
 
-def plural(count: int, word: str) -> str:
-    """Return "1 site", "2 sites"."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def plural(count: int, word: str, words: str = "") -> str:
+    """Return "1 site", "2 sites"; ``words`` for several, where that is not ``word`` with an s."""
+    return f"{count} {word}" if count == 1 else f"{count} {words or word + 's'}"

@@ -1,0 +1,104 @@
+"""The networks that the verifier is measured on: the reference models, transformers' and timm's, all by name.
+
+``digits_cnn`` is a recipe in export/; ``zoo:BERT`` one of the tests' published architectures (extra ``zoo``),
+configured small; ``timm:resnet18`` any of timm's at its own input size. The last two have random weights; BatchNorms
+have the statistics of random data, as training leaves them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normdeploy.build import load_trained, recipe_example
+from normdeploy.recipe import load_recipe
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass
+class Plain:
+    """Example arguments without names."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    input_names: None = None
+    dynamic_shapes: None = None
+
+
+def reference_names() -> list[str]:
+    """Return the names of the reference models."""
+    return [path.stem for path in sorted((ROOT / "export").glob("*.toml"))]
+
+
+def zoo_names() -> list[str]:
+    """Return the names of transformers' architectures."""
+    return [f"zoo:{name}" for name in _zoo()[0]]
+
+
+def network(name: str) -> tuple[nn.Module, Any]:
+    """Return a network in evaluation mode and its example."""
+    library, _, own = name.rpartition(":")
+    if library == "zoo":
+        known, shake = _zoo()
+        make, inputs = known[own]
+        torch.manual_seed(0)
+        return settled(shake(make()), inputs), Plain((), inputs)
+    if library == "timm":
+        import timm
+
+        torch.manual_seed(0)
+        model = timm.create_model(own, pretrained=False)
+        example = torch.randn(1, *model.default_cfg["input_size"])
+        return settled(awake(model), {"x": example}), Plain((example,))
+    recipe = load_recipe(ROOT / "export" / f"{own}.toml")
+    trained = load_trained(recipe)
+    return trained, recipe_example(recipe, trained)
+
+
+def networks(names: Iterable[str]) -> Iterator[tuple[str, nn.Module, Any]]:
+    """Yield (name, model, example)."""
+    for name in names:
+        yield name.rpartition(":")[2], *network(name)
+
+
+def _zoo() -> tuple[Any, Any]:
+    if str(ROOT / "tests") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tests"))  # the networks are those of the tests
+    from zoo_networks import ZOO, shake
+
+    return ZOO, shake
+
+
+def awake(model: nn.Module) -> nn.Module:
+    """Draw what starts as zeros or ones at random, as training does: else whole branches are multiplied by zero."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.numel() or bool((parameter != parameter.flatten()[0]).any()):
+                continue
+            start = float(parameter.flatten()[0])
+            if start == 1.0:
+                parameter.uniform_(0.5, 1.5)
+            else:  # a shift, or a residual branch's last scale
+                parameter.normal_(0.0, 0.2)
+    return model
+
+
+def settled(model: nn.Module, inputs: dict[str, torch.Tensor]) -> nn.Module:
+    """Give BatchNorms the statistics of random data, as training does: else signals die, and nothing is exercised."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    known = {k: v for k, v in inputs.items() if v.is_floating_point()}
+    for norm in norms:
+        norm.momentum = None
+        norm.reset_running_stats()
+        norm.train()
+    with torch.no_grad():
+        for _ in range(2 if norms else 0):
+            model(**{k: torch.randn(8, *v.shape[1:]) for k, v in known.items()})
+    return model.eval()

@@ -1,0 +1,163 @@
+"""What a verdict costs beside torch's own export of the same network, in processor time.
+
+    python benchmarks/verdict_cost.py [--json OUT] [--levels quick,default] [NETWORK ...]
+
+Networks as in public_networks.py (``digits_cnn``, ``zoo:BERT``, ``timm:resnet18``), by default the reference models.
+Each is measured in a process of its own, with one thread: ``torch.onnx.export`` as anyone calls it, then the verdict at
+each level, as ``normdeploy.export`` asks for it (trace and rewriting are handed over). Processor time of all threads
+and children, so that a busy machine measures what an idle one does. Libraries are loaded, and each exporter has run
+once on a small network, before anything is measured.
+
+Work is in billions of multiply-adds (normdeploy/verification/cost.py), memory the resident peak while verifying less
+what was resident before, over weights and activations of one float32 run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from public_networks import Plain, network, reference_names
+from torch import nn
+from verify_cost import Peak, resident
+
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import save_graph
+from normdeploy.rewrite import rewrite
+from normdeploy.verification import verify
+from normdeploy.verification.core import Traced
+
+
+@dataclass
+class Cost:
+    """One network: processor seconds of torch's export, and per level of the verdict."""
+
+    name: str
+    export: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    status: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, list[str]] = field(default_factory=dict)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)
+    once: float = 0.0
+    mutants: int = 0
+    peak: dict[str, float] = field(default_factory=dict)
+    held: float = 0.0
+
+
+def processor() -> float:
+    """Return the processor time that this process and its children have used, s."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def taken(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return what a call takes, in processor seconds, and what it returns."""
+    before = processor()
+    result = call()
+    return processor() - before, result
+
+
+def torch_export(model: nn.Module, example: Any, path: Path) -> None:
+    torch.onnx.export(model, example.args, path, kwargs=dict(example.kwargs), dynamo=True, verbose=False)
+
+
+def held_bytes(traced: Traced, model: nn.Module) -> float:
+    """Return the bytes of a network's weights and of all that one float32 run of its graph stores."""
+    from normdeploy.graph import Evaluator
+    from normdeploy.verification.cost import Counter
+    from normdeploy.verification.sides.reference import example_from_file
+
+    feeds = example_from_file(traced.model, sizes={})
+    counter = Counter(feeds)
+    with torch.no_grad():
+        Evaluator(traced.model, dtype=torch.float32).run(dict(feeds), hook=counter)
+    return sum(p.nbytes for p in model.state_dict().values()) + 4.0 * counter.elements
+
+
+def measure(name: str, levels: list[str]) -> Cost:
+    """Measure one network in this process."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")  # the libraries' own
+    cost = Cost(name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.onnx"
+        small = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).eval()
+        torch_export(small, Plain((torch.zeros(2, 4),)), Path(folder) / "small.onnx")
+        known = trace(small, torch.zeros(2, 4))
+        save_graph(rewrite(known.model).model, Path(folder) / "small2.onnx")
+        verify(small, Path(folder) / "small2.onnx", args=torch.zeros(2, 4))
+        model, example = network(name)
+        cost.export, _ = taken(lambda: torch_export(model, example, Path(folder) / "torch.onnx"))
+        given: dict[str, Any] = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
+        traced = trace(model, example.args, input_names=example.input_names, **given)
+        rewritten = rewrite(traced.model)
+        save_graph(rewritten.model.clone(), path)
+        cost.held = held_bytes(traced, model)
+        given |= {"traced": traced, "rewritten": rewritten}
+        for level in levels:
+            peak, before = Peak(), resident()
+            with peak.watched():
+                cost.seconds[level], verdict = taken(
+                    lambda level=level: verify(model, path, args=example.args, level=level, **given)
+                )
+            cost.peak[level] = peak.bytes - before
+            cost.status[level], cost.reasons[level] = verdict.status, verdict.reasons
+            cost.stages[level], cost.left_out[level] = verdict.seconds, verdict.not_checked
+            cost.mutants = max(cost.mutants, sum(len(s.mutants) for s in verdict.sites))
+    return cost
+
+
+def table(costs: list[Cost], levels: list[str]) -> None:
+    """Print one row per network."""
+    heads = [f"{level}, s | of export | verdict | peak, MB" for level in levels]
+    print(f"| network | mutants | torch's export, s | {' | '.join(heads)} | weights and activations, MB |")
+    print("|---" * (4 + 4 * len(levels)) + "|")
+    for c in costs:
+        cells = [
+            f"{c.seconds[x]:.1f} | {c.seconds[x] / c.export:.2f} | {c.status[x]} | {c.peak[x] / 1e6:.0f}"
+            for x in levels
+        ]
+        print(f"| {c.name} | {c.mutants} | {c.export:.1f} | {' | '.join(cells)} | {c.held / 1e6:.0f} |")
+
+
+def main() -> int:
+    """Measure what the arguments ask for."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("networks", nargs="*", default=[])
+    arguments.add_argument("--levels", default="quick,default")
+    arguments.add_argument("--json", type=Path)
+    arguments.add_argument("--here", action="store_true", help="measure one network in this process, print JSON")
+    options = arguments.parse_args()
+    levels = options.levels.split(",")
+    if options.here:
+        print(json.dumps(asdict(measure(options.networks[0], levels))))
+        return 0
+    costs: list[Cost] = []
+    for name in options.networks or reference_names():
+        command = [sys.executable, __file__, "--here", "--levels", options.levels, name]
+        run = subprocess.run(command, check=False, capture_output=True, text=True)
+        if run.returncode:
+            print(f"{name}: {run.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            continue
+        costs.append(Cost(**json.loads(run.stdout.splitlines()[-1])))
+        print(costs[-1], file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps([asdict(c) for c in costs], indent=1))
+    table(costs, levels)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""S of one input family, measured when something is first held against it.
+
+The criterion's bounds grow with S. What stays within them at S = 0, by eager's own error alone, stays within them
+whatever S is, so the runs with noise are made only for an output that does not, and for mutants, which have to exceed
+the whole bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from normdeploy.verification.sides.values import Array
+
+Measure = Callable[[int, int], Sequence[Array]]
+"""Returns S per output, given the number of runs and their seed."""
+
+_MORE_RUNS = 16
+
+
+class Spread:
+    """The pointwise RMS deviation of runs with noise, per output, zeros where that is no float.
+
+    Args:
+        shapes: of the outputs; where a run has another (one that depends on the data), S says nothing.
+        measure: makes the runs. runs: how many at first; 0 where more of them say nothing new. seed: of the noise.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], measure: Measure, *, runs: int = 0, seed: int = 0) -> None:
+        self._shapes, self._measure, self._runs, self._seed = shapes, measure, runs, seed
+        self._found: list[Array] | None = None
+        self._refined = False
+
+    @classmethod
+    def of(cls, values: Sequence[Array]) -> Spread:
+        """Return one that is known."""
+        known = cls([np.shape(s) for s in values], lambda _, __: values)
+        known._found = list(values)
+        return known
+
+    @property
+    def measured(self) -> bool:
+        """True once the runs were made."""
+        return self._found is not None
+
+    @property
+    def values(self) -> list[Array]:
+        """S per output; the runs are made when it is first asked for."""
+        if self._found is None:
+            found = self._measure(self._runs, self._seed)
+            self._found = [s if s.shape == n else np.zeros(n) for s, n in zip(found, self._shapes, strict=True)]
+        return self._found
+
+    def refine(self) -> bool:
+        """Measure S with more runs, once; False where that was done before or would say nothing new."""
+        if self._refined or not self._runs:
+            return False
+        self._refined = True
+        before = self.values
+        found = self._measure(_MORE_RUNS, self._seed + 500_009)
+        total = self._runs + _MORE_RUNS
+        for i, more in enumerate(found):
+            if more.shape == before[i].shape:
+                square = self._runs * np.square(before[i]) + _MORE_RUNS * np.square(more)
+                before[i] = np.sqrt(square / total)
+        return True

@@ -1,0 +1,101 @@
+"""First-order effects of mutants: what they kill dies exactly too, and what saturates is not killed by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+from normdeploy.graph import Evaluator
+from normdeploy.verification import verify
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.mutation.derivative import Sensitivities, affine_change, needed
+from normdeploy.verification.mutation.mutants import Site, sites_of
+from normdeploy.verification.mutation.tape import Tape, difference_ratio
+from normdeploy.verification.samples.families import Family
+from normdeploy.verification.sides.reference import GraphReference
+
+Write = Callable[..., Path]
+
+BODY = """g (float[N,4,5,5] x) => (float[N,6] y) { n = BatchNormalization(x, scale, shift, mean, var)
+    r = %s p = GlobalAveragePool(r) f = Flatten(p) y = MatMul(f, w) }"""
+
+
+def made(body: str, tmp_path: Path) -> tuple[Evaluator, Case, list[Site]]:
+    rng = np.random.default_rng(0)
+    known = {name: rng.uniform(0.5, 1.5, 4).astype(np.float32) for name in ("scale", "shift", "mean", "var")}
+    known["w"] = rng.standard_normal((4, 6)).astype(np.float32)
+    model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["": 20]> {body}')
+    for name, array in known.items():
+        value = next(v for n in model.graph for v in n.inputs if v is not None and v.name == name)
+        value.const_value = ir.tensor(array, name=name)
+        model.graph.register_initializer(value)
+    feeds = {"x": rng.standard_normal((2, 4, 5, 5)).astype(np.float32)}
+    reference = GraphReference(model, tmp_path)
+    case = make_case(reference, NoisyGraph(model), Family("normal", feeds), ["y"], runs=4, seed=0, precision="float32")
+    evaluator = Evaluator(model)
+    return evaluator, case, sites_of(evaluator.graph)
+
+
+@pytest.mark.parametrize("operator", ["Relu(n)", "Tanh(n)", "Identity(n)"])
+def test_what_an_estimate_kills_an_exact_run_kills(operator: str, tmp_path: Path):
+    evaluator, case, sites = made(BODY % operator, tmp_path)
+    tape = Tape(evaluator, case, sites)
+    gradients = Sensitivities(evaluator, case, sites)
+    killed = 0
+    for site in sites:
+        for mutant in site.mutants:
+            found = gradients.estimate(site, mutant, tape.inputs(site), tape.kept[site.output])
+            exact = difference_ratio(case, tape.outputs, tape.mutated(site, mutant))
+            if found.ratio * gradients.wider >= case.constants.kill * needed(found.relative):
+                killed += 1
+                assert exact >= case.constants.kill, mutant.name
+            if found.relative < 1e-3:  # linear: judged over blocks an error may count more, never less
+                assert exact >= 0.2 * found.ratio * gradients.wider
+    assert killed >= 8
+
+
+def test_channel_sums_are_the_products_with_the_whole_change(tmp_path: Path):
+    evaluator, case, sites = made(BODY % "Relu(n)", tmp_path)
+    tape = Tape(evaluator, case, sites)
+    gradients = Sensitivities(evaluator, case, sites)
+    (site,) = sites
+    values, clean = tape.inputs(site), tape.kept[site.output]
+    for mutant in site.mutants:
+        if not mutant.affine:
+            continue
+        scale, shift = (v.reshape(1, -1, 1, 1) for v in affine_change(site, mutant, values))
+        assert values[0] is not None
+        torch.testing.assert_close(scale * values[0] + shift, mutant.apply(values) - clean, rtol=1e-9, atol=1e-12)
+        change = mutant.apply(values) - clean
+        products = [float((g[site.output] * change).sum()) for g in gradients.gradients]
+        want = float(np.sqrt(np.mean(np.square(products))))
+        found = gradients.estimate(site, mutant, values, clean)
+        assert found.ratio == pytest.approx(want, rel=1e-6)
+        assert found.relative == pytest.approx(float(change.norm() / clean.norm()), rel=1e-6)
+
+
+def test_a_large_change_needs_more_room_than_a_small_one():
+    assert needed(0.01) < needed(0.5)
+
+
+def test_what_saturates_behind_the_site_is_run(write: Write):
+    """All of n is beyond 9, where Clip has no derivative: the dropped shift comes back, the scale does not."""
+    rng = np.random.default_rng(0)
+    known: dict[str, Any] = {name: rng.uniform(0.5, 1.5, 4).astype(np.float32) for name in ("scale", "mean", "var")}
+    known["shift"] = np.full(4, 1e6, np.float32)
+    body = """g (float[N,4,5,5] x) => (float[N,4,5,5] y) { n = BatchNormalization(x, scale, shift, mean, var)
+        y = Clip(n, low, high) }"""
+    known |= {"low": np.asarray(-9, np.float32), "high": np.asarray(9, np.float32)}
+    path = write(body, **known)
+    verdict = verify(path, path)
+    reports = {m.name: m for s in verdict.sites for m in s.mutants}
+    assert reports["shift dropped"].killed
+    assert not reports["scale dropped"].killed
+    assert verdict.status == "not-exercised", verdict.summary()

@@ -1,0 +1,50 @@
+"""Batches made of samples judged before: repeated samples are judged once, by the worst of their results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from normdeploy.verification.bounds.spread import Spread
+from normdeploy.verification.cases import Case
+from normdeploy.verification.checks.joined import Joined
+from normdeploy.verification.samples.families import Family
+
+TRUTH = np.arange(6, dtype=np.float64).reshape(2, 3)
+
+
+@pytest.fixture
+def joined() -> Joined:
+    """Two samples that stand in a batch of five: 0, 1, 0, 1, 0."""
+    feeds = {"x": TRUTH.astype(np.float32)}
+    case = Case(Family("N=5", feeds), ["y"], [TRUTH], [TRUTH], Spread.of([np.zeros((2, 3))]), "float32", None)
+    return Joined(case, {"x": feeds["x"][np.arange(5) % 2]}, 5, [0])
+
+
+@pytest.mark.parametrize("row", range(5))
+@pytest.mark.parametrize("wrong", [0.5, np.nan, np.inf])
+def test_an_error_in_any_repetition_is_judged(joined: Joined, row: int, wrong: float):
+    output = TRUTH[np.arange(5) % 2].astype(np.float32)
+    output[row, 1] += np.float32(wrong)
+    (found,) = joined.worst([output])
+    assert found.shape == TRUTH.shape
+    differs = ~np.isclose(found, TRUTH)
+    assert np.argwhere(differs).tolist() == [[row % 2, 1]]
+
+
+def test_right_results_stay_right(joined: Joined):
+    (found,) = joined.worst([TRUTH[np.arange(5) % 2]])
+    np.testing.assert_array_equal(found, TRUTH)
+
+
+def test_another_shape_is_left_for_the_judgement(joined: Joined):
+    (found,) = joined.worst([np.zeros((4, 3))])
+    assert found.shape == (4, 3)
+
+
+def test_integers_differ_where_any_repetition_does(joined: Joined):
+    joined.case.truth[0] = np.array([[0, 1, 2], [3, 4, 5]])
+    output = joined.case.truth[0][np.arange(5) % 2].copy()
+    output[3, 2] = 9
+    (found,) = joined.worst([output])
+    assert found.tolist() == [[0, 1, 2], [3, 4, 9]]

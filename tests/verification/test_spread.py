@@ -1,0 +1,78 @@
+"""S is measured when something needs it, once, and counts the same as if it had been there from the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from normdeploy.errors import GraphError
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.bounds.spread import Spread
+from normdeploy.verification.cases import Case, hold_against, make_case
+from normdeploy.verification.samples.families import Family
+from normdeploy.verification.sides.reference import GraphReference
+
+MODEL = """<ir_version: 8, opset_import: ["" : 18]> g (float[4,8] x) => (float[4,8] y) { y = Sigmoid (x) }"""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    model = ir.from_onnx_text(MODEL)
+    feeds = {"x": np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)}
+    family = Family("normal", feeds)
+    return make_case(
+        GraphReference(model, tmp_path), NoisyGraph(model), family, ["y"], runs=4, seed=0, precision="float32"
+    )
+
+
+def test_what_eagers_own_error_explains_takes_no_run_with_noise(case: Case):
+    (result,) = hold_against(case, [case.eager[0]])
+    assert result.judgement is not None
+    assert result.judgement.ratio <= 1
+    assert not case.rounding.measured
+
+
+def test_what_it_does_not_explain_is_held_against_the_whole_bound(case: Case):
+    """An exact eager run explains nothing; the noise of a correct kernel passes, a hundred times as much does not."""
+    case.eager = [case.truth[0].astype(np.float32)]
+    s = NoisyGraph(ir.from_onnx_text(MODEL)).spread(case.family.feeds, roundoff=2.0**-24, floor=0.0, runs=4)[0][0]
+    good, bad = (case.truth[0] + factor * s for factor in (3.0, 300.0))
+    for outputs, passes in ((good, True), (bad, False)):
+        (result,) = hold_against(case, [outputs], exact=False)
+        assert result.judgement is not None
+        assert (result.judgement.ratio <= 1) == passes
+    assert case.rounding.measured
+
+
+def test_it_is_measured_once_and_refined_once():
+    asked: list[tuple[int, int]] = []
+
+    def measure(runs: int, seed: int) -> list[np.ndarray]:
+        asked.append((runs, seed))
+        return [np.full(3, 1.0 if len(asked) == 1 else 2.0)]
+
+    spread = Spread([(3,)], measure, runs=4, seed=7)
+    assert not spread.measured
+    assert spread.values[0].tolist() == spread.values[0].tolist() == [1.0] * 3
+    assert spread.refine()
+    assert not spread.refine()
+    assert spread.values[0] == pytest.approx(np.sqrt((4 * 1 + 16 * 4) / 20))
+    assert [runs for runs, _ in asked] == [4, 16]
+    assert len({seed for _, seed in asked}) == 2
+
+
+def test_runs_that_cannot_be_made_leave_nothing_and_say_so(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stopped(*_: object, **__: object) -> object:
+        raise GraphError("operator Odd is unknown")
+
+    monkeypatch.setattr(NoisyGraph, "spread", stopped)
+    told: list[str] = []
+    reference = GraphReference(ir.from_onnx_text(MODEL), tmp_path)
+    made = make_case(
+        reference, case.noisy, case.family, ["y"], runs=4, seed=0, precision="float32", unmeasured=told.append
+    )
+    assert not made.spread[0].any()
+    assert told == ["operator Odd is unknown"]
