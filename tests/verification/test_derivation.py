@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,18 @@ def test_export_and_fold_hand_the_derivation_over(small: Any, tmp_path: Path):
     folded = nd.fold(small.plain, tmp_path / "folded.onnx", verify=False)
     report = check_derivation(load_graph(small.plain), load_graph(folded.path), folded.derivation, SIZES)
     assert report.confirmed
+
+
+def test_a_graph_that_contradicts_itself_confirms_nothing_and_stops_nothing(
+    small: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever an operator raises when it is looked at, the other checks still judge the file."""
+    proven = importlib.import_module("normdeploy.verification.checks.proven")
+
+    def contradict(*_: Any, **__: Any) -> Report:
+        raise ValueError("cannot reshape")
+
+    monkeypatch.setattr(proven, "check_derivation", contradict)
+    verdict = small.verdict(small.folded, level="quick")
+    assert verdict.status == "pass"
+    assert "nothing is confirmed" in verdict.check("derivation").detail

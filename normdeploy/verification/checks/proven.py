@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from normdeploy.errors import GraphError
+from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.context import Context
 from normdeploy.verification.derivation.checker import Report, Row, check_derivation
 from normdeploy.verification.derivation.side import Shape, kind
@@ -19,13 +21,18 @@ def check_proven(context: Context) -> None:
     """Confirm the file's operators; say which ones only samples cover."""
     if context.reference.graph is None or context.reduced:
         return
-    report = check_derivation(
-        context.reference.graph,
-        context.subject.model,
-        context.derivation,
-        assignments(context.specs),
-        outputs=context.subject.output_names,
-    )
+    try:
+        report = check_derivation(
+            context.reference.graph,
+            context.subject.model,
+            context.derivation,
+            assignments(context.specs),
+            outputs=context.subject.output_names,
+        )
+    except (GraphError, ArithmeticError, RecursionError, *OPERATOR_ERRORS) as error:
+        # a graph whose operators contradict themselves proves nothing; the other checks judge it
+        context.answer("derivation", "note", f"nothing is confirmed for every input: the graphs contradict ({error})")
+        return
     context.proven = report
     found = Counter(row.identity for row in report.rows if row.identity)
     rows = [{"node": row.name, "operator": kind(row.node), "reason": row.reason} for row in report.open]
