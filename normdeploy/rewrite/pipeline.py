@@ -18,6 +18,7 @@ from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.dropout import RemoveDropout
+from normdeploy.rewrite.einsum import LowerEinsum
 from normdeploy.rewrite.gauge.engine import MoveAffine
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import (
@@ -108,6 +109,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
 def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead from the canonical model to the final one."""
     return (
+        LowerEinsum(context),
         RecogniseAffine(context),
         MovePads(context),
         MoveAffine(context),

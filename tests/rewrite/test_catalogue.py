@@ -54,6 +54,10 @@ BEFORE = {
         (f"{PRODUCTS}::test_gemm_refusals",),
         ("Gemm",),
     ),
+    "Einsum of data with a constant": Row(
+        ("test_einsum.py::test_maps_in_front_of_it_and_behind_it_fold",),
+        ("test_einsum.py::test_what_an_equation_becomes",),
+    ),
     "MatMul by a constant (left or right, batched) + Add": Row(
         (f"{PRODUCTS}::test_behind_a_matmul", f"{PRODUCTS}::test_a_map_along_any_axis_beside_a_matmul"),
         (f"{PRODUCTS}::test_matmul_refusals",),

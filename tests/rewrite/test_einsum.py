@@ -1,0 +1,143 @@
+"""Einsum of data with a constant: written as a product, and what stands around it folds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from affine_graphs import GraphBuilder, fold_proto
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+settings.load_profile("affine")
+
+SIZES = {"b": 2, "n": 3, "m": 4, "c": 5, "d": 6, "h": 2, "w": 3, "k": 4, "e": 3, "o": 2}
+PRODUCTS = [
+    ("bnd,dk->bnk", {"MatMul": 1}),
+    ("bnd,kd->bnk", {"MatMul": 1}),
+    ("dk,bnd->bnk", {"MatMul": 1}),
+    ("...d,dk->...k", {"MatMul": 1}),
+    ("...d,dk", {"MatMul": 1}),
+    ("bchw,oc->bohw", {"Conv": 1}),
+    ("bcn,oc->bon", {"Conv": 1}),
+    ("oc,bcnhw->bonhw", {"Conv": 1}),
+    ("bnd,d->bn", {"MatMul": 1, "Squeeze": 1}),
+    ("bhnd,hd->bhn", {"MatMul": 1, "Squeeze": 1}),
+    ("bnhd,hdo->bno", {"Reshape": 1, "MatMul": 1}),
+    ("bnd,dhk->bnhk", {"MatMul": 1, "Reshape": 1}),
+    ("bnd,dhk->bhnk", {"MatMul": 1, "Reshape": 1, "Transpose": 1}),
+    ("bhnd,hdo->bno", {"Transpose": 1, "Reshape": 1, "MatMul": 1}),
+    ("bhnd,hde->bhne", {"MatMul": 1}),
+    ("bnhd,hde->bnhe", {"Transpose": 2, "MatMul": 1}),
+    ("bdn,dk->bnk", {"Transpose": 1, "MatMul": 1}),
+    ("bcd,cdm->bcm", {"Transpose": 2, "MatMul": 1}),
+]
+
+
+def sized(letters: str) -> list[int]:
+    return [SIZES[letter] for letter in letters.replace("...", "bn")]
+
+
+def data_shape(equation: str) -> tuple[str, str, int]:
+    terms = equation.split("->")[0].split(",")
+    at = 0 if terms[0].startswith(("b", ".")) else 1
+    return terms[at].replace("...", "bn"), terms[1 - at], at
+
+
+def einsum(g: GraphBuilder, equation: str, x: str, weight: np.ndarray) -> str:
+    at = data_shape(equation)[2]
+    return str(g.op("Einsum", *((x, weight) if at == 0 else (weight, x)), equation=equation, name="einsum"))
+
+
+@pytest.mark.parametrize(("equation", "left"), PRODUCTS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_what_an_equation_becomes(equation, left, dtype):
+    rng = np.random.default_rng(0)
+    g = GraphBuilder(dtype=dtype)
+    data, weight, _ = data_shape(equation)
+    x = g.input("x", [SIZES[letter] if letter in weight else letter.upper() for letter in data])
+    w = rng.normal(size=sized(weight)).astype(dtype)
+    g.output(einsum(g, equation, x, w))
+    feeds = g.feeds(rng, **{letter.upper(): SIZES[letter] for letter in data})
+    result = fold_proto(g).agree(feeds, 1e-12 if dtype is np.float64 else 1e-5)
+    assert result.ops == left
+    operands = (feeds["x"], w) if data_shape(equation)[2] == 0 else (w, feeds["x"])
+    wanted = np.einsum(equation, *(operand.astype(np.float64) for operand in operands))
+    np.testing.assert_allclose(result.run(feeds)[0], wanted, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("equation", [equation for equation, _ in PRODUCTS])
+@given(st.data())
+def test_maps_in_front_of_it_and_behind_it_fold(equation, data):
+    """Along each of the data's axes in turn: what is summed goes into the weight, what is kept moves to its end."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    letters, weight, _ = data_shape(equation)
+    g = GraphBuilder()
+    x = g.input("x", [SIZES[letter] if letter in weight else letter.upper() for letter in letters])
+    summed = [letter for letter in letters if letter in weight]
+    axis = letters.index(data.draw(st.sampled_from(summed)))
+    varies = [SIZES[letters[axis]] if at == axis else 1 for at in range(len(letters))]
+    x = g.op("Mul", x, rng.uniform(0.5, 2, varies) * rng.choice([-1, 1], varies), name="before")
+    y = einsum(g, equation, x, rng.normal(size=sized(weight)))
+    if data.draw(st.booleans()):
+        y = g.op("Mul", y, np.float64(rng.uniform(0.5, 2)), name="behind")
+    g.output(y)
+    result = fold_proto(g).agree(g.feeds(rng, **{letter.upper(): SIZES[letter] for letter in letters}))
+    assert "Mul" not in result.ops
+    assert set(result.actions) == {"folded"}
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_a_norm_on_each_side_goes_into_a_convolution_spelled_as_an_einsum(seed, turned):
+    rng = np.random.default_rng(seed)
+    g = GraphBuilder()
+    x = g.batch_norm(g.input("x", ["B", 5, "H", "W"]), 5, rng)
+    w = rng.normal(size=(2, 5))
+    y = g.op("Einsum", *((w, x) if turned else (x, w)), equation="oc,bchw->bohw" if turned else "bchw,oc->bohw")
+    g.output(g.batch_norm(y, 2, rng))
+    assert fold_proto(g).folded(2).agree(g.feeds(rng, B=2, H=3, W=4)).ops == {"Conv": 1}
+
+
+def test_what_stands_on_the_data_alone_moves_through():
+    """Tokens scaled one by one: the scale is not the weight's, and leaves in front of the Einsum."""
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    x = g.op("MatMul", rng.normal(size=(3, 3)), g.input("x", ["B", 3, 6]))
+    y = g.op("Einsum", x, rng.normal(size=(6, 4)), equation="bnd,dk->bkn")
+    g.output(g.op("Mul", y, rng.uniform(0.5, 2, 3), name="tokens"))
+    result = fold_proto(g).folded().agree(g.feeds(rng, B=2))
+    assert result.ops == {"MatMul": 2, "Transpose": 1}
+
+
+def test_an_equation_without_sums_is_a_map():
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    y = g.op("Einsum", g.input("x", ["B", "N", 6]), rng.normal(size=6), equation="bnd,d->nbd")
+    g.output(g.op("MatMul", y, rng.normal(size=(6, 4))))
+    assert fold_proto(g).folded().agree(g.feeds(rng, B=2, N=3)).ops == {"Transpose": 1, "MatMul": 1}
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "weight"),
+    [
+        ("bnd,dk->bnk", ["B", "N", "D"], (6, 4)),  # at D = 1 the Einsum repeats x
+        ("bnd,dk->bnk", ["B", "N", 6], (1, 4)),
+        ("bnd,dk->bk", ["B", 3, 6], (6, 4)),
+        ("bnd,dk->bn", ["B", 3, 6], (6, 4)),
+        ("bnn,nk->bk", ["B", 6, 6], (6, 4)),
+        ("bnd,k->bndk", ["B", 3, 6], (4,)),
+        ("hd,hdk->hk", [3, 6], (3, 6, 4)),
+        ("bn...,...k->bk", ["B", 1, 6], (6, 4)),
+    ],
+)
+def test_what_is_no_product_with_a_matrix_stays(equation, shape, weight):
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    g.output(g.op("Einsum", g.input("x", shape), rng.normal(size=weight), equation=equation))
+    assert fold_proto(g).agree(g.feeds(rng, B=2, N=3, D=6)).ops == {"Einsum": 1}
+
+
+def test_a_product_of_two_computed_values_stays():
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    g.output(g.op("Einsum", g.input("x", ["B", 3, 6]), g.input("y", ["B", 4, 6]), equation="bnd,bmd->bnm"))
+    assert fold_proto(g).agree(g.feeds(rng, B=2)).ops == {"Einsum": 1}
