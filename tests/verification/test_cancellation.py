@@ -164,3 +164,54 @@ def test_the_mean_of_repeated_numbers_errs_more_than_that_of_scattered_ones():
         total = total + row
     error = abs(float(total.double().sum()) / 4096 - float(constant[0, 0].double())) / (0.7 * 2.0**-24)
     assert error < 4 * growth[0]
+
+
+BACKGROUNDS = {
+    "one number": lambda rng, n: np.full(n, 1.1618743),
+    "one number among zeros": lambda rng, n: np.where(rng.random(n) < 0.7, 1.1618743, 0.0),
+    "two numbers mixed": lambda rng, n: rng.choice([0.33318771, 1.1618743], n, p=[0.2, 0.8]),
+    "all but one number": lambda rng, n: 1.1618743 * (1 + 1e-7 * rng.standard_normal(n)),
+    "spots": lambda rng, n: np.where(rng.random(n) < 0.01, 300 * rng.random(n), 1.1618743),
+}
+
+
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceSum", "GlobalAveragePool", "AveragePool"])
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_equal_terms_added_one_after_the_other_are_covered(graph_of: Graph, operator: str, background: str):
+    """Each addition of an equal term is rounded in the same direction: float32's error grows with their number."""
+    call = "AveragePool<kernel_shape=[111,111]>(x)" if operator == "AveragePool" else f"{operator}(x)"
+    given = f"{operator}(x, axes)" if operator.startswith("Reduce") else call
+    axes = "int64[2] axes = {2, 3}" if operator.startswith("Reduce") else ""
+    model = graph_of(f"g (float[1,8,111,111] x) => (float[1,8,1,1] y) <{axes}> {{ y = {given} }}")
+    rng = np.random.default_rng(0)
+    scales = 2.0 ** rng.uniform(-1, 1, 8)
+    x = np.stack([scale * BACKGROUNDS[background](rng, 111 * 111) for scale in scales]).astype(np.float32)
+    count = 1 if operator == "ReduceSum" else x.shape[1]
+    sequential = np.add.accumulate(x, axis=1, dtype=np.float32)[:, -1].astype(np.float64) / count
+    error = np.abs(sequential - x.astype(np.float64).sum(1) / count)
+    s = spread(model, {"x": x.reshape(1, 8, 111, 111)}, runs=4).reshape(-1)
+    assert np.sqrt(np.mean(error**2)) < 4 * np.sqrt(np.mean(s**2))
+
+
+@pytest.mark.parametrize("kind", ["random", "whole numbers", "either sign"])
+def test_terms_that_do_not_repeat_their_rounding_have_the_noise_of_chance(graph_of: Graph, kind: str):
+    body = "y = ReduceMean(x, axes)"
+    model = graph_of(f"g (float[1,64,4096] x) => (float[1,64,1] y) <int64[1] axes = {{2}}> {{ {body} }}")
+    rng = np.random.default_rng(0)
+    random = rng.uniform(0.5, 1.5, (1, 64, 4096))
+    sign = np.where(np.arange(4096) % 2 == 0, 1.0, -1.0)
+    x = {"random": random, "whole numbers": np.full((1, 64, 4096), 3.0), "either sign": 1.1618743 * sign + 0 * random}
+    s = spread(model, {"x": x[kind].astype(np.float32)}, runs=8)
+    chance = U * math.sqrt(4096) / 4 * 3  # of the largest mean
+    assert np.sqrt(np.mean(s**2)) < chance
+
+
+def test_a_mean_over_a_background_passes_against_itself(graph_of: Graph, tmp_path: Path):
+    """Spots on black leave one number nearly everywhere behind a Conv, and the runtime adds 12,321 of them."""
+    model = graph_of("g (float[2,3,224,224] x) => (float[2,16] y) <int64[2] axes = {2, 3}> {"
+                     "c = Conv<strides=[2,2]>(x, w, b) r = Relu(c) y = ReduceMean<keepdims=0>(r, axes) }")  # fmt: skip
+    rng = np.random.default_rng(0)
+    w = (0.2 * rng.standard_normal((16, 3, 3, 3))).astype(np.float32)
+    ir.save(with_weights(model, w=w, b=rng.standard_normal(16).astype(np.float32)), tmp_path / "g.onnx")
+    verdict = verify(tmp_path / "g.onnx", tmp_path / "g.onnx", level="quick")
+    assert verdict.check("rounding").status == "pass", verdict.summary()

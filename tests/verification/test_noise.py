@@ -7,7 +7,8 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.verification.bounds.accuracy import reduction_length
-from normdeploy.verification.bounds.noise import NoisyGraph, hashed_noise
+from normdeploy.verification.bounds.hashing import hashed_noise
+from normdeploy.verification.bounds.noise import NoisyGraph
 
 U, FLOOR = 2.0**-24, 2.0**-126
 

@@ -4,7 +4,8 @@ A float32 sum of k terms carries the rounding of its partial sums. Where the ter
 the result, and a bound relative to the result would call a correct kernel wrong. The size of the terms is taken from
 the operands:
 
-* reductions and pools: the same operator on :math:`|x|`;
+* reductions and pools: the same operator on :math:`|x|`; where many of the k terms are equal, each addition of them is
+  rounded in the same direction, and a kernel that adds one after the other errs by up to :math:`k u \sum |x| / 2`;
 * products (Conv, MatMul, Gemm): :math:`\lVert x\rVert_2 \lVert w\rVert_2` per element, which for operands of random
   sign is :math:`\pi / 2` times the sum of the absolute terms;
 * normalizations with statistics: the mean is such a sum, and its error moves a whole row by
@@ -25,6 +26,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
 from normdeploy.graph.linear import Form, Linear, linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.verification.bounds.hashing import coherent_signs
 
 Values = Sequence[Tensor | None]
 
@@ -35,6 +37,9 @@ order, it is 0.4; runtimes add in lanes and stay below half of that."""
 _PRODUCT = 0.5 * 2 / math.pi
 """The same for products, over the product of the norms: a filter that cancels on a constant image errs alike
 everywhere, and nothing averages."""
+
+_MANTISSA = 23
+"""Bits of float32's mantissa, the hidden one left aside."""
 
 _EQUAL = 2.0**-18
 """Neighbours that differ by less, relative to the row, are equal for float32."""
@@ -67,11 +72,12 @@ def _subtracts_mean(node: ir.Node) -> bool:
     return has(node, Trait.CENTRES) and has(node, Trait.WEIGHS)
 
 
-def terms(node: ir.Node, inputs: Values, length: int) -> Tensor | None:
+def terms(node: ir.Node, inputs: Values, length: int, *, seed: int = 0) -> Tensor | None:
     """Return, per element of a result, how large its terms make an error of one u; None where nothing cancels.
 
     Args:
         node: the operator. inputs: its operands, None where absent or not known. length: k, the number of terms.
+        seed: of the directions in which the terms of a long sum are rounded.
     """
     x = inputs[0] if inputs else None
     if x is None or not x.is_floating_point():
@@ -83,7 +89,8 @@ def terms(node: ir.Node, inputs: Values, length: int) -> Tensor | None:
         return None  # one addition is rounded relative to its result
     if has(node, Trait.SUMS):
         try:
-            return SHARE * evaluate_node(node, [x.abs(), *inputs[1:]], dtype=x.dtype)[0]
+            size = SHARE * evaluate_node(node, [x.abs(), *inputs[1:]], dtype=x.dtype)[0]
+            return size * _repeated(node, inputs, x, length, seed)
         except GraphError:  # an operand that is not known here
             return None
     if several:
@@ -92,6 +99,18 @@ def terms(node: ir.Node, inputs: Values, length: int) -> Tensor | None:
     if product is None:
         return None
     return _matrix_terms(product, inputs) if product.form is Form.PRODUCT else _convolution_terms(product, inputs)
+
+
+def _repeated(node: ir.Node, inputs: Values, x: Tensor, length: int, seed: int) -> Tensor:
+    """Return how many additions err in one direction, beyond what chance makes of k directions; at least 1.
+
+    Added one after the other, k equal terms err by up to k / 2 u of their sum: each addition by u of a partial sum,
+    half the sum on average. :data:`SHARE` of it as noise, four times its RMS allowed, is just that.
+    """
+    bits = min(length.bit_length() - 1, _MANTISSA)
+    signs = coherent_signs(x, bits, seed)
+    one, all_of = (evaluate_node(node, [v, *inputs[1:]], dtype=x.dtype)[0] for v in (signs, torch.ones_like(x)))
+    return (one.abs() / all_of * length - 2 * math.sqrt(length)).nan_to_num(nan=1.0).clamp(min=1.0, max=length)
 
 
 def _norm(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:

@@ -38,6 +38,7 @@ from normdeploy.verification.bounds.accuracy import (
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, row_shift, terms
 from normdeploy.verification.bounds.criteria import SMALLEST_NORMAL
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
+from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.sides.values import Array, Arrays, Feeds, to_numpy
 
 _PATTERN = 1 << 18
@@ -53,29 +54,6 @@ _WRITTEN = 2.0**-12
 
 FAST_ROUNDOFF = 2.0**-16
 """The noise of :meth:`NoisyGraph.spread_fast`."""
-
-
-def hashed_noise(values: Tensor, seed: int, *, distinct: bool = False) -> Tensor:
-    """Return noise in [-1, 1) that is a function of each value and the seed: equal values, equal noise.
-
-    Args:
-        values: floats of any shape. distinct: of each value's place too, so that equal values get unequal noise.
-    """
-    # Hashed at float32's resolution: float64's own rounding must not make equal values look different
-    bits = values.detach().to(torch.float32).contiguous().view(torch.int32)
-    if distinct:
-        bits = bits ^ (torch.arange(bits.numel(), dtype=torch.int32).reshape(bits.shape) * 668265263)
-    mixed = bits * -1640531527 + _wrapped(seed * 747796405)  # products wrap, as hashing wants
-    mixed ^= mixed >> 15
-    mixed *= -2048144789
-    mixed ^= mixed >> 13
-    mixed *= -1028477387
-    return mixed.to(values.dtype).mul_(2.0**-31)
-
-
-def _wrapped(number: int) -> int:
-    """Return a number as int32 arithmetic holds it."""
-    return (number + 2**31) % 2**32 - 2**31
 
 
 class NoiseHook:
@@ -139,7 +117,7 @@ class NoiseHook:
         relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
         amplitude = self._roundoff * max(relative, math.sqrt(length) / 4)
         inputs = self._operands(node)
-        least = None if inputs is None else terms(node, inputs, length)
+        least = None if inputs is None else terms(node, inputs, length, seed=self._seed)
         cell = self._cell(node)
         noisy = [
             self._noisy(result, amplitude, absolute, cell if cell is not None else least if place == 0 else None)

@@ -27,7 +27,7 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor
 from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF, Bounds, Floats, judge, rms
-from normdeploy.verification.bounds.noise import hashed_noise
+from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.cases import Case, Chain
 from normdeploy.verification.context import Context
 from normdeploy.verification.derivation.recomputed import compare_graphs

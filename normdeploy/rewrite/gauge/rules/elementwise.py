@@ -23,7 +23,7 @@ from normdeploy.graph import FLOATS, constant64, is_constant
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
-from normdeploy.rewrite.gauge.rules.weights import require_small
+from normdeploy.rewrite.gauge.rules.weights import divided, require_small
 
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
@@ -221,7 +221,7 @@ def write_constants(edit: Edit) -> None:
             continue
         scale, shift = edit.at.scale(gauge), edit.at.shift(gauge)
         old = array_of(value)
-        new = (old - shift) / scale
+        new = divided(old - shift, scale)
         while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:
             new = new[0]
         require_small(node, value.dtype, new)

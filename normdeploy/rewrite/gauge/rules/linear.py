@@ -25,7 +25,7 @@ from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.rows import Floats
-from normdeploy.rewrite.gauge.rules.weights import require_small, rescale
+from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -195,9 +195,7 @@ def new_bias(
     edit: Edit, index: int, weight: Weight, bias: ir.Value | None, old: Floats, added: Floats, scale: Floats
 ) -> None:
     """Let the bias be (old + added) / scale; an absent one stays absent where that is 0."""
-    vanishing = np.abs(scale) > 2.0**150
-    total = (old + added) / scale
-    total = np.where(vanishing & (np.abs(total) < 2.0**-100), 0.0, total)
+    total = divided(old + added, scale)
     if np.array_equal(total, old):
         return
     require_small(edit.node, weight.dtype, total)

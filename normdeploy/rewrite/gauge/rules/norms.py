@@ -20,7 +20,7 @@ from normdeploy.rewrite.affine.constant import array_of, floating, integer, opti
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
-from normdeploy.rewrite.gauge.rules.weights import require_small
+from normdeploy.rewrite.gauge.rules.weights import divided, require_small
 
 MANY = 4096
 """Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""
@@ -110,7 +110,7 @@ def write(edit: Edit) -> None:
         np.broadcast_to(array.reshape([array.shape[axis] for axis in spanned]), shape) for array in (scale, shift)
     )
     old = np.zeros(shape) if bias is None else array_of(bias)
-    new_gain, new_bias = array_of(gain) / scale, (old - shift) / scale
+    new_gain, new_bias = divided(array_of(gain), scale), divided(old - shift, scale)
     assert gain.dtype is not None
     require_small(node, gain.dtype, new_gain, new_bias)
     if not (scale == 1).all():

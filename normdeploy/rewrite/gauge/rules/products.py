@@ -29,7 +29,7 @@ from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
-from normdeploy.rewrite.gauge.rules.weights import require_small, rescale
+from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
 
 MANY = 4096
 """Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
@@ -275,8 +275,7 @@ def _total(product: Product, added: Floats, scale: Floats) -> Floats | None:
         old = old.reshape((1,) * (product.rank - old.ndim) + old.shape)
         old = old * floating(node, "beta", 1.0) if holder is node else old
     added, scale = (_oriented(array, product.turned_result) for array in (added, scale))
-    total = (old + added) / scale
-    total = np.where((np.abs(scale) > 2.0**150) & (np.abs(total) < 2.0**-100), 0.0, total)
+    total = divided(old + added, scale)
     return None if not total.any() and product.addend is None else total if _changes(total, old) else None
 
 

@@ -34,12 +34,28 @@ LOSS = 2.0
 VANISHES = 2.0**-150
 """Factors below this stand for 0: what a map scales by 0 is scaled by 2**-200 while it moves (:mod:`..maps`)."""
 
+_NOTHING = 2.0**-100
+"""Numbers over a scale that stands for infinity are 0 below this; what is meant to be seen there is far larger."""
+
 _FORMATS = {  # unit roundoff, smallest normal number, largest number
     ir.DataType.FLOAT16: (2.0**-11, 2.0**-14, 65504.0),
     ir.DataType.BFLOAT16: (2.0**-8, 2.0**-126, 255 / 128 * 2.0**127),
     ir.DataType.FLOAT: (2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
     ir.DataType.DOUBLE: (2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
 }
+
+
+def divided(numbers: Floats, scale: Floats) -> Floats:
+    """Return numbers over a scale; 0 where that scale stands for infinity and leaves nothing of them.
+
+    Left as the tiny numbers they come out as, they would be written as 0 and differ from it in float64.
+
+    Args:
+        numbers: of any size. scale: broadcasts against them.
+    """
+    found = np.asarray(numbers / scale)
+    nothing = np.abs(scale) * VANISHES > 1
+    return np.where(nothing & (np.abs(found) < _NOTHING), 0.0, found) if nothing.any() else found
 
 
 def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Sequence[int]) -> None:
