@@ -19,6 +19,7 @@ from normdeploy.rewrite.branches import MergeBranches, MovePads
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.dropout import RemoveDropout
 from normdeploy.rewrite.einsum import LowerEinsum
+from normdeploy.rewrite.gauge.bodies import EnterBodies
 from normdeploy.rewrite.gauge.engine import MoveAffine
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import (
@@ -117,6 +118,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         RemoveRoundTrips(),
         MergeBranches(context),
         MoveAffine(context),
+        EnterBodies(context),
         LowerAffine(context),
         LowerNorms(),
         RemoveRoundTrips(),

@@ -61,10 +61,16 @@ class MoveAffine(ir.passes.InPlacePass):
         for graph in model.graphs():
             if any(is_affine(node) for node in graph):
                 graph.sort()
-                modified |= self._graph(graph)
+                modified |= self.move(graph)
         return ir.passes.PassResult(model, modified)
 
-    def _graph(self, graph: ir.Graph) -> bool:
+    def settled(self, graph: ir.Graph) -> Plan:
+        """Return what would become of one graph's maps; the graph stays as it is."""
+        graph.sort()
+        return self._consistent(graph, {})[0]
+
+    def move(self, graph: ir.Graph) -> bool:
+        """Remove what can be removed from one graph, its bodies left out."""
         plan, checks = self._settled(graph)
         for node, reason in plan.stays.items():
             set_reason(node, str(reason), reason.chain)
