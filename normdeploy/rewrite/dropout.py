@@ -9,6 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.node import free_name
 
 
@@ -19,7 +20,7 @@ class RemoveDropout(ir.passes.InPlacePass):
         """Visit every graph."""
         modified = False
         for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
-            if node.op_type == "Dropout" and node.domain in ("", "ai.onnx") and _is_inactive(node):
+            if is_standard(node, "Dropout") and _is_inactive(node):
                 modified |= _remove(node)
         return ir.passes.PassResult(model, modified)
 

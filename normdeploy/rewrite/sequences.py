@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.node import free_name
 from normdeploy.rewrite.infer import infer_missing_types
 
@@ -28,7 +29,7 @@ class ResolveSequences(ir.passes.InPlacePass):
         modified = False
         for graph in model.graphs():
             for node in list(graph):
-                if node.op_type == "SplitToSequence" and node.domain in ("", "ai.onnx"):
+                if is_standard(node, "SplitToSequence"):
                     modified |= _resolve(graph, node)
         if modified:
             infer_missing_types(model)
@@ -96,7 +97,7 @@ def _sizes(node: ir.Node) -> list[int] | None:
 
 def _position(node: ir.Node, count: int) -> int | None:
     """Return which part a SequenceAt reads; None for any other reader or a computed position."""
-    if node.op_type != "SequenceAt" or node.domain not in ("", "ai.onnx"):
+    if not is_standard(node, "SequenceAt"):
         return None
     index = constant64(node.inputs[1])
     if index is None or index.size != 1 or not -count <= int(index.reshape(-1)[0]) < count:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.recognise.sizes import names_of
 
 Size = int | str | tuple[ir.Value, int]
@@ -94,7 +94,7 @@ def _elements(target: ir.Value, depth: int = 0) -> list[Size] | None:
     if constant is not None:
         return [int(item) for item in constant.reshape(-1)]
     node = target.producer()
-    if node is None or depth > _LONGEST or node.domain not in ("", "ai.onnx") or not node.inputs:
+    if node is None or depth > _LONGEST or not is_standard(node) or not node.inputs:
         return None
     data = node.inputs[0]
     if data is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.traits import is_standard
 
 
 class UntileStatistics(ir.passes.InPlacePass):
@@ -26,7 +27,7 @@ class UntileStatistics(ir.passes.InPlacePass):
         modified = False
         for graph in model.graphs():
             for node in list(graph):
-                if node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx"):
+                if is_standard(node, "BatchNormalization"):
                     modified |= _untile(graph, node)
         return ir.passes.PassResult(model, modified)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import is_standard
 
 _CORES = frozenset({"Erf", "Tanh", "Sigmoid", "Clip"})
 _CLOSED_BY_SCALARS = frozenset({"Erf", "Tanh", "Clip"})
@@ -24,7 +25,7 @@ def parts(graph: ir.Graph) -> set[ir.Node]:
     """Return the scalar-constant operators of ``graph`` that belong to a spelled-out activation."""
     found: set[ir.Node] = set()
     for node in graph:
-        if node.op_type in _CORES and node.domain in ("", "ai.onnx"):
+        if is_standard(node, *_CORES):
             found |= _around(node)
     return found
 
@@ -98,7 +99,7 @@ def _polynomial(roots: set[ir.Value]) -> set[ir.Node]:
 
 def _scalar(node: ir.Node) -> bool:
     """Tell whether a node is arithmetic with a scalar constant."""
-    if node.op_type not in _ARITHMETIC or node.domain not in ("", "ai.onnx"):
+    if not is_standard(node, *_ARITHMETIC):
         return False
     return any(_is_scalar(value) for value in node.inputs)
 

@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, tensor64
-from normdeploy.graph import is_constant as is_constant  # where rewrite/branches look for it
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import Region

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
+from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.constant import floating, integer, optional
 from normdeploy.rewrite.affine.map import AffineMap, Array
@@ -56,7 +57,7 @@ class NoMatch:
 
 def match(node: ir.Node) -> Match | NoMatch | None:
     """Return what a node is: an affine map, one that must stay (with the reason), or None."""
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return None
     if node.op_type == BATCH_NORM:
         return _batch_norm(node)
@@ -140,7 +141,7 @@ def _centres(node: ir.Node, subtracts: bool) -> bool:
         and subtracts
         and len(readers) == 1
         and readers[0].op_type in ("Mul", "Div")
-        and readers[0].domain in ("", "ai.onnx")
+        and is_standard(readers[0])
         and any(is_constant(value) for value in readers[0].inputs)
     )
 

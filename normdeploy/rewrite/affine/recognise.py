@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import WHERE, is_constant, module_path
 from normdeploy.graph.scopes import NAME_SCOPES
+from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine import activation
 from normdeploy.rewrite.affine.constant import storable
@@ -117,7 +118,7 @@ def is_bias(node: ir.Node) -> bool:
 
     The constant may be stored in integers.
     """
-    if node.op_type != "Add" or node.domain not in ("", "ai.onnx") or len(node.inputs) != 2:
+    if not is_standard(node, "Add") or len(node.inputs) != 2:
         return False
     for value, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         producer = None if value is None else value.producer()

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from torch import Tensor
 
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.node import free_name
 from normdeploy.rewrite.context import RewriteContext
@@ -172,7 +173,7 @@ class Region:
 
 def reads_shape_only(node: ir.Node) -> bool:
     """Tell whether an operator looks at its input's shape only, which no affine map changes."""
-    return node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx")
+    return is_standard(node, "Shape", "Size")
 
 
 def drop_if_unread(value: ir.Value) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from normdeploy.graph import evaluate_node, is_constant, module_path, tensor64
 from normdeploy.graph.exact import FLOATS
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import array_of, copy_cost, integer, optional, shape_of
 from normdeploy.rewrite.affine.map import Array
@@ -46,7 +47,7 @@ class NormTables(ir.passes.InPlacePass):
         modified = False
         for graph in model.graphs():
             for node in list(graph):
-                if node.op_type in _NORMS and node.domain in ("", "ai.onnx"):
+                if is_standard(node, *_NORMS):
                     modified |= self._fold(graph, node)
         return ir.passes.PassResult(model, modified)
 

@@ -23,8 +23,9 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import evaluate_node, module_path
+from normdeploy.graph import evaluate_node, is_constant, module_path
 from normdeploy.graph.linear import linear_of
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import AffineMap, affine_map, cost, is_affine, settle
 from normdeploy.rewrite.affine.constant import (
     along,
@@ -33,7 +34,6 @@ from normdeploy.rewrite.affine.constant import (
     derive,
     dtype_of,
     fits,
-    is_constant,
     optional,
     required,
     shape_of,
@@ -94,7 +94,7 @@ def _static_dims(value: ir.Value) -> list[int]:
 
 
 def _takes(reader: ir.Node, value: ir.Value, graph: ir.Graph) -> bool:
-    if reader.graph is not graph or reader.domain not in ("", "ai.onnx"):
+    if reader.graph is not graph or not is_standard(reader):
         return False
     if reader.op_type not in ("Conv", "ConvTranspose") or sum(operand is value for operand in reader.inputs) != 1:
         return False

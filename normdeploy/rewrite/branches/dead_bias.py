@@ -12,9 +12,10 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import module_path
+from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.linear import linear_of
-from normdeploy.rewrite.affine.constant import integer, ints, is_constant, optional, required, shape_of
+from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.affine.constant import integer, ints, optional, required, shape_of
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.branches.tree import alone
 from normdeploy.rewrite.context import RewriteContext
@@ -24,7 +25,7 @@ RULE = "dead bias before a norm"
 
 def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> bool:
     """Drop the bias of the convolution in front of the norm ``node``; return whether the graph changed."""
-    if node.domain not in ("", "ai.onnx") or not _is_per_channel(node):
+    if not is_standard(node) or not _is_per_channel(node):
         return False
     value = required(node, 0)
     conv = value.producer()

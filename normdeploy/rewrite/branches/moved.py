@@ -16,7 +16,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_region
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import in_order
 from normdeploy.rewrite.branches.window import Place
@@ -59,7 +59,7 @@ def chain_to(last: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
                 continue
             producer = value.producer()
             moved = value.dtype in FLOATS
-            inside = producer is not None and producer.graph is last.graph and producer.domain in ("", "ai.onnx")
+            inside = producer is not None and producer.graph is last.graph and is_standard(producer)
             if producer is not None and inside and (not moved or _moves(producer)):
                 pending.append(producer)
             elif node.op_type == "Shape":

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import Reader, constant64, constant_tensor, parts64, tensor64
+from normdeploy.graph import Reader, constant64, constant_tensor, is_constant, parts64, tensor64
 from normdeploy.graph.linear import linear_of
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import (
     along,
     integer,
     ints,
-    is_constant,
     optional,
     required,
     shape_of,
@@ -95,7 +95,7 @@ def step(node: ir.Node, frame: Frame) -> Reading | None:
     """
     if is_affine(node):
         return _affine(node, frame)
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return None
     found = _STEPS.get((node.op_type, frame))
     return None if found is None else found(node)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.region import Region
 
@@ -54,7 +55,7 @@ class Tree:
 
 def is_sum(node: ir.Node | None) -> bool:
     """Tell whether a node adds or subtracts."""
-    return node is not None and node.op_type in _SUMS and node.domain in ("", "ai.onnx") and len(node.inputs) > 1
+    return node is not None and is_standard(node, *_SUMS) and len(node.inputs) > 1
 
 
 def tree_at(node: ir.Node) -> Tree | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.context import RewriteContext
@@ -40,7 +41,7 @@ def draws(at: Solution) -> tuple[Draw, ...]:
 
 def _shapes_that_matter(at: Solution, node: ir.Node) -> list[Sequence[int]] | None:
     """Return what tells positions apart, aligned at the last axis; None for an operator that acts on all of them."""
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return None
     moving = node.op_type in ACTS or node.op_type in ("Squeeze", "Unsqueeze")
     if not moving and node.op_type not in _POINTWISE:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import is_affine, new_affine
@@ -54,7 +55,7 @@ def closed(graph: ir.Graph, places: list[ir.Node]) -> None:
 
 def _small_operand(node: ir.Node) -> int | None:
     """Return which operand of a product of two computed values is small beside the other; None where none is."""
-    if node.op_type != "Mul" or node.domain not in ("", "ai.onnx"):
+    if not is_standard(node, "Mul"):
         return None
     sizes = []
     for value in node.inputs:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.node import free_name
 
 _POOLS = frozenset({"MaxPool"})
@@ -33,7 +34,7 @@ class GuardPads(ir.passes.InPlacePass):
 
 
 def _guard(graph: ir.Graph, node: ir.Node) -> bool:
-    if node.op_type != "Pad" or node.domain not in ("", "ai.onnx") or not _pads_zeros(node):
+    if not is_standard(node, "Pad") or not _pads_zeros(node):
         return False
     x = node.inputs[0]
     if x is None or x.shape is None or (len(node.inputs) > _AXES and node.inputs[_AXES] is not None):

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import WHERE
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.context import RMS_OPSET
 from normdeploy.rewrite.recognise.builder import Builder, free_stem
 
@@ -33,7 +34,7 @@ class LowerNorms(ir.passes.InPlacePass):
         modified = False
         for graph in model.graphs():
             for node in list(graph):
-                if node.op_type == "RMSNormalization" and node.domain in ("", "ai.onnx"):
+                if is_standard(node, "RMSNormalization"):
                     _spell(model, graph, node)
                     modified = True
         return ir.passes.PassResult(model, modified)

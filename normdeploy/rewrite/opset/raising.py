@@ -19,6 +19,7 @@ import onnx_ir.passes.common as common_passes
 from onnx import defs
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.opset.convert import converted_by_onnx
 from normdeploy.rewrite.opset.own import describe, own_translation
@@ -118,7 +119,7 @@ def _plan(model: ir.Model, old: int, new: int) -> list[tuple[ir.Node, ir.Graph]]
     """Translate every node whose form changes, without changing the model."""
     planned: list[tuple[ir.Node, ir.Graph]] = []
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.domain not in ("", "ai.onnx"):
+        if not is_standard(node):
             continue
         _require_kernel(node, old, new)
         translation = own_translation(node, old, new)

@@ -12,6 +12,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, Evaluator, module_path
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.region import GraphRegions
 from normdeploy.rewrite.recognise.search import best_of
@@ -74,7 +75,7 @@ def batch_statistics(model: ir.Model) -> list[BatchStatistics]:
 
 def in_training_mode(node: ir.Node) -> bool:
     """Tell whether a node is a BatchNormalization that computes its own statistics."""
-    if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
+    if not is_standard(node, "BatchNormalization"):
         return False
     return "training_mode" in node.attributes and node.attributes["training_mode"].as_int() != 0
 

@@ -6,13 +6,14 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, tensor64
 from normdeploy.graph.exact import FLOATS, ExactTensor
+from normdeploy.graph.traits import is_standard
 
 
 def resolve_casts(graph: ir.Graph) -> bool:
     """Replace each CastLike of known target type in place; return whether any was replaced."""
     modified = False
     for node in list(graph):
-        if node.op_type == "CastLike" and node.domain in ("", "ai.onnx"):
+        if is_standard(node, "CastLike"):
             modified |= _resolve(graph, node)
     return modified
 

@@ -184,7 +184,7 @@ class GraphRegions:
 
     def _admits(self, node: ir.Node, known: set[ir.Value]) -> bool:
         """Tell whether a node may be part of a closure whose values are ``known``."""
-        if node.domain not in ("", "ai.onnx"):
+        if not is_standard(node):
             return False
         for value in node.inputs:
             if value is not None and value not in known and not self.is_side(value):

@@ -34,7 +34,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant64
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.weights.expression import Expressions, Step
 from normdeploy.rewrite.weights.shapes import KnownShapes
@@ -109,7 +109,7 @@ class _Walk:
                     self.results[value] = _hollow(self.results[value].shape)
 
     def _visit(self, node: ir.Node) -> None:
-        if node.domain not in ("", "ai.onnx"):
+        if not is_standard(node):
             return
         known = self.shapes.visit(node, self._integer_constant)
         if self.shapes.static_reshape(node):

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import constant64
+from normdeploy.graph.traits import is_standard
 from normdeploy.verification.cases import Case, OutputResult, hold_against
 from normdeploy.verification.context import Context
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
@@ -107,7 +108,7 @@ def step_of(model: ir.Model, name: str, rank: int) -> Array | float | None:
     value = next((v for v in model.graph.outputs if v.name == name), None)
     direct = _behind(value, frozenset({"Identity"}))
     node = _behind(value, _MOVES)
-    if node is None or node.domain not in ("", "ai.onnx"):
+    if node is None or not is_standard(node):
         return None
     if node.op_type == "QuantizeLinear":
         return 1.0
@@ -144,7 +145,7 @@ _MOVES = frozenset(
 def _behind(value: ir.Value | None, passed: frozenset[str]) -> ir.Node | None:
     """Return the operator that computes a value, some seen through."""
     node = None if value is None else value.producer()
-    while node is not None and node.op_type in passed and node.domain in ("", "ai.onnx"):
+    while node is not None and is_standard(node, *passed):
         node = None if node.inputs[0] is None else node.inputs[0].producer()
     return node
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.evaluate import as_constant, opset_of
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -30,7 +30,7 @@ _SHAPES = frozenset({"Shape", "Size"})
 
 def kind(node: ir.Node) -> str:
     """Return an operator's name, with its domain where it is not the standard's."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+    return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
 
 
 def inputs_of(node: ir.Node) -> list[ir.Value | None]:

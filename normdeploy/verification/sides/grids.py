@@ -18,6 +18,7 @@ from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.traits import is_standard
 
 SHARE = 0.01
 """Share of a quantizer's values that a runtime may put on the other side of a tie."""
@@ -36,7 +37,7 @@ def _quantizers(evaluator: Evaluator) -> list[ir.Node]:
         node
         for node in evaluator.graph
         if node.op_type == "QuantizeLinear"
-        and node.domain in ("", "ai.onnx")
+        and is_standard(node)
         and constant_tensor(node.inputs[0]) is None
         and not node.attributes.get_int("block_size", 0)
         and not node.attributes.get_int("output_dtype", 0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
+from normdeploy.graph.traits import kind_of
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.rules import (
@@ -121,4 +122,4 @@ RULES: dict[tuple[str, str], Rule] = {
 
 def rule_of(node: ir.Node) -> Rule | None:
     """Return an operator's rule; None if no gauge passes it."""
-    return RULES.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return RULES.get(kind_of(node))

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.linear import linear_of
+from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, floating, optional, required
@@ -87,7 +88,7 @@ def bias_behind(value: ir.Value) -> tuple[ir.Node, int] | None:
     if len(users) != 1 or value.is_graph_output() or value.shape is None:
         return None
     node = users[0]
-    if node.op_type != "Add" or node.domain not in ("", "ai.onnx") or node.graph is not value.graph:
+    if not is_standard(node, "Add") or node.graph is not value.graph:
         return None
     index = 1 if node.inputs[0] is value else 0
     other = node.inputs[index]

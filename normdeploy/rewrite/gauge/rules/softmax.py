@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import integer
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
 
@@ -25,7 +26,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
 def sums_to_one(value: ir.Value | None) -> bool:
     """Tell whether Softmax over the last axis wrote a value."""
     node = None if value is None else value.producer()
-    if value is None or node is None or node.op_type != "Softmax" or node.domain not in ("", "ai.onnx"):
+    if value is None or node is None or not is_standard(node, "Softmax"):
         return False
     rank = None if value.shape is None else len(value.shape)
     return rank is not None and integer(node, "axis", -1) % rank == rank - 1
