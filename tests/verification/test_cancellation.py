@@ -167,7 +167,7 @@ def test_the_mean_of_repeated_numbers_errs_more_than_that_of_scattered_ones():
 
 
 BACKGROUNDS = {
-    "one number": lambda rng, n: np.full(n, 1.1618743),
+    "one number": lambda _, n: np.full(n, 1.1618743),
     "one number among zeros": lambda rng, n: np.where(rng.random(n) < 0.7, 1.1618743, 0.0),
     "two numbers mixed": lambda rng, n: rng.choice([0.33318771, 1.1618743], n, p=[0.2, 0.8]),
     "all but one number": lambda rng, n: 1.1618743 * (1 + 1e-7 * rng.standard_normal(n)),

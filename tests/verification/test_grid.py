@@ -94,9 +94,7 @@ def test_a_norm_between_an_integer_convolution_and_its_quantization_is_folded_an
     onnx.save(proto, str(path))
     result = nd.fold(path, tmp_path / "folded.onnx")
     assert result.verdict is not None
-    for name in ("logic", "weights", "rounding", "sensitivity"):  # halves of a grid are ties, and said to be
-        assert result.verdict.check(name).status == "pass", result.verdict.summary()
-    assert result.verdict.status in ("pass", "not-exercised")
+    assert result.verdict.status == "pass", result.verdict.summary()
     saved = onnx.load(str(tmp_path / "folded.onnx"))
     assert "BatchNormalization" not in {node.op_type for node in saved.graph.node}
     weights = next(t for t in saved.graph.initializer if len(t.dims) == 4)

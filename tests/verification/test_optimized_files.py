@@ -23,11 +23,8 @@ def judged(reference: Path, path: Path) -> Verdict:
 
 
 def assert_right(verdict: Verdict) -> None:
-    """Every comparison passes. What no input shows (how far below zero a hidden key's score is) may be named."""
-    assert verdict.status in ("pass", "not-exercised"), verdict.summary()
-    assert verdict.check("logic").status == "pass"
-    assert verdict.check("rounding").status == "pass"
-    assert not [check.name for check in verdict.checks if check.status in ("fail", "error")]
+    """Every comparison passes, and each could have failed."""
+    assert verdict.status == "pass", verdict.summary()
 
 
 KINDS = {

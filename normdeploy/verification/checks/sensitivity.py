@@ -23,6 +23,7 @@ from normdeploy.verification.cost import SINGLE, elements
 from normdeploy.verification.derivation.links import chain_bounds
 from normdeploy.verification.mutation.derivative import PROBES, Sensitivities, needed
 from normdeploy.verification.mutation.harmless import harmless
+from normdeploy.verification.mutation.hidden import hides
 from normdeploy.verification.mutation.invariant import cancels
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
@@ -243,6 +244,8 @@ def _prove(
         tapes = [Tape(evaluator, case, wanted) for case in cases or context.cases] if mine else []
         for target in mine:
             proof, always = harmless(tapes, target.site, target.mutant)
+            if not proof and cases is None:
+                proof = hides(tapes, target.site, target.mutant)
             target.harmless = proof if always or cases is None else ""
             if always:
                 known = target.mutant.name, False, target.ratio, target.family
