@@ -107,7 +107,8 @@ def export(
     Args:
         model: an eager torch module on any device.
         args: example arguments as in ``torch.onnx.export``: a tensor or a tuple.
-        path: the file to write; it and its certificate (``<name>.certificate.json``) appear whole or not at all.
+        path: the file to write; it, its certificate (``<name>.certificate.json``) and its derivation
+            (``<name>.derivation.json``) appear whole or not at all.
         kwargs: example keyword arguments.
         input_names: names of the graph inputs, in order.
         output_names: names of the graph outputs, in order.
@@ -216,7 +217,7 @@ def fold(
 
     Args:
         source: the ONNX file (opset 7 or newer) or graph; it is left as it is.
-        path: the file to write; appears whole or not at all.
+        path: the file to write; it, its certificate and its derivation appear whole or not at all.
         opset_version: the operator set that the result may not exceed, 18 or newer; a newer source keeps its own. By
             default as new as the operators need that are fastest: 23 with an RMSNorm, or what the onnxruntime in use
             can read.
@@ -352,12 +353,14 @@ def _level(verify: bool | Level) -> Level:
 
 
 def _require_outputs(path: PathLike, *, verify: bool, overwrite: bool) -> Path:
-    """Check that the file, and its certificate where there will be one, may be written."""
+    """Check that the file, and its certificate and derivation where there will be any, may be written."""
     from normdeploy.verification.record.certificate import certificate_path
+    from normdeploy.verification.record.kept import derivation_path
 
     target = require_writable(path, overwrite=overwrite)
     if verify:
         require_writable(certificate_path(target), overwrite=overwrite)
+        require_writable(derivation_path(target), overwrite=overwrite)
     return target
 
 

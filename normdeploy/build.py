@@ -56,6 +56,8 @@ from normdeploy.sources import build as build_model
 from normdeploy.train import from_recipe, provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.preprocess import Preprocessed, as_raw
+from normdeploy.verification.record.certificate import certificate_path
+from normdeploy.verification.record.kept import derivation_path
 
 SCHEMA = 1
 _CALIBRATION = 1024  # samples that the tuner sees: enough for ranges, and held in memory
@@ -71,6 +73,11 @@ class Outputs:
     onnx: Path
     report: Path
     page: Path
+
+    @property
+    def proven(self) -> tuple[Path, ...]:
+        """The ONNX file and what is written with it: they appear, and go, together."""
+        return self.onnx, certificate_path(self.onnx), derivation_path(self.onnx)
 
     @classmethod
     def of(cls, recipe: Recipe, out: Path | None) -> Outputs:
@@ -118,7 +125,7 @@ def build(
     """
     outputs = Outputs.of(recipe, out)
     previous = _previous_report(outputs)
-    strangers = [path for path in (outputs.onnx, outputs.report, outputs.page) if path.exists() and previous is None]
+    strangers = [path for path in (*outputs.proven, outputs.report, outputs.page) if path.exists() and previous is None]
     if recipe.tune is not None and "plan" not in (previous or {}):
         strangers += [path for path in (plan_path(outputs.onnx),) if path.exists()]
     if strangers and not force:
@@ -266,7 +273,8 @@ def _export(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any]:
                 progress=lambda name, share: tell(f"{name} ({share:.0%})" if share else name),
             )
     except VerificationError as error:
-        outputs.onnx.unlink(missing_ok=True)
+        for path in outputs.proven:
+            path.unlink(missing_ok=True)
         report |= {"status": error.verdict.status, "verdict": error.verdict.to_dict(), "ledger": None}
         _write_report(outputs, report)
         console.print_step("report", f"{outputs.page} says why")

@@ -53,7 +53,11 @@ def test_every_form_is_folded_proven_and_stands_alone(form: str, tmp_path: Path)
     assert result.verdict is not None
     assert result.verdict.status not in ("fail", "error")
     assert form.startswith("body") or [row.action for row in result.ledger] == ["folded"]
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["folded.certificate.json", "folded.onnx"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "folded.certificate.json",
+        "folded.derivation.json",
+        "folded.onnx",
+    ]
     assert close(stands_alone(tmp_path / "out" / "folded.onnx", tmp_path))
     assert check_certificate(tmp_path / "out" / "folded.onnx").matches
 

@@ -63,7 +63,7 @@ def test_export_fold_verify_load_tune_and_package(tmp_path: Path) -> None:
     result = nd.export(net, (x,), path, verify="quick")
     assert result.verdict is not None
     assert result.verdict.status == "pass", result.verdict.reasons
-    assert names(tmp_path) == ["net.certificate.json", "net.onnx", "net.onnx.data"]
+    assert names(tmp_path) == ["net.certificate.json", "net.derivation.json", "net.onnx", "net.onnx.data"]
     assert check_certificate(path).matches
     truth = net(x).detach().numpy()
     np.testing.assert_allclose(ran(path, x.numpy()), truth, rtol=1e-4, atol=1e-5)
@@ -75,7 +75,7 @@ def test_export_fold_verify_load_tune_and_package(tmp_path: Path) -> None:
     folded = nd.fold(path, other / "folded.onnx", verify="quick")
     assert folded.verdict is not None
     assert folded.verdict.status not in ("fail", "error")
-    assert names(other) == ["folded.certificate.json", "folded.onnx", "folded.onnx.data"]
+    assert names(other) == ["folded.certificate.json", "folded.derivation.json", "folded.onnx", "folded.onnx.data"]
     (tmp_path / "net.onnx.data").rename(tmp_path / "away")  # nothing of the source is needed
     np.testing.assert_allclose(ran(other / "folded.onnx", x.numpy()), truth, rtol=1e-4, atol=1e-5)
     assert nd.verify(net, other / "folded.onnx", level="quick").status == "pass"
@@ -96,7 +96,12 @@ def test_every_form_with_its_data_under_any_name(form: str, tmp_path: Path) -> N
     result = nd.fold(path, out, verify="quick")
     assert result.verdict is not None
     assert result.verdict.status not in ("fail", "error")
-    assert names(tmp_path / "out") == ["folded.certificate.json", "folded.onnx", "folded.onnx.data"]
+    assert names(tmp_path / "out") == [
+        "folded.certificate.json",
+        "folded.derivation.json",
+        "folded.onnx",
+        "folded.onnx.data",
+    ]
     assert np.allclose(ran(out, X), expected(X), rtol=1e-5, atol=1e-5)
     target = runtime.package_triton(path, tmp_path / "repository")
     assert names(target / "1") == ["model.onnx", "model.onnx.data"]

@@ -31,7 +31,9 @@ def verify(
     quick: options.Quick = False,
     thorough: options.Thorough = False,
     html: options.Html = None,
-    certify: Annotated[bool, typer.Option("--certify", help="Write the certificate beside the file.")] = False,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Write certificate and derivation beside the file.")
+    ] = False,
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="DIR", help="On failure, save the smallest failing part there.")
     ] = None,
@@ -68,9 +70,11 @@ def verify(
     from normdeploy.verification import verify as run_verifier
     from normdeploy.verification.record.certificate import certificate_path
     from normdeploy.verification.record.certificate import certify as write_certificate
+    from normdeploy.verification.record.kept import derivation_path
 
     if certify:
-        require_writable(certificate_path(model), overwrite=overwrite)
+        for beside in (certificate_path(model), derivation_path(model)):
+            require_writable(beside, overwrite=overwrite)
     with working("verify", f"reading {model}") as tell:
         load_graph(model)  # a missing or broken file is told before the reference is built
         subject: Any = reference

@@ -2,7 +2,7 @@
 
 x = s x' + t, where x is a value of the source graph and x' what the file computes in its place. Nothing here is
 trusted: :mod:`normdeploy.verification.derivation` confirms each operator from the two graphs alone and takes a hint as
-what to try. JSON, one object per hint; numbers are float64 in base64, little-endian.
+what to try. JSON, one line per hint; numbers are float64 in base64, little-endian; s = 1 and t = 0 are not written.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from normdeploy.graph.exact import constant_tensor
 SCHEMA = 1
 """Version of the layout."""
 
-MOST_BYTES = 1 << 30
-"""A longer derivation is not read."""
+MOST_BYTES = 1 << 24
+"""A longer derivation is neither written nor read: what does not fit is left out, the largest first."""
 
 MOST_HINTS = 1 << 20
 MOST_RANK = 16
@@ -73,14 +73,26 @@ class Exact:
 
 @dataclass(frozen=True)
 class Derivation:
-    """The hints of one rewriting, in the order of the file's operators, and unrounded constants."""
+    """The hints of one rewriting, in the order of the file's operators, and unrounded constants.
+
+    Args:
+        hints, constants: what to try. left_out: how many of them were too large to be written, where it was read.
+    """
 
     hints: tuple[Hint, ...] = ()
     constants: tuple[Exact, ...] = ()
+    left_out: int = 0
 
-    def pruned(self, used: Collection[Exact]) -> Derivation:
-        """Return the derivation with the constants that were needed, for writing."""
-        return Derivation(self.hints, tuple(constant for constant in self.constants if constant in used))
+    def pruned(self, used: Collection[Hint | Exact]) -> Derivation:
+        """Return the hints and constants that were needed, for writing."""
+        return Derivation(
+            tuple(hint for hint in self.hints if hint in used),
+            tuple(constant for constant in self.constants if constant in used),
+        )
+
+    def followed_by(self, other: Derivation) -> Derivation:
+        """Return the hints and constants of both, these first."""
+        return Derivation((*self.hints, *other.hints), (*self.constants, *other.constants))
 
     def by_name(self) -> Mapping[str, list[Hint]]:
         """Return the hints by the name of the file's value."""
@@ -91,19 +103,43 @@ class Derivation:
         return _grouped(self.hints, lambda hint: hint.key)
 
     def to_json(self) -> str:
-        """Return the text that is kept beside the file."""
-        rows = [
-            {"value": h.value, "source": h.source, "key": h.key, "scale": _pack(h.scale), "shift": _pack(h.shift)}
-            for h in self.hints
-        ]
-        constants = [
-            {"value": c.value, "key": c.key, "which": c.which, "number": _pack(c.compute())} for c in self.constants
-        ]
-        return json.dumps({"schema": SCHEMA, "hints": rows, "constants": constants}, indent=1) + "\n"
+        """Return the text that is kept beside the file, of at most :data:`MOST_BYTES` (ASCII).
 
-    def digest(self) -> str:
-        """Return the SHA-256 of the text."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        Constants are left out before hints, the largest first; ``left_out`` in it counts them.
+        """
+        hints = [_dumped(_packed(hint)) for hint in self.hints]
+        constants = [
+            _dumped({"value": c.value, "key": c.key, "which": c.which, "number": _pack(c.compute())})
+            for c in self.constants
+        ]
+        excess = _FRAME + sum(len(row) + 2 for row in (*hints, *constants)) - MOST_BYTES
+        left_out = self.left_out
+        for rows in (constants, hints):
+            for index in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i)):
+                if excess <= 0:
+                    break
+                excess -= len(rows[index]) + 2
+                rows[index] = ""
+                left_out += 1
+        parts = [",\n".join(row for row in rows if row) for rows in (hints, constants)]
+        head = f'{{"schema":{SCHEMA},"left_out":{left_out},'
+        return f'{head}"hints":[\n{parts[0]}],\n"constants":[\n{parts[1]}]}}\n'
+
+
+_FRAME = 100
+"""Characters around the rows, at most."""
+
+
+def _dumped(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"))
+
+
+def _packed(hint: Hint) -> dict[str, Any]:
+    row: dict[str, Any] = {"value": hint.value, "source": hint.source, "key": hint.key}
+    for name, array, usual in (("scale", hint.scale, 1), ("shift", hint.shift, 0)):
+        if array.size != 1 or array.reshape(()) != usual:
+            row[name] = _pack(array)
+    return row
 
 
 def _grouped(hints: Iterable[Hint], by: Callable[[Hint], str]) -> Mapping[str, list[Hint]]:
@@ -143,14 +179,14 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def read_derivation(text: str) -> Derivation:
-    """Read a derivation.
+def read_derivation(text: str | bytes) -> Derivation:
+    """Read a derivation; its size bounds the work, and is looked at first.
 
     Raises:
         GraphError: it is not one of this schema, or too large.
     """
     if len(text) > MOST_BYTES:
-        raise GraphError(f"the derivation has {len(text)} characters; expected at most {MOST_BYTES}: write it again")
+        raise GraphError(f"the derivation has {len(text)} bytes; expected at most {MOST_BYTES}: write it again")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -162,7 +198,10 @@ def read_derivation(text: str) -> Derivation:
         raise GraphError("the derivation lists no constants; expected what this version writes: export again")
     if len(content["hints"]) + len(constants) > MOST_HINTS:
         raise GraphError(f"the derivation has more than {MOST_HINTS} hints; expected what export wrote: export again")
-    return Derivation(tuple(_hints(content["hints"])), tuple(_constants(constants)))
+    left_out = content.get("left_out")
+    if type(left_out) is not int or left_out < 0:
+        raise GraphError("the derivation does not count what it leaves out; expected 'left_out': export again")
+    return Derivation(tuple(_hints(content["hints"])), tuple(_constants(constants)), left_out)
 
 
 def _constants(rows: Iterable[Any]) -> Iterable[Exact]:
@@ -180,7 +219,9 @@ def _hints(rows: Iterable[Any]) -> Iterable[Hint]:
             raise GraphError(
                 "a hint of the derivation names no values; expected 'value', 'source', 'key': export again"
             )
-        yield Hint(row["value"], row["source"], row["key"], _unpack(row.get("scale")), _unpack(row.get("shift")))
+        scale = _unpack(row["scale"]) if "scale" in row else np.ones(())
+        shift = _unpack(row["shift"]) if "shift" in row else np.zeros(())
+        yield Hint(row["value"], row["source"], row["key"], scale, shift)
 
 
 def _pack(array: Floats) -> Any:

@@ -19,6 +19,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, Evaluated, make_case
 from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Budget
 from normdeploy.verification.derivation.checker import Report
+from normdeploy.verification.hints import Hints
 from normdeploy.verification.levels import Level
 from normdeploy.verification.record.verdict import Check, CheckStatus, Measurement, SiteReport
 from normdeploy.verification.samples.families import Family
@@ -44,7 +45,8 @@ class Context:
     Args:
         reference, subject: the two sides.
         noisy: the reference's graph before folding, for noise and mutants; None where there is none.
-        derivation: what the file's values may stand for; a hint that nothing believes.
+        hints: what the file's values may stand for, and where that comes from; nothing believes it.
+        kept: the hints that were needed, as they are kept beside the file.
         derived: the graph recomputed from the reference by the rewrite room, weights unrounded; None if not made.
         canonical: the reference's graph with every normalization as one operator; the unfolded graph otherwise.
         specs: inputs at their example sizes. level: how much to check. settings: runtime settings to check.
@@ -76,7 +78,8 @@ class Context:
     weights_precision: str = "float32"
     reduced: bool = False
     own: bool = False
-    derivation: Derivation = field(default_factory=Derivation)
+    hints: Hints = field(default_factory=lambda: Hints(Derivation()))
+    kept: str = ""
     proven: Report | None = None
     progress: Progress | None = None
     cases: list[Case] = field(default_factory=list)

@@ -31,6 +31,7 @@ from normdeploy.verification.context import Context, Progress
 from normdeploy.verification.cost import SINGLE, Budget, Counted, counted, elements
 from normdeploy.verification.diagnosis.depth import error_by_depth
 from normdeploy.verification.diagnosis.localize import localize
+from normdeploy.verification.hints import OWN, Hints, kept_hints
 from normdeploy.verification.levels import level_named
 from normdeploy.verification.record.environment import environment, module_digest
 from normdeploy.verification.record.verdict import Status, Verdict
@@ -146,10 +147,10 @@ def verify(
             seed=seed,
             folder=None if bundle is None else Path(bundle),
             own=rewritten is not None,
-            derivation=Derivation() if derived is None else derived.derivation,
+            hints=_hints(path, judged, derived, own=rewritten is not None),
             progress=progress,
         )
-        context.not_checked += notes
+        context.not_checked += [*notes, *([context.hints.rejected] if context.hints.rejected else [])]
         if allowed is not None:
             context.weights_precision = lowest_precision(subject.model)
             context.reduced = True
@@ -158,6 +159,12 @@ def verify(
         if allowed is not None and context.cases:
             check_conversion(context, original, dtypes, allowed)
         return _verdict(context, reference, judged)
+
+
+def _hints(path: str | os.PathLike[str], judged: Copied, derived: RewriteResult | None, *, own: bool) -> Hints:
+    if derived is None:
+        return Hints(Derivation())
+    return Hints(derived.derivation, OWN) if own else kept_hints(path, judged.path, derived.derivation)
 
 
 def _copy(path: str | os.PathLike[str], folder: Path) -> Copied:
@@ -478,4 +485,5 @@ def _verdict(context: Context, reference: Any, judged: Copied) -> Verdict:
         depth=context.facts.get("depth", []),
         seconds=context.seconds,
         level=context.level.name,
+        derivation=context.kept,
     )

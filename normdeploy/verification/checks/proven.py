@@ -25,7 +25,7 @@ def check_proven(context: Context) -> None:
         report = check_derivation(
             context.reference.graph,
             context.subject.model,
-            context.derivation,
+            context.hints.derivation,
             assignments(context.specs),
             outputs=context.subject.output_names,
         )
@@ -34,9 +34,11 @@ def check_proven(context: Context) -> None:
         context.answer("derivation", "note", f"nothing is confirmed for every input: the graphs contradict ({error})")
         return
     context.proven = report
+    context.kept = context.hints.derivation.pruned(report.used).to_json()
     found = Counter(row.identity for row in report.rows if row.identity)
     rows = [{"node": row.name, "operator": kind(row.node), "reason": row.reason} for row in report.open]
     facts = {"operators": len(report.rows), "confirmed": dict(found), "by_samples_only": rows}
+    facts["hints"] = context.hints.origin
     if report.confirmed:
         text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
         context.answer("derivation", "pass", f"{text}, its numbers rounded once", **facts)

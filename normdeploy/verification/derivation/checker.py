@@ -28,7 +28,7 @@ import onnx_ir.passes.common as common
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
-from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
+from normdeploy.graph.derivation import Derivation, Exact, Hint, dataflow_keys
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.derivation.affine import back, step_of
 from normdeploy.verification.derivation.analytic import Constants, confirm_analytic
@@ -80,12 +80,12 @@ class Report:
     Args:
         rows: its operators that outputs depend on, in order.
         outputs: names of the outputs that are not confirmed to be the source's.
-        used: unrounded constants of the derivation that were needed.
+        used: hints and unrounded constants of the derivation that were needed.
     """
 
     rows: list[Row] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    used: Collection[Exact] = ()
+    used: Collection[Hint | Exact] = ()
 
     @property
     def confirmed(self) -> bool:
@@ -138,6 +138,7 @@ class _Checker:
         self.keys = dataflow_keys(relation.file.graph)
         self.constants = Constants(relation.file, derivation)
         self.rows: dict[ir.Node, Row] = {}
+        self.used: set[Hint] = set()
 
     def run(self, outputs: Sequence[str] | None) -> Report:
         """Go through the file in order."""
@@ -156,7 +157,7 @@ class _Checker:
                     self._value(node, value)
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)
-        report = Report(self._live(theirs[name] for name in names), used=self.constants.used)
+        report = Report(self._live(theirs[name] for name in names), used={*self.used, *self.constants.used})
         if len(names) != len(relation.source.graph.outputs):
             report.outputs = names
             return report
@@ -186,10 +187,11 @@ class _Checker:
         hinted = list(self._hinted(value))
         row.hinted = row.hinted or bool(hinted)
         proven = False
-        for target in hinted:
+        for hint, target in hinted:
             known_already = relation.by(target.value, value)
-            if known_already is None or (known_already.scale == 0).any():
-                proven |= self._try(row, value, target)
+            if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target):
+                self.used.add(hint)
+                proven = True
         proven = proven or any(w for w, _ in relation.by_file.get(value, ()))
         if not proven:
             for target in self._nearby(node, value):
@@ -197,7 +199,8 @@ class _Checker:
                     proven = True
                     break
         if not proven:
-            for target in hinted:
+            for hint, target in hinted:
+                self.used.add(hint)
                 relation.add(target.value, Claim(value, target.scale, target.shift, assumed=True))
 
     def _try(self, row: Row, value: ir.Value, target: Target) -> bool:
@@ -244,7 +247,7 @@ class _Checker:
         if target.hinted:
             yield confirm_analytic(relation, value, target, self.constants)
 
-    def _hinted(self, value: ir.Value) -> Iterator[Target]:
+    def _hinted(self, value: ir.Value) -> Iterator[tuple[Hint, Target]]:
         named, alike = self.by_name.get(str(value.name), []), self.by_key.get(self.keys.get(value, ""), [])
         for hint in [*named, *(hint for hint in alike if hint not in named)][:_MOST_HINTS]:
             w = self.named.get(hint.source)
@@ -254,7 +257,7 @@ class _Checker:
             scale, shift = ranked(hint.scale, rank), ranked(hint.shift, rank)
             if scale is None or shift is None or not _fits(scale, shift, self.relation.source.shapes(w)):
                 continue
-            yield Target(w, scale, shift, hinted=True)
+            yield hint, Target(w, scale, shift, hinted=True)
 
     def _nearby(self, node: ir.Node, value: ir.Value) -> Iterator[Target]:
         read = [v for v in node.inputs if v is not None]

@@ -2,7 +2,8 @@
 
 The certificate ``<name>.certificate.json`` holds the verdict and the SHA-256 of the ONNX file *as it was verified*,
 that is without the one metadata entry that certifying adds. That entry, ``normdeploy.certificate``, holds the SHA-256
-of the certificate. So neither of the two can change without the other noticing.
+of the certificate. So neither of the two can change without the other noticing. The derivation by which the verdict
+was reached is written with them (:mod:`.kept`); the certificate holds its SHA-256.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from normdeploy.errors import UsageError
 from normdeploy.files import names_data, require_model_file, require_writable, storage, written_whole
 from normdeploy.onnxfile.light import CONTENT, KEY, own_digest
+from normdeploy.verification.record.kept import MOST_BYTES, derivation_path, read_bytes
 from normdeploy.verification.record.verdict import SCHEMA_VERSION, STATUSES, Verdict
 
 
@@ -38,12 +40,12 @@ def content_digests(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool = True) -> Path:
-    """Write the certificate beside an ONNX file and its digest into the file's metadata; both appear together.
+    """Write certificate and derivation beside an ONNX file and a digest into its metadata; all appear together.
 
     Args:
         path: the verified file; its graph and weights stay as they are, one metadata entry is set.
         verdict: of exactly this file.
-        overwrite: replace a certificate that exists.
+        overwrite: replace a certificate or derivation that exists.
 
     Returns:
         The certificate's path.
@@ -52,19 +54,26 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
         UsageError: the verdict is of another content of the file.
         GraphError: the file is missing or not ONNX.
     """
+    from normdeploy.graph.derivation import Derivation
     from normdeploy.onnxfile import read_model, set_metadata
 
     file = Path(path)
-    target = certificate_path(file)
-    require_writable(target, overwrite=overwrite)
+    target, hints = certificate_path(file), derivation_path(file)
+    for beside in (target, hints):
+        require_writable(beside, overwrite=overwrite)
     model = read_model(file)
     digests = model.digests()
     known = verdict.environment.get("content")
     if known is not None and known != digests:
         raise UsageError(f"{file} changed since it was verified; expected the verified content: verify it again")
-    text = json.dumps(
-        {"certificate": SCHEMA_VERSION, "file": file.name, "digests": digests, **verdict.to_dict()}, indent=1
-    )
+    kept_hints = (verdict.derivation or Derivation().to_json()).encode()
+    head = {
+        "certificate": SCHEMA_VERSION,
+        "file": file.name,
+        "digests": digests,
+        "derivation": hashlib.sha256(kept_hints).hexdigest(),
+    }
+    text = json.dumps(head | verdict.to_dict(), indent=1)
     written = (text + "\n").encode()
     kept = [(entry.key, entry.value) for entry in model.proto.metadata_props if entry.key != KEY]
     set_metadata(model.proto, [*kept, (KEY, hashlib.sha256(written).hexdigest())])
@@ -74,6 +83,8 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
         temporary.write_bytes(model.proto.SerializeToString())
         with written_whole(target, overwrite=overwrite) as beside:
             beside.write_bytes(written)
+            with written_whole(hints, overwrite=overwrite) as third:
+                third.write_bytes(kept_hints)
     return target
 
 
@@ -148,6 +159,7 @@ def check_certificate(path: str | os.PathLike[str]) -> CertificateReport:
         )
         return report
     report.status = data["status"]
+    _tell_of_derivation(report, data)
     for name in sorted({*now, *data["digests"]}):
         what = "the graph or its weights" if name == CONTENT else f"{name!r}"
         if name not in data["digests"]:
@@ -156,6 +168,31 @@ def check_certificate(path: str | os.PathLike[str]) -> CertificateReport:
             report.problems.append(f"{what} changed after the verification (SHA-256 differs)")
     report.matches = not report.problems
     return report
+
+
+def certified_derivation(written: bytes) -> str | None:
+    """Return the SHA-256 of the derivation that a certificate names; None where it names none."""
+    try:
+        digest = _parsed(written).get("derivation")
+    except (ValueError, RecursionError):
+        return None
+    return digest if isinstance(digest, str) else None
+
+
+def _tell_of_derivation(report: CertificateReport, data: dict[str, Any]) -> None:
+    """Say whether what holds for every input can be confirmed again from hints that are kept.
+
+    A derivation that is missing or was changed takes nothing from the verdict: hints are made anew.
+    """
+    digest = data.get("derivation")
+    if not isinstance(digest, str):
+        return
+    beside = derivation_path(report.path)
+    content, problem = read_bytes(beside, MOST_BYTES, digest)
+    if content is None:
+        report.not_covered.append(f"{beside.name} {problem}; hints are made anew")
+    else:
+        report.covered.append(f"{beside.name}: what holds for every input can be confirmed from it")
 
 
 def _own(file: Path, written: bytes) -> tuple[str | None, dict[str, str]]:

@@ -129,6 +129,7 @@ class Verdict:
         localization: where a failure starts, or None.
         depth: float64-against-runtime error along the graph, for the HTML page.
         seconds: wall time per stage.
+        derivation: the hints that the checker needed, as they are kept beside the file; not part of the layout.
     """
 
     status: Status
@@ -142,6 +143,7 @@ class Verdict:
     depth: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     level: str = "default"
+    derivation: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         where = f", {len(self.reasons)} reasons" if self.reasons else ""
@@ -170,6 +172,7 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in the published layout (docs/verdict.schema.json)."""
         data = asdict(self)
+        del data["derivation"]  # a file of its own
         for site, entry in zip(self.sites, data["sites"], strict=True):
             entry["exercised"] = site.exercised
         return {"schema": SCHEMA_VERSION, "histogram_edges": list(HISTOGRAM_EDGES), **_plain(data)}
