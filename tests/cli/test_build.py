@@ -140,8 +140,9 @@ def test_training_into_a_folder_leaves_the_recipes_weights_alone(run: Run, folde
     shipped = (folder / "net.safetensors").read_bytes()
     made = run("build", folder / "net.toml", "--train", "--out", tmp_path / "out")
     assert made.exit_code == 0, made.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.suffixes[0] not in (".certificate", ".derivation")) == [
-        "net.onnx", "net.report.html", "net.report.json", "net.safetensors",
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "net.certificate.json", "net.derivation.json", "net.onnx", "net.report.html", "net.report.json",
+        "net.safetensors",
     ]  # fmt: skip
     assert (folder / "net.safetensors").read_bytes() == shipped
     again = run("build", folder / "net.toml", "--out", tmp_path / "out")

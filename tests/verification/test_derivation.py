@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,18 +133,53 @@ def test_a_hostile_derivation_confirms_nothing_wrong(way: str, whole: bool, smal
         assert not confirm(small, ir.serde.deserialize_model(damaged.model), derivation).confirmed, damaged.kind
 
 
+WHOLE: dict[str, Any] = {"schema": 1, "left_out": 0, "hints": [], "constants": []}
+NAMED = {"value": "a", "source": "b", "key": "k", "which": "1"}
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"schema": 2, "hints": []}', '{"schema": 1, "hints": [1]}', '{"schema": 1, "hints": {}}',
-     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [1e9]}, "shift": 1}]}',
-     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [9999999999]}}]}',
-     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [2], "float64": "AA=="}}]}',
-     '{"schema": 1, "hints": [{"value": "a", "source": "b", "key": "", "scale": {"shape": [], "number": "x"}}]}',
-     "[" * 100000],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100000,
+        *(json.dumps({key: value for key, value in WHOLE.items() if key != left}) for left in WHOLE),
+        *(
+            json.dumps(WHOLE | change)
+            for change in ({"schema": 2}, {"left_out": -1}, {"left_out": True}, {"hints": {}}, {"constants": 3})
+        ),
+        *(
+            json.dumps(WHOLE | {key: [row]})
+            for key in ("hints", "constants")
+            for row in (1, {}, {"value": "a"}, NAMED | {"key": 1})
+        ),
+        *(
+            json.dumps(WHOLE | {key: [NAMED | {name: number}]})
+            for key, name in (("hints", "scale"), ("hints", "shift"), ("constants", "number"))
+            for number in (
+                1,
+                {"shape": [1e9]},
+                {"shape": [9999999999], "float64": ""},
+                {"shape": [-1], "float64": ""},
+                {"shape": [1] * 99, "number": "0x1p+0"},
+                {"shape": [2], "float64": "AA=="},
+                {"shape": [4000000], "number": "0x1p+0"},
+                {"shape": [], "number": "x"},
+                {"shape": []},
+            )
+        ),
+    ],
+)
 def test_what_is_no_derivation_is_refused(text: str):
     with pytest.raises(GraphError, match="derivation"):
         read_derivation(text)
+
+
+def test_the_smallest_derivations_are_read():
+    assert read_derivation(json.dumps(WHOLE)).to_json() == Derivation().to_json()
+    (hint,) = read_derivation(json.dumps(WHOLE | {"hints": [NAMED]})).hints
+    assert (hint.value, hint.source, float(hint.scale), float(hint.shift)) == ("a", "b", 1.0, 0.0)
 
 
 def test_a_batchnorm_that_torch_folded_in_float32_is_not_called_wrong(tmp_path: Path):
