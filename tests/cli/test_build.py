@@ -124,13 +124,14 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     assert "up to date" not in retrained.output
 
 
-def test_outputs_of_others_are_not_overwritten(run: Run, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "net.onnx").write_text("mine")
+@pytest.mark.parametrize("name", ["net.onnx", "net.certificate.json", "net.derivation.json"])
+def test_outputs_of_others_are_not_overwritten(name: str, run: Run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
     result = run("build", folder / "net.toml", "--out", tmp_path)
     assert result.exit_code == 2, result.output
     assert "exists" in result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
-    assert (tmp_path / "net.onnx").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
     result = run("build", folder / "net.toml", "--out", tmp_path / "none" / "deeper")
     assert result.exit_code == 2
     assert "none" in result.stderr
@@ -174,6 +175,10 @@ def test_a_failed_proof_leaves_a_report_and_no_file(
     assert "fail" in (tmp_path / "net.report.html").read_text()
     monkeypatch.undo()
     assert run("build", folder / "net.toml", "--out", tmp_path).exit_code == 0
+    assert (tmp_path / "net.derivation.json").is_file()
+    monkeypatch.setattr("normdeploy.graph.save_graph", damaged)
+    assert run("build", folder / "net.toml", "--out", tmp_path, "--force").exit_code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.report.html", "net.report.json"]
 
 
 def test_a_build_stopped_while_measuring_goes_on_from_there(

@@ -122,6 +122,10 @@ def test_verify_passes_the_right_reference_and_fails_another(run: Run, home: Pat
     assert good.exit_code == 0, good.output
     assert "PASS" in good.stdout
     assert "<html" in page.read_text(encoding="utf-8")
+    told = json.loads(run(*words, home / "net.safetensors", "--json").stdout)
+    (check,) = [check for check in told["checks"] if check["name"] == "derivation"]
+    assert check["measured"]["hints"] == "net.derivation.json"
+    assert "derivation" not in told  # a file of its own
     state = torch.load(home / "net.pt", weights_only=True)
     state["norm.running_mean"] += 0.01
     torch.save(state, tmp_path / "other.pt")
