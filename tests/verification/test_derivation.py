@@ -30,6 +30,7 @@ from normdeploy.rewrite import rewrite
 from normdeploy.verification.checks.proven import assignments
 from normdeploy.verification.derivation import checker
 from normdeploy.verification.derivation.checker import Report, check_derivation
+from normdeploy.verification.record.certificate import certify, check_certificate
 from normdeploy.verification.samples.specs import input_specs
 from normdeploy.verification.sides.reference import example_from_file
 
@@ -201,6 +202,14 @@ def test_a_batchnorm_that_torch_folded_in_float32_is_not_called_wrong(tmp_path: 
     check = verdict.check("derivation")
     assert check.status == "note"
     assert "covered by samples only: Conv" in check.detail
+    assert "covered by samples only: Conv" in verdict.summary()
+    assert "for every input: each" not in verdict.summary()
+    certify(tmp_path / "net.onnx", verdict)
+    report = check_certificate(tmp_path / "net.onnx")
+    assert report.matches, report.problems
+    assert "for every input: each" not in report.summary()
+    (said,) = [text for text in report.not_covered if "covered by samples only" in text]
+    assert "Conv" in said
 
 
 RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))

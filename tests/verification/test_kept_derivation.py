@@ -93,6 +93,8 @@ def test_what_export_keeps_is_named_by_the_certificate_and_explains_the_file(
     report = check_certificate(path)
     assert report.matches, report.problems
     assert "net.derivation.json" in " ".join(report.covered)
+    assert "for every input: each" in " ".join(report.covered)
+    assert "samples only" not in " ".join(report.not_covered)
 
 
 def test_a_missing_one_is_made_anew(path: Path, merged: tuple[nn.Module, Tensor]):
