@@ -8,7 +8,8 @@ result; D the data and the result. Then::
 which is, in the order of the data's letters, one of
 
 1. no K, no N: a Mul by w[B], brought to the data's order;
-2. one K in second place, one N in its place in the result, no B: a convolution of one tap;
+2. one K in second place, one N in its place in the result, no B: a convolution of one tap over two or three axes;
+   over one axis, which may be empty as a convolution's may not, MatMul of w[N, K] with x[.., K, d];
 3. otherwise MatMul of x[.., d, K] with the stack w[.., K, N] over B, d one of D; several K or N are one by a Reshape.
    Without N there is one column, which a Squeeze takes away. Transposes stand where the letters' order asks for
    them: what onnxruntime's Einsum does inside.
@@ -154,13 +155,29 @@ class _Chain:
         self.sizes |= dict(zip(equation.data, self.value.shape, strict=True))
         self._last: ir.Node | None = None
 
-    def add(self, op_type: str, others: Sequence[ir.Value], letters: Sequence[str], **attributes: list[int]) -> None:
-        """Put an operator behind; one of its letters may stand for the product of several axes."""
+    def add(
+        self,
+        op_type: str,
+        others: Sequence[ir.Value],
+        letters: Sequence[str],
+        *,
+        reverse: bool = False,
+        **attributes: list[int],
+    ) -> None:
+        """Put an operator behind; one of its letters may stand for the product of several axes.
+
+        Args:
+            op_type: the operator.
+            others: what it reads besides the value so far.
+            letters: of its result.
+            reverse: it reads the value so far behind the others.
+            attributes: lists of integers.
+        """
         sizes = [self.sizes[item] if len(item) == 1 else self._product(item) for item in letters]
         made = ir.Node(
             "",
             op_type,
-            [self.value, *others],
+            [*others, self.value] if reverse else [self.value, *others],
             [ir.AttrInt64s(name, value) for name, value in attributes.items()],
             outputs=[ir.Value(shape=ir.Shape(sizes), type=self.node.outputs[0].type)],
             name=self.node.name,
@@ -207,7 +224,9 @@ def _write(region: Region, node: ir.Node, equation: Equation, context: RewriteCo
             region, node, equation, [letter if letter in equation.weight else "" for letter in equation.data]
         )
         chain.add("Mul", [weight], list(equation.data))
-    elif turned == result and 3 <= len(result) <= 5 and result[1] == written and not equation.stacked:
+    elif turned == result and len(result) == 3 and result[1] == written and not equation.stacked:
+        chain.add("MatMul", [_weight(region, node, equation, [written, summed])], list(result), reverse=True)
+    elif turned == result and len(result) in (4, 5) and result[1] == written and not equation.stacked:
         weight = _weight(region, node, equation, [written, summed, *[""] * (len(result) - 2)])
         chain.add("Conv", [weight], list(result))
     else:

@@ -18,7 +18,7 @@ PRODUCTS = [
     ("...d,dk->...k", {"MatMul": 1}),
     ("...d,dk", {"MatMul": 1}),
     ("bchw,oc->bohw", {"Conv": 1}),
-    ("bcn,oc->bon", {"Conv": 1}),
+    ("bcn,oc->bon", {"MatMul": 1}),
     ("oc,bcnhw->bonhw", {"Conv": 1}),
     ("bnd,d->bn", {"MatMul": 1, "Squeeze": 1}),
     ("bhnd,hd->bhn", {"MatMul": 1, "Squeeze": 1}),
@@ -141,3 +141,11 @@ def test_a_product_of_two_computed_values_stays():
     g = GraphBuilder()
     g.output(g.op("Einsum", g.input("x", ["B", 3, 6]), g.input("y", ["B", 4, 6]), equation="bnd,bmd->bnm"))
     assert fold_proto(g).agree(g.feeds(rng, B=2)).ops == {"Einsum": 1}
+
+
+def test_an_axis_without_elements_has_a_result_without_elements():
+    """Points of a cloud, none of them: a convolution would refuse them."""
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    g.output(g.op("Einsum", g.input("x", ["B", 6, "N"]), rng.normal(size=(4, 6)), equation="bcn,oc->bon"))
+    assert fold_proto(g).agree(g.feeds(rng, B=2, N=0)).ops == {"MatMul": 1}
