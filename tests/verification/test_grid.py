@@ -95,6 +95,8 @@ def test_a_norm_between_an_integer_convolution_and_its_quantization_is_folded_an
     result = nd.fold(path, tmp_path / "folded.onnx")
     assert result.verdict is not None
     assert result.verdict.status == "pass", result.verdict.summary()
+    # Most elements are 0 behind the Relu, which makes no tie of the others
+    assert not [note for note in result.verdict.not_checked if "decisions" in note], result.verdict.summary()
     saved = onnx.load(str(tmp_path / "folded.onnx"))
     assert "BatchNormalization" not in {node.op_type for node in saved.graph.node}
     weights = next(t for t in saved.graph.initializer if len(t.dims) == 4)

@@ -156,9 +156,15 @@ def find_ties(
                 mask[...] = True
             elif is_float(y):
                 # A jump far beyond proportional noise is another branch taken, not rounding
-                typical = float(np.median(s)) + roundoff * float(np.median(np.abs(y))) if y.size else 0.0
+                typical = _typical(s) + roundoff * _typical(y)
                 with np.errstate(invalid="ignore"):
                     mask |= np.abs(n - y) > 100 * _TIE_AMPLIFICATION * typical
             else:
                 mask |= n != y
     return masks
+
+
+def _typical(values: Array) -> float:
+    """Return the median size of what is not 0: a Relu makes most elements 0, which say nothing of the others' size."""
+    sizes = np.abs(values[values != 0])
+    return float(np.median(sizes)) if sizes.size else 0.0
