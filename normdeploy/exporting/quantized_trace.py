@@ -80,6 +80,8 @@ class _Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if torch.compiler.is_compiling():  # a body of torch.cond: the compiler cannot follow what comes below
+            return func(*args, **(kwargs or {}))
         packet = getattr(func, "_overloadpacket", func)
         name = str(getattr(packet, "_qualified_op_name", ""))
         self.seen = self.seen or packet in FUNCTIONS or name.startswith("quantized::")

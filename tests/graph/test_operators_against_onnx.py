@@ -7,8 +7,11 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.graph import Evaluator
-from normdeploy.graph.operators import OPERATORS, RANDOM
+from normdeploy.graph.operators import OPERATORS
 from normdeploy.graph.operators.sequences import SEQUENCES
+from normdeploy.graph.traits import Trait, kinds
+
+RANDOM = {name for domain, name in kinds(Trait.RANDOM) if not domain}
 
 ALIGNED = {
     "test_resize_downsample_scales_linear_align_corners",
