@@ -105,13 +105,12 @@ def _repeated(node: ir.Node, inputs: Values, x: Tensor, length: int, seed: int) 
     """Return how many additions err in one direction, beyond what chance makes of k directions; at least 1.
 
     Added one after the other, k equal terms err by up to k / 2 u of their sum: each addition by u of a partial sum,
-    half the sum on average. Twice :data:`SHARE` is that half.
+    half the sum on average. :data:`SHARE` of it as noise, four times its RMS allowed, is just that.
     """
     bits = min(length.bit_length() - 1, _MANTISSA)
     signs = coherent_signs(x, bits, seed)
     one, all_of = (evaluate_node(node, [v, *inputs[1:]], dtype=x.dtype)[0] for v in (signs, torch.ones_like(x)))
-    beyond = one.abs() / all_of * length - 2 * math.sqrt(length)
-    return (2 * beyond).nan_to_num(nan=1.0).clamp(min=1.0, max=2.0 * length)
+    return (one.abs() / all_of * length - 2 * math.sqrt(length)).nan_to_num(nan=1.0).clamp(min=1.0, max=length)
 
 
 def _norm(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
