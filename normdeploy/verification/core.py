@@ -23,12 +23,13 @@ from normdeploy.verification.cases import Evaluated
 from normdeploy.verification.checks.companions import check_companions
 from normdeploy.verification.checks.grid import check_grid
 from normdeploy.verification.checks.logic import check_logic
+from normdeploy.verification.checks.proven import check_proven
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision, parse_budget
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verification.checks.sensitivity import check_sensitivity, epsilons
 from normdeploy.verification.checks.sizes import check_sizes
 from normdeploy.verification.context import Context, Progress
-from normdeploy.verification.cost import SINGLE, Budget, Counted, counted, elements
+from normdeploy.verification.cost import SINGLE, UNPROVEN, Budget, Counted, counted, elements
 from normdeploy.verification.diagnosis.depth import error_by_depth
 from normdeploy.verification.diagnosis.localize import localize
 from normdeploy.verification.hints import OWN, Hints, kept_hints
@@ -272,6 +273,10 @@ def _verify(context: Context, example: Arrays, data: Any) -> None:
         if not _structure(context, example):
             return
     context.subject.release()
+    with context.stage("derivation"):
+        check_proven(context)
+        if context.proven is None or not context.proven.confirmed:
+            context.budget.limit *= UNPROVEN
     with context.stage("reference"):
         _make_cases(context, example, data)
     if not context.cases:

@@ -26,6 +26,9 @@ SINGLE = 0.4
 NOISY, NOISY_SINGLE = 2.0, 1.0
 """A run with rounding noise over one in float64, if it is in float64 itself and if it is in float32."""
 
+UNPROVEN = 4.0
+"""Where algebra does not confirm a file for every input, samples are all there is: so many times as much of them."""
+
 PER_ELEMENT = 40.0
 PER_OPERATOR = 1e6
 

@@ -97,3 +97,26 @@ def test_what_decides_for_a_site_no_input_reaches_has_no_budget(write: Write, mo
     monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], work=0.0))
     empty = verify(one, other)
     assert full.status == empty.status == "pass", empty.summary()
+
+
+def test_what_algebra_does_not_confirm_is_sampled_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One convolution: as it is, and behind a choice between it and itself, of which the checker knows no rule."""
+    numbers = ", ".join(str(n / 81) for n in range(81))
+    head = f"""<ir_version: 10, opset_import: ["": 20]> g (float[N,3,32,32] x) => (float[N,3,30,30] y)
+        <float[3,3,3,3] w = {{{numbers}}}> """
+
+    def written(body: str, name: str) -> Path:
+        ir.save(ir.from_onnx_text(head + "{" + body + "}"), tmp_path / name)
+        return tmp_path / name
+
+    plain = written("y = Conv(x, w)", "plain.onnx")
+    other = written("a = Conv(x, w) n = IsNaN(a) y = Where(n, a, a)", "other.onnx")
+    monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], work=0.003))
+
+    def families(file: Path) -> int:
+        verdict = verify(plain, file)
+        status = next(check.status for check in verdict.checks if check.name == "derivation")
+        assert status == ("pass" if file == plain else "note")
+        return len({row.family for row in verdict.measurements})
+
+    assert families(plain) < families(other)
