@@ -158,9 +158,9 @@ def _fused(
     del observer_on, running_min, running_max, averaging_const, symmetric_quant  # evaluation mode: observers are off
     if not int(fake_quant_on[0]):
         return x
-    return mode.primitives.quantized(
-        x, Grid(scale, zero_point, ch_axis if per_row_fake_quant else None, quant_min, quant_max)
-    )
+    if per_row_fake_quant:
+        return _per_channel(mode, x, scale, zero_point, ch_axis, quant_min, quant_max)
+    return _per_tensor(mode, x, scale, zero_point, quant_min, quant_max)
 
 
 def _whole(zero_point: Tensor, low: int, high: int) -> Tensor:
@@ -177,9 +177,7 @@ def _learnable(
     grad_factor: float = 1.0,
 ) -> Tensor:
     del grad_factor
-    return mode.primitives.quantized(
-        x, Grid(scale, _whole(zero_point, quant_min, quant_max), None, quant_min, quant_max)
-    )
+    return _per_tensor(mode, x, scale, _whole(zero_point, quant_min, quant_max), quant_min, quant_max)
 
 
 def _learnable_channels(
@@ -193,9 +191,7 @@ def _learnable_channels(
     grad_factor: float = 1.0,
 ) -> Tensor:
     del grad_factor
-    return mode.primitives.quantized(
-        x, Grid(scale, _whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max)
-    )
+    return _per_channel(mode, x, scale, _whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max)
 
 
 def _quantize_per_tensor(mode: QuantizerMode, input: Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Tensor:  # noqa: A002 - torch's name

@@ -15,6 +15,7 @@ import torch
 from onnx import numpy_helper, parser
 from torch import Tensor, nn
 
+import normdeploy as nd
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import RewriteResult, rewrite
@@ -117,3 +118,30 @@ def graph_of() -> Callable[[str], ir.Model]:
         return ir.from_onnx_text(f'<ir_version: 10, opset_import: ["": 20]> {body}')
 
     return parse
+
+
+@dataclass(frozen=True)
+class FoldedByTorch:
+    """A module and its file, in which torch folded the BatchNorm in float32: right, half a unit off here and there."""
+
+    model: nn.Module
+    x: Tensor
+    path: Path
+
+
+@pytest.fixture
+def folded_by_torch(tmp_path: Path) -> FoldedByTorch:
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+    with torch.no_grad():
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.uniform_(0.5, 2)
+        norm.bias.normal_()
+    model = nn.Sequential(conv, norm, nn.ReLU()).eval()
+    fused = nn.Sequential(fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.ReLU()).eval()
+    x = torch.randn(2, 3, 9, 9)
+    nd.export(fused, x, tmp_path / "net.onnx", verify=False)
+    return FoldedByTorch(model, x, tmp_path / "net.onnx")

@@ -183,29 +183,18 @@ def test_the_smallest_derivations_are_read():
     assert (hint.value, hint.source, float(hint.scale), float(hint.shift)) == ("a", "b", 1.0, 0.0)
 
 
-def test_a_batchnorm_that_torch_folded_in_float32_is_not_called_wrong(tmp_path: Path):
-    from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-    torch.manual_seed(0)
-    conv, norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
-    with torch.no_grad():
-        norm.running_mean.normal_()
-        norm.running_var.uniform_(0.5, 2)
-        norm.weight.uniform_(0.5, 2)
-        norm.bias.normal_()
-    model = nn.Sequential(conv, norm, nn.ReLU()).eval()
-    fused = nn.Sequential(fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.ReLU()).eval()
-    x = torch.randn(2, 3, 9, 9)
-    nd.export(fused, x, tmp_path / "net.onnx", verify=False)
-    verdict = nd.verify(model, tmp_path / "net.onnx", args=x)
+def test_a_batchnorm_that_torch_folded_in_float32_is_not_called_wrong(
+    folded_by_torch: Any,
+):
+    verdict = nd.verify(folded_by_torch.model, folded_by_torch.path, args=folded_by_torch.x)
     assert verdict.status == "pass", verdict.summary()
     check = verdict.check("derivation")
     assert check.status == "note"
     assert "covered by samples only: Conv" in check.detail
     assert "covered by samples only: Conv" in verdict.summary()
     assert "for every input: each" not in verdict.summary()
-    certify(tmp_path / "net.onnx", verdict)
-    report = check_certificate(tmp_path / "net.onnx")
+    certify(folded_by_torch.path, verdict)
+    report = check_certificate(folded_by_torch.path)
     assert report.matches, report.problems
     assert "for every input: each" not in report.summary()
     (said,) = [text for text in report.not_covered if "covered by samples only" in text]

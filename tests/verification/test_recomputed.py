@@ -97,31 +97,22 @@ def test_verify_compares_the_weights_of_what_export_wrote(norm: str, tmp_path: P
     assert "one rounding" in verdict.check("weights").detail
 
 
-def test_a_batchnorm_that_torch_folded_in_float32_is_right_within_rounding(tmp_path: Path):
+def test_a_batchnorm_that_torch_folded_in_float32_is_right_within_rounding(
+    folded_by_torch: Any,
+    tmp_path: Path,
+):
     """Another tool's correct file: half a unit off here and there, default attributes and all."""
-    from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-    torch.manual_seed(0)
-    conv, norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
-    with torch.no_grad():
-        norm.running_mean.normal_()
-        norm.running_var.uniform_(0.5, 2)
-        norm.weight.uniform_(0.5, 2)
-        norm.bias.normal_()
-    model = nn.Sequential(conv, norm, nn.ReLU()).eval()
-    fused = nn.Sequential(fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.ReLU()).eval()
-    x = torch.randn(2, 3, 9, 9)
-    nd.export(fused, x, tmp_path / "net.onnx", verify=False)
-    verdict = nd.verify(model, tmp_path / "net.onnx", args=x)
+    verdict = nd.verify(folded_by_torch.model, folded_by_torch.path, args=folded_by_torch.x)
     assert verdict.status == "pass", verdict.summary()
     assert "right within rounding" in verdict.check("weights").detail
-    proto = onnx.load(str(tmp_path / "net.onnx"))
+    proto = onnx.load(str(folded_by_torch.path))
     weight = next(t for t in proto.graph.initializer if len(t.dims) == 4)
     value = numpy_helper.to_array(weight).copy()
     value[3, 1] *= np.float32(1 + 1e-5)
     weight.CopyFrom(numpy_helper.from_array(value, weight.name))
     onnx.save(proto, str(tmp_path / "wrong.onnx"))
-    assert nd.verify(model, tmp_path / "wrong.onnx", args=x).status == "fail"
+    wrong = nd.verify(folded_by_torch.model, tmp_path / "wrong.onnx", args=folded_by_torch.x)
+    assert wrong.status == "fail"
 
 
 def test_a_body_is_compared_like_the_graph_around_it(tmp_path: Path):
