@@ -11,6 +11,9 @@ WHERE = "normdeploy.where"
 
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+"""What torch.export writes as the scope of constants that it made itself."""
+
 
 def module_path(node: ir.Node) -> str:
     """Return the dotted path of the innermost module that a node was traced from; the node's name outside torch.
@@ -23,7 +26,7 @@ def module_path(node: ir.Node) -> str:
     scopes = node.metadata_props.get(NAME_SCOPES)
     if scopes:
         names = ast.literal_eval(scopes)
-        modules = [name for name in names[:-1] if name]
+        modules = [name for name in names[:-1] if name and name != _NO_MODULE]
         if modules:
             return str(modules[-1])
     if node.name:

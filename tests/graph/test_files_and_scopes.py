@@ -100,6 +100,7 @@ def test_a_missing_folder_is_a_usage_error(tmp_path):
         ("['', 'layer1', 'layer1.0', 'conv2d']", "layer1.0"),
         ("['', 'add']", "the_node"),
         (None, "the_node"),
+        ("['', '_empty_nn_module_stack_from_metadata_hook', 'clone']", "the_node"),
     ],
 )
 def test_module_path_is_the_innermost_module(scopes, expected):
