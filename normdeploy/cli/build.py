@@ -29,7 +29,7 @@ def build(
     from normdeploy.report import console
     from normdeploy.report import markdown as md
 
-    with console.aside() if markdown else nullcontext():
+    with console.on_stderr() if markdown else nullcontext():
         report = run_build(load_recipe(recipe), out=out, device=device, train=train, force=force, stage=working)
     if markdown:
         console.print_plain(md.build(report))

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.errors import InputError, ModelError
-from normdeploy.nn.reach import Snapshot
+from normdeploy.nn.object_walk import Snapshot
 
 
 @dataclass(frozen=True)

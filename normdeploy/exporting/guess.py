@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from normdeploy.errors import InputError
-from normdeploy.exporting.blame import essential_line
 from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.trace_errors import essential_line
 from normdeploy.inputs import InputSpec, make_example
 
 _TRIES = 48

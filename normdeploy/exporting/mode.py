@@ -20,7 +20,7 @@ from torch import nn
 from normdeploy.errors import ModeError
 from normdeploy.exporting.flags import is_flag, training_flags
 from normdeploy.nn.inference import leave_inference
-from normdeploy.nn.reach import Reached, Snapshot, is_foreign, plain_tensors, walk
+from normdeploy.nn.object_walk import Reached, Snapshot, is_foreign, unregistered_tensors, walk
 
 # frozen parameters up to here are taken for statistics; larger ones are frozen weights, which nothing updates
 _STATISTICS_ELEMENTS = 1 << 16
@@ -188,7 +188,7 @@ def _may_change(model: nn.Module) -> Iterator[torch.Tensor]:
     updates, and all weights of modules whose own ``train``/``eval`` fuse or merge something.
     """
     yield from model.buffers()
-    yield from plain_tensors(model).values()
+    yield from unregistered_tensors(model).values()
     for parameter in model.parameters():
         if not parameter.requires_grad and parameter.numel() <= _STATISTICS_ELEMENTS:
             yield parameter

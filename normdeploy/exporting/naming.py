@@ -10,7 +10,7 @@ from torch import nn
 
 from normdeploy.errors import InputError
 from normdeploy.graph.scopes import NAME_SCOPES, WHERE
-from normdeploy.nn.reach import plain_tensors
+from normdeploy.nn.object_walk import unregistered_tensors
 
 
 def _all_values(graph: ir.Graph) -> dict[str, ir.Value]:
@@ -94,7 +94,7 @@ def name_plain_tensors(graph: ir.Graph, constants: dict[str, torch.Tensor], mode
         path -> name of the initializer that holds it.
     """
     paths: dict[tuple[object, ...], str] = {}
-    for path, tensor in plain_tensors(model).items():
+    for path, tensor in unregistered_tensors(model).items():
         paths.setdefault(_memory(tensor), path)
     named: dict[str, str] = {}
     holders: dict[ir.Value, str] = {}

@@ -23,7 +23,6 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
-from normdeploy.exporting.blame import blaming, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.exporting.forward import (
     Arguments,
     Outputs,
@@ -32,19 +31,20 @@ from normdeploy.exporting.forward import (
     flatten_outputs,
     split_arguments,
 )
+from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.mode import ModeReport, evaluation_mode, fast_paths
 from normdeploy.exporting.naming import name_plain_tensors, rename_values, separate_outputs
-from normdeploy.exporting.noise import quiet
 from normdeploy.exporting.quantized_trace import quantizers_seen, quantizers_traceable
 from normdeploy.exporting.registered import module_tensors, plain_tensors_registered
 from normdeploy.exporting.repair import drop_written_zero_bias
 from normdeploy.exporting.shapes import Spec, batch_shapes, user_shapes, widened
-from normdeploy.exporting.stuck import statistics_at_rest, stuck_in_training
+from normdeploy.exporting.trace_errors import causes_from_here, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.exporting.tracing import traced_otherwise
+from normdeploy.exporting.training_operators import statistics_unchanged, training_operators
 from normdeploy.exporting.translations import translations
 from normdeploy.exporting.updates import Updated, updates_seen, updates_traced
 from normdeploy.graph.integer_weights import quantize_constants
-from normdeploy.nn.reach import Snapshot, is_foreign
+from normdeploy.nn.object_walk import Snapshot, is_foreign
 
 _OLDEST_OPSET = 18
 
@@ -146,7 +146,7 @@ def _torchs_own(model: nn.Module, name: str) -> bool:
 
 
 def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
-    with quiet():
+    with known_messages_silenced():
         return torch.onnx.export(
             _by_its_forward(model),
             tuple(tensors),
@@ -256,7 +256,7 @@ def trace(
     started = time.perf_counter()
     device = _device(model)
     positional, named = split_arguments(model, args, kwargs)
-    with blaming(), _random_state_kept(device), evaluation_mode(model) as mode:
+    with causes_from_here(), _random_state_kept(device), evaluation_mode(model) as mode:
         notes = [*mode.notes, *_asks_whether_traced(model)]
         arguments = flatten_arguments(model, positional, named)
         if arguments.constants:
@@ -264,7 +264,7 @@ def trace(
         parameters = list(inspect.signature(model.forward).parameters)
         tensors = arguments.tensors
         held, snapshot = module_tensors(model), Snapshot(model)
-        with statistics_at_rest(model), updates_seen(model) as seen, quantizers_seen() as quantizers:
+        with statistics_unchanged(model), updates_seen(model) as seen, quantizers_seen() as quantizers:
             outputs = _run_once(model, arguments, tensors)
         notes += _fast_path_differs(model, arguments, outputs) if mode.fast_paths else []
         kept = [plain for plain in held if plain.unchanged()]
@@ -284,7 +284,7 @@ def trace(
                     program = _export(model, widened(tensors, specs), specs, opset_version)
                 except Exception as error:
                     raise TraceError(explain(model, error)) from error
-        stuck = stuck_in_training(program.exported_program)
+        stuck = training_operators(program.exported_program)
         if stuck:
             raise ModeError(
                 f"in training whatever the mode: {'; '.join(map(str, stuck))}; expected every layer to follow eval(): "

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from normdeploy.nn.reach import is_foreign
+from normdeploy.nn.object_walk import is_foreign
 
 _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("torch.compiler", ("is_compiling", "is_dynamo_compiling", "is_exporting")),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from normdeploy.nn.reach import plain_tensors
+from normdeploy.nn.object_walk import unregistered_tensors
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Updated:
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(model.named_buffers(remove_duplicate=False)), **plain_tensors(model)}
+    return {**dict(model.named_buffers(remove_duplicate=False)), **unregistered_tensors(model)}
 
 
 @contextmanager

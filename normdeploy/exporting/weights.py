@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from normdeploy.errors import WeightsError
-from normdeploy.nn.hidden import hidden_tensors, unlike_tensors
+from normdeploy.nn.object_walk import unregistered_tensors
+from normdeploy.nn.unregistered import assign, unlike_tensors
 from normdeploy.nn.weight_files import read_weights
 
 _SHOWN = 6
@@ -49,7 +50,7 @@ def load_weights(
     """Load weights in place: every tensor of ``state_dict()`` must be there and fit, nothing may be left over.
 
     Tensors that ``state_dict()`` does not see (plain objects' and plain attributes') are loaded by their path
-    ("bn.running_mean") where the weights have them; see ``normdeploy.nn.hidden.full_state``. Prefixes of wrappers
+    ("bn.running_mean") where the weights have them; see ``normdeploy.nn.unregistered.full_state``. Prefixes of wrappers
     ("module.", "_orig_mod.", "model." and the like) are taken off.
 
     Args:
@@ -71,21 +72,21 @@ def load_weights(
     notes = [] if notes is None else notes
     given = dict(weights) if isinstance(weights, Mapping) else read_weights(weights, notes=notes)
     own = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    hidden = {place.path: place for place in hidden_tensors(model)}
-    given = _without_prefixes(given, [*own, *hidden], notes)
+    unregistered = unregistered_tensors(model)
+    given = _without_prefixes(given, [*own, *unregistered], notes)
     spared = tuple(f"{path.rstrip('.')}." for path in allow_missing)
     unfit = [
         key
         for key in {**own, **given}
         if f"{key}.".startswith(spared or ("\0",))
-        and (key not in given or (key not in own and key not in hidden) or _misfits(given[key], own.get(key)))
+        and (key not in given or (key not in own and key not in unregistered) or _misfits(given[key], own.get(key)))
     ]
     if unfit:
         notes.append(f"not loaded, as allowed: {_short(unfit)}")
         given = {key: value for key, value in given.items() if key not in unfit}
         own = {key: value for key, value in own.items() if key not in unfit}
     missing = [key for key in own if key not in given]
-    unexpected = [key for key in given if key not in own and key not in hidden]
+    unexpected = [key for key in given if key not in own and key not in unregistered]
     # a plain object's running tensors may change shape at their first update; registered ones may not
     misshapen = [
         f"{key} {list(value.shape)} instead of {list(own[key].shape)}"
@@ -99,7 +100,7 @@ def load_weights(
             "state_dict(): give the weights this model was trained to, build it with the same arguments, or allow "
             "those of a new head to be missing (--allow-missing MODULE, allow_missing=[...])"
         )
-    held = {path: place.tensor for path, place in hidden.items()} | own
+    held = unregistered | own
     if unlike := unlike_tensors(given, held):
         raise WeightsError(
             f"{origin} holds other numbers than {type(model).__name__} computes with: {_short(unlike)}; expected dense "
@@ -107,10 +108,10 @@ def load_weights(
             "they are made"
         )
     model.load_state_dict({key: given[key] for key in own}, strict=False)
-    for path, place in hidden.items():
+    for path, tensor in unregistered.items():
         if path in given:
-            place.assign(given[path])
-    return [path for path in hidden if path not in given]
+            assign(path, tensor, given[path])
+    return [path for path in unregistered if path not in given]
 
 
 def _misfits(value: torch.Tensor, held: torch.Tensor | None) -> bool:

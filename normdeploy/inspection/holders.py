@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from normdeploy.exporting.flags import training_flags
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.site import Array, StoredNorm
-from normdeploy.nn.reach import Reached, is_foreign, plain_tensors, walk
+from normdeploy.nn.object_walk import Reached, is_foreign, unregistered_tensors, walk
 
 _STATISTIC = re.compile(r"mean|var|std|moment|running|moving|stat|avg", re.IGNORECASE)
 _RUNNING = re.compile(r"running|moving|so_far|ema", re.IGNORECASE)
@@ -69,7 +69,7 @@ def _holder(path: str) -> str:
 
 def _outside_state_dict(model: nn.Module, used: set[str] | None) -> Iterator[Finding]:
     held: dict[str, dict[str, torch.Tensor]] = {}
-    for path, tensor in plain_tensors(model).items():
+    for path, tensor in unregistered_tensors(model).items():
         if tensor.is_floating_point() and (used is None or path in used) and not _is_cache(model, path, tensor):
             held.setdefault(_holder(path), {})[path.rpartition(".")[2]] = tensor
     for holder, tensors in held.items():
@@ -89,7 +89,7 @@ def _outside_state_dict(model: nn.Module, used: set[str] | None) -> Iterator[Fin
                 f"state_dict() misses {names}: after saving and loading, {', '.join(trained)} are what the constructor "
                 "makes them, and deployed outputs are those of an untrained normalization; .to() misses them too",
                 "make the holder an nn.Module with Parameters and register_buffer, or save "
-                "normdeploy.nn.hidden.full_state(model) instead of state_dict(); the export holds them",
+                "normdeploy.nn.unregistered.full_state(model) instead of state_dict(); the export holds them",
                 detail={"tensors": list(tensors)},
             )
         else:

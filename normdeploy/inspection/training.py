@@ -25,9 +25,9 @@ from normdeploy.exporting.flags import training_flags
 from normdeploy.exporting.forward import split_arguments
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.inspection.findings import Finding
-from normdeploy.nn.hidden import set_mode
 from normdeploy.nn.population import measured_correction
 from normdeploy.nn.sites import StatisticsSite, observed, statistics_sites
+from normdeploy.nn.unregistered import set_mode
 
 _BATCHES = (2, 8)
 _LARGE = 1e4

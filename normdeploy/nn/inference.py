@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normdeploy.nn.reach import REGISTRIES, is_foreign, slots_of, walk
+from normdeploy.nn.object_walk import REGISTRIES, is_foreign, slots_of, walk
 
 
 def leave_inference(model: nn.Module) -> int:

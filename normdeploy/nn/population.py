@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError, UsageError
-from normdeploy.nn.hidden import mode, walk_objects
 from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.moments import Moments
 from normdeploy.nn.sites import StatisticsSite, observed, statistics_sites
 from normdeploy.nn.sync import SyncBatchNorm
+from normdeploy.nn.unregistered import mode, walk_objects
 
 
 @dataclass(frozen=True)

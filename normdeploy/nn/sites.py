@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from normdeploy.errors import ModelError
 from normdeploy.nn.batchnorm import BatchNorm
-from normdeploy.nn.hidden import walk_objects
 from normdeploy.nn.sync import SyncBatchNorm
+from normdeploy.nn.unregistered import walk_objects
 
 
 @dataclass

@@ -31,12 +31,12 @@ _ASIDE: ContextVar[bool] = ContextVar("standard output is kept for something els
 
 
 def console() -> Console:
-    """Return a console on the present standard output, or on standard error inside `aside`."""
+    """Return a console on the present standard output, or on standard error inside `on_stderr`."""
     return Console(soft_wrap=False, highlight=False, stderr=_ASIDE.get())
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def on_stderr() -> Iterator[None]:
     """Print to standard error: standard output is kept for the one result."""
     token = _ASIDE.set(True)
     try:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from normdeploy.runtime.serving import Serving
     from normdeploy.runtime.settings import Settings
     from normdeploy.runtime.triton import package_triton
-    from normdeploy.runtime.tuning.again import retune
+    from normdeploy.runtime.tuning.retune import retune
     from normdeploy.runtime.tuning.search import tune
 
 require_onnxruntime()

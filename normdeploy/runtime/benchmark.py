@@ -212,7 +212,7 @@ def _contestants(
         yield from file_peers(Path(reference), folder, label, wanted, beside, plain)
         return
     from normdeploy.exporting.mode import evaluation_mode
-    from normdeploy.nn.hidden import move
+    from normdeploy.nn.unregistered import move
 
     module: nn.Module = reference if origin is None else origin.build()
     stack.enter_context(evaluation_mode(module, fast=True))

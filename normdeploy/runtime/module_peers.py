@@ -106,7 +106,7 @@ class ModuleContestant:
         """Return what calls the module on ``feeds``; compiles at once where asked to."""
         import torch
 
-        from normdeploy.nn.hidden import move
+        from normdeploy.nn.unregistered import move
 
         module = copy.deepcopy(self.module) if self.channels_last else self.module
         move(module, self.device)

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from normdeploy.errors import kept_when_stopped
-from normdeploy.nn.hidden import load_full_state, move, set_mode, trainable
 from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.population import Recalibrated
 from normdeploy.nn.sync import plain, synchronized
+from normdeploy.nn.unregistered import load_full_state, move, set_mode, trainable
 from normdeploy.recipe import TrainSection
 from normdeploy.train import provenance
 from normdeploy.train.data import Splits

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from normdeploy.files import sha256_file
-from normdeploy.nn.hidden import full_state, trainable, walk_objects
+from normdeploy.nn.unregistered import full_state, trainable, walk_objects
 from normdeploy.recipe import Recipe, TrainSection
 from normdeploy.train.data import Splits
 from normdeploy.train.source_files import files_of_file, files_of_source

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from normdeploy.nn.hidden import mode
+from normdeploy.nn.unregistered import mode
 from normdeploy.train.data import FileSplit, Split, Task, batches
 
 

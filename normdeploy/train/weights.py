@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from normdeploy.nn.hidden import full_state, load_full_state
+from normdeploy.nn.unregistered import full_state, load_full_state
 from normdeploy.nn.weight_files import read_metadata, read_weights, write_weights
 
 

@@ -108,7 +108,7 @@ class Context:
         return NoisyGraph(self.subject.model)
 
     def graph_of(self, evaluator: Evaluator) -> ir.Model | None:
-        """Return the graph that an evaluator of :func:`normdeploy.verification.mutation.tape.site_groups` evaluates."""
+        """Return the graph of an evaluator of :func:`normdeploy.verification.mutation.rerun.site_groups`."""
         return self.reference.graph if evaluator is self.evaluator else self.canonical
 
     def answer(self, name: str, status: CheckStatus, detail: str, **measured: Any) -> None:

@@ -164,11 +164,11 @@ def test_what_cannot_be_switched_is_an_error_that_names_it(extra, name):
 
 
 def test_a_module_whose_flag_resets_itself():
-    class Stuck(nn.Module):
+    class TrainingOperator(nn.Module):
         training = property(lambda _: True, lambda _, __: None)  # a flag that resets itself
 
-    model = Host(block=Stuck())
-    with pytest.raises(ModeError, match=r"block \(Stuck\)"), evaluation_mode(model):
+    model = Host(block=TrainingOperator())
+    with pytest.raises(ModeError, match=r"block \(TrainingOperator\)"), evaluation_mode(model):
         pass
     assert model.linear.training
 

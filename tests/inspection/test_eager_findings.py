@@ -234,13 +234,13 @@ def test_a_functional_norm_that_stays_in_training():
     assert torch.equal(model[1].norm.running_mean, mean)
 
 
-class Stuck:
+class TrainingOperator:
     training = property(lambda _: True)
 
 
 def test_a_mode_that_cannot_be_switched():
     model = nn.Sequential(nn.Linear(6, 4))
-    model.part = Stuck()
+    model.part = TrainingOperator()
     (row,) = inspect(model, torch.randn(3, 6)).errors
     assert (row.kind, row.where) == ("stuck-in-training", "part")
 

@@ -10,7 +10,7 @@ import normdeploy as nd
 from normdeploy.conformance import by_hand
 from normdeploy.inspection import inspect
 from normdeploy.nn import BatchNorm
-from normdeploy.nn.hidden import full_state
+from normdeploy.nn.unregistered import full_state
 
 KIND = "training-variance"
 

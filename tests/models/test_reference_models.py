@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from normdeploy.nn.hidden import full_state, hidden_tensors
+from normdeploy.nn.object_walk import unregistered_tensors
+from normdeploy.nn.unregistered import full_state
 from normdeploy.recipe import load_recipe
 from normdeploy.sources import build
 from normdeploy.train import load_weights, provenance, read_metadata, score
@@ -57,7 +58,7 @@ def test_trained_as_it_says(name: str) -> None:
         stale = [phrase for phrase in stale if not phrase.startswith("data of")]
     assert not stale, f"stale: normdeploy train export/{name}.toml"
     assert float(metadata["seconds"]) > 0
-    assert len(hidden_tensors(model)) == HIDDEN.get(name, 0)
+    assert len(unregistered_tensors(model)) == HIDDEN.get(name, 0)
     assert all(torch.isfinite(tensor).all() for tensor in full_state(model).values())
     if name == "char_transformer":
         assert float(metadata["test_accuracy"]) >= LEAST[name]

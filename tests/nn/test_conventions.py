@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normdeploy.conformance import by_hand
 from normdeploy.nn import BatchNorm, GroupNorm, LayerNorm, RMSNorm
-from normdeploy.nn.hidden import mode, move, set_mode
+from normdeploy.nn.unregistered import mode, move, set_mode
 
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from normdeploy.conformance import by_hand
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.nn import BatchNorm, Moments, recalibrate
-from normdeploy.nn.hidden import full_state, set_mode
 from normdeploy.nn.sites import statistics_sites
+from normdeploy.nn.unregistered import full_state, set_mode
 
 
 @settings(max_examples=40, deadline=None)

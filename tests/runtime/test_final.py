@@ -11,21 +11,21 @@ from normdeploy.runtime import Settings
 from normdeploy.runtime.latency import Latency
 from normdeploy.runtime.tuning import final
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
-from normdeploy.runtime.tuning.entries import Entry
 from normdeploy.runtime.tuning.final import compare_finalists
 from normdeploy.runtime.tuning.judge import Outcome
+from normdeploy.runtime.tuning.measured import Measured
 
 
-def _entry(name: str, precision: str, ratio: float) -> Entry:
+def _entry(name: str, precision: str, ratio: float) -> Measured:
     candidate = Candidate(name, precision, Path("net.onnx"), Settings())
-    return Entry(candidate, Outcome(True, precision), ratio={"value": ratio, "low": ratio, "high": ratio})
+    return Measured(candidate, Outcome(True, precision), ratio={"value": ratio, "low": ratio, "high": ratio})
 
 
 @pytest.fixture
 def contest(monkeypatch):
     """Return a function that runs the comparison on given times per pass and says who won after how many passes."""
 
-    def run(entries: list[Entry], *passes: dict[str, list[float]], late: bool = False) -> tuple[str, int]:
+    def run(entries: list[Measured], *passes: dict[str, list[float]], late: bool = False) -> tuple[str, int]:
         given = iter(passes)
         opened: list[str] = []
 
@@ -33,7 +33,7 @@ def contest(monkeypatch):
             times = next(given)
             return {name: Latency(name, tuple(times[name])) for name in runs}
 
-        def opens(entry: Entry):
+        def opens(entry: Measured):
             opened.append(entry.candidate.name)
             return lambda: None
 
@@ -53,7 +53,7 @@ def _noisy(name: str) -> dict[str, list[float]]:
     return {key: times[:6] for key, times in STEADY.items()} | {name: [0.9, 0.9, 0.9, 0.9, 9.0, 9.0]}
 
 
-def _three() -> list[Entry]:
+def _three() -> list[Measured]:
     return [_entry(UNTUNED, "float32", 1.0), _entry("float32", "float32", 0.75), _entry("int8", "int8", 0.5)]
 
 

@@ -75,7 +75,7 @@ def model_config():
             field = message.field.add(name=field_name, number=number)
             field.label = _F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
             if kind.startswith("map<"):
-                entry_name = "".join(part.capitalize() for part in field_name.split("_")) + "Entry"
+                entry_name = "".join(part.capitalize() for part in field_name.split("_")) + "Measured"
                 entry = message.nested_type.add(name=entry_name)
                 entry.options.map_entry = True
                 for at, (key, of) in enumerate((("key", "string"), ("value", kind[4:-1])), 1):

@@ -11,7 +11,7 @@ from torch import nn
 
 from normdeploy.conformance import by_hand
 from normdeploy.nn import BatchNorm, recalibrate
-from normdeploy.nn.hidden import full_state
+from normdeploy.nn.unregistered import full_state
 from normdeploy.train import Split, Splits, fit, load_weights, score, train_settings
 
 pytestmark = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normdeploy.conformance import by_hand
 from normdeploy.errors import ModelError, RecipeError, UsageError, WeightsError
-from normdeploy.nn.hidden import full_state
+from normdeploy.nn.unregistered import full_state
 from normdeploy.train import Split, Splits, batches, fit, load_weights, read_metadata, score, train_settings
 from normdeploy.train.device import choose_device, choose_precision
 

@@ -17,7 +17,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.mutation.derivative import Sensitivities, affine_change, needed
 from normdeploy.verification.mutation.mutants import Site, sites_of
-from normdeploy.verification.mutation.tape import Tape, difference_ratio
+from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
 from normdeploy.verification.samples.families import Family
 from normdeploy.verification.sides.reference import GraphReference
 
@@ -46,13 +46,13 @@ def made(body: str, tmp_path: Path) -> tuple[Evaluator, Case, list[Site]]:
 @pytest.mark.parametrize("operator", ["Relu(n)", "Tanh(n)", "Identity(n)"])
 def test_what_an_estimate_kills_an_exact_run_kills(operator: str, tmp_path: Path):
     evaluator, case, sites = made(BODY % operator, tmp_path)
-    tape = Tape(evaluator, case, sites)
+    clean_run = CleanRun(evaluator, case, sites)
     gradients = Sensitivities(evaluator, case, sites)
     killed = 0
     for site in sites:
         for mutant in site.mutants:
-            found = gradients.estimate(site, mutant, tape.inputs(site), tape.kept[site.output])
-            exact = difference_ratio(case, tape.outputs, tape.mutated(site, mutant))
+            found = gradients.estimate(site, mutant, clean_run.inputs(site), clean_run.kept[site.output])
+            exact = difference_ratio(case, clean_run.outputs, clean_run.mutated(site, mutant))
             if found.ratio * gradients.wider >= case.constants.kill * needed(found.relative):
                 killed += 1
                 assert exact >= case.constants.kill, mutant.name
@@ -63,10 +63,10 @@ def test_what_an_estimate_kills_an_exact_run_kills(operator: str, tmp_path: Path
 
 def test_channel_sums_are_the_products_with_the_whole_change(tmp_path: Path):
     evaluator, case, sites = made(BODY % "Relu(n)", tmp_path)
-    tape = Tape(evaluator, case, sites)
+    clean_run = CleanRun(evaluator, case, sites)
     gradients = Sensitivities(evaluator, case, sites)
     (site,) = sites
-    values, clean = tape.inputs(site), tape.kept[site.output]
+    values, clean = clean_run.inputs(site), clean_run.kept[site.output]
     for mutant in site.mutants:
         if not mutant.affine:
             continue

@@ -24,7 +24,7 @@ from normdeploy.graph import Evaluator, load_graph, save_graph
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
-from normdeploy.verification.diagnosis.cut import cut, entries_of, first_equal, joined
+from normdeploy.verification.diagnosis.split_graph import cut, dominators, first_equal, joined
 from normdeploy.verification.mutation.probes import KILLED
 
 ROOT = Path(__file__).parents[2]
@@ -179,9 +179,9 @@ def written() -> ir.Model:
 def test_the_entry_of_a_norm_written_out_is_what_all_of_it_reads():
     values = {v.name: v for node in written().graph for v in node.outputs}
     assert joined(values["e"]).name == "n"
-    assert entries_of(values["n"]) == ["d", "x"]  # nearest first: deviation and quotient both read the difference
-    assert entries_of(values["v"]) == ["q", "d", "x"]
-    assert entries_of(values["y"]) == ["x"]
+    assert dominators(values["n"]) == ["d", "x"]  # nearest first: deviation and quotient both read the difference
+    assert dominators(values["v"]) == ["q", "d", "x"]
+    assert dominators(values["y"]) == ["x"]
 
 
 def test_a_cut_graph_computes_the_rest():

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, Ratio, measure_latency
-from normdeploy.runtime.tuning.entries import LITTLE, Entry
+from normdeploy.runtime.tuning.measured import LITTLE, Measured
 
 _FINALISTS, _MOST = 3, 6
 _PASSES = 3
 
-Opener = Callable[[Entry], Callable[[], object]]
+Opener = Callable[[Measured], Callable[[], object]]
 
 
 def compare_finalists(
-    accepted: Sequence[Entry], base: Entry, opened: Opener, seconds: float, seed: int, deadline: Callable[[], bool]
-) -> Entry:
+    accepted: Sequence[Measured],
+    base: Measured,
+    opened: Opener,
+    seconds: float,
+    seed: int,
+    deadline: Callable[[], bool],
+) -> Measured:
     """Time the finalists against each other and return the winner.
 
     The winner has to beat the untuned model, and the best float32 candidate, beyond the noise; otherwise the simpler
@@ -49,7 +54,7 @@ def compare_finalists(
         finalists = _finalists(sorted(accepted, key=lambda entry: entry.relative), exact, base)
 
 
-def _finalists(ranked: Sequence[Entry], exact: Entry, base: Entry) -> list[Entry]:
+def _finalists(ranked: Sequence[Measured], exact: Measured, base: Measured) -> list[Measured]:
     """Return the fastest so far, those that may be as fast, the best float32 candidate and the untuned model.
 
     The fastest are those by ratio to the untuned model and those by the clock: on a busy machine the untuned model,
@@ -61,23 +66,26 @@ def _finalists(ranked: Sequence[Entry], exact: Entry, base: Entry) -> list[Entry
     return list(dict.fromkeys((*fastest[:_MOST], exact, base)))
 
 
-def _median(entry: Entry) -> float:
+def _median(entry: Measured) -> float:
     return entry.latency.median if entry.latency else float("inf")
 
 
-def _joint(entry: Entry, other: Entry, parts: Sequence[Mapping[str, Latency]]) -> Latency:
+def _joint(entry: Measured, other: Measured, parts: Sequence[Mapping[str, Latency]]) -> Latency:
     """Return an entry's times in the passes in which the other took part too."""
     name, beside = entry.candidate.name, other.candidate.name
     return Latency(name, sum((part[name].samples for part in parts if name in part and beside in part), ()))
 
 
-def _ratio(entry: Entry, other: Entry, parts: Sequence[Mapping[str, Latency]]) -> Ratio:
+def _ratio(entry: Measured, other: Measured, parts: Sequence[Mapping[str, Latency]]) -> Ratio:
     return _joint(entry, other, parts).ratio(_joint(other, entry, parts))
 
 
 def _winner(
-    finalists: Sequence[Entry], base: Entry, exact: Entry, parts: Sequence[Mapping[str, Latency]]
-) -> tuple[Entry, bool]:
+    finalists: Sequence[Measured],
+    base: Measured,
+    exact: Measured,
+    parts: Sequence[Mapping[str, Latency]],
+) -> tuple[Measured, bool]:
     """Return who wins by the times so far, and whether that is clear."""
     fastest = min((entry for entry in finalists if entry.accepted), key=lambda entry: entry.relative)
     for simpler in (base, exact):  # settings and precision are given up for a gain beyond the noise only

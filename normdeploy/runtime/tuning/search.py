@@ -32,7 +32,6 @@ from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUN
 from normdeploy.runtime.tuning import candidates
 from normdeploy.runtime.tuning.budget import Budget, parse_budget
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate, named
-from normdeploy.runtime.tuning.entries import Entry
 from normdeploy.runtime.tuning.final import compare_finalists
 from normdeploy.runtime.tuning.fixed import InFixedBatches, with_fixed_shapes
 from normdeploy.runtime.tuning.glance import glance
@@ -40,6 +39,7 @@ from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Judge, Outcome
 from normdeploy.runtime.tuning.kept import require_places, save_plan
 from normdeploy.runtime.tuning.lower import write_float16
+from normdeploy.runtime.tuning.measured import Measured
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
 from normdeploy.runtime.tuning.opponent import against_compiler
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
@@ -176,14 +176,14 @@ class _Search:
         self.batch = first.shape[0] if first.ndim else 1
         tell("computing the float64 truth")
         self.judge = Judge(model, budget, rows, reference=reference, sizes=sizes, seed=seed, fixed=fixed)
-        self.entries: list[Entry] = []
+        self.entries: list[Measured] = []
         self.skipped: list[Trial] = []
         self.variants: dict[Path, tuple[Int8Recipe, Quantizer]] = {}
         self._conversions: dict[Path, float] = {}
 
     # rounds -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Entry:
+    def run(self) -> Measured:
         """Return the winner."""
         cores = usable_cores()
         self._round("levels", [self.base, *self._float32(candidates.levels(self.base.settings, cores))])
@@ -284,7 +284,7 @@ class _Search:
             wanted += self._partly(fastest)
         self._round("mixed", wanted)
 
-    def _partly(self, fastest: Entry) -> list[Candidate]:
+    def _partly(self, fastest: Measured) -> list[Candidate]:
         """Return the candidates that quantize most of what an entry does, if any is within the budget."""
         recipe, quantizer = self.variants[fastest.candidate.file]
         self.tell(f"measuring what each operator loses in {recipe.name}")
@@ -355,13 +355,13 @@ class _Search:
         fresh = [candidate for candidate in wanted if (candidate.file, candidate.settings) not in known]
         if not fresh:
             return
-        entries: list[Entry] = []
+        entries: list[Measured] = []
         runs: dict[str, Callable[[], object]] = {}
         for candidate in fresh:
             if candidate is not self.base and self._late(candidate.name, candidate.precision):
                 continue
             self.tell(f"trying {candidate.name}")
-            entry = Entry(candidate)
+            entry = Measured(candidate)
             entries.append(entry)
             try:
                 backend = open_backend(candidate.file, candidate.settings)
@@ -407,7 +407,7 @@ class _Search:
             return replace(outcome, accepted=False, reason=reason)
         return outcome
 
-    def _accepted(self) -> list[Entry]:
+    def _accepted(self) -> list[Measured]:
         return sorted((entry for entry in self.entries if entry.accepted), key=lambda entry: entry.relative)
 
     def _best(self) -> Candidate:
@@ -419,7 +419,7 @@ class _Search:
         ours = (entry.candidate for entry in self._accepted() if entry.candidate.settings.provider == CPU)
         return next((entry for entry in ours if entry.file == self.model), self.base)
 
-    def _final(self) -> Entry:
+    def _final(self) -> Measured:
         """Compare the fastest accepted candidates once more, longer, and return the winner."""
         accepted = self._accepted()
         if not accepted:
@@ -438,7 +438,7 @@ class _Search:
             lambda: time.monotonic() > self.deadline,
         )
 
-    def compare_with(self, module: nn.Module, winner: Entry) -> None:
+    def compare_with(self, module: nn.Module, winner: Measured) -> None:
         """Say in the plan what torch's compiler takes for the network."""
         self.tell("compiling the module with torch, to compare")
         calls = [_call(open_backend(one.file, one.settings), self.feeds) for one in (winner.candidate, self.base)]
@@ -448,7 +448,7 @@ class _Search:
 
     # the plan ---------------------------------------------------------------------------------------------------
 
-    def save(self, winner: Entry, request: Mapping[str, Any]) -> Plan:
+    def save(self, winner: Measured, request: Mapping[str, Any]) -> Plan:
         """Copy the winner's variant beside the model and write the plan."""
         if (now := model_digest(self.model)) != self.digest:
             raise GraphError(

@@ -57,7 +57,7 @@ FAST_ROUNDOFF = 2.0**-16
 
 
 class NoiseHook:
-    """A hook for :class:`normdeploy.graph.Evaluator` that rounds in effigy.
+    """A hook for :class:`normdeploy.graph.Evaluator` that adds simulated rounding errors.
 
     Args:
         roundoff: u.

@@ -20,9 +20,9 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import make_case
 from normdeploy.verification.context import Context
-from normdeploy.verification.diagnosis.cut import first_equal
+from normdeploy.verification.diagnosis.split_graph import first_equal
 from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, Cut, CutFile, CutReference, judged_cut
-from normdeploy.verification.mutation.tape import Tape, Target, difference_ratio
+from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
 from normdeploy.verification.record.verdict import MutantReport
 from normdeploy.verification.sides.reference import run_evaluator
 
@@ -86,9 +86,9 @@ def probe_decisions(context: Context, targets: Sequence[Target]) -> None:
             )
             if judged_cut(context, made, case)[0]:
                 break
-            tape = Tape(made.mutated, case, [t.site for t in alive])
+            clean_run = CleanRun(made.mutated, case, [t.site for t in alive])
             for target in alive:
-                moved = difference_ratio(case, tape.outputs, tape.mutated(target.site, target.mutant))
+                moved = difference_ratio(case, clean_run.outputs, clean_run.mutated(target.site, target.mutant))
                 if moved >= case.constants.kill:
                     found = target.mutant.name, True, moved, case.family.name, _NOTE
                     target.report = MutantReport(*found, by="site")

@@ -23,12 +23,12 @@ from normdeploy.verification.cost import SINGLE, elements
 from normdeploy.verification.derivation.links import chain_bounds
 from normdeploy.verification.mutation.derivative import PROBES, Sensitivities, needed
 from normdeploy.verification.mutation.harmless import harmless
-from normdeploy.verification.mutation.hidden import hides
 from normdeploy.verification.mutation.invariant import cancels
+from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
+from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.search import SHARE, search
-from normdeploy.verification.mutation.tape import Tape, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.verdict import MutantReport, SiteReport
 from normdeploy.verification.sides.grids import unrounded
@@ -132,10 +132,10 @@ def _by_derivative(
         if not mine:
             continue
         sites = [site for site in sites if any(t.site is site for t in mine)]
-        tape = Tape(evaluator, case, sites)
+        clean_run = CleanRun(evaluator, case, sites)
         gradients = _Gradients(context, evaluator, case, sites)
         for target in mine:
-            values, clean = tape.inputs(target.site), tape.kept[target.site.output]
+            values, clean = clean_run.inputs(target.site), clean_run.kept[target.site.output]
             found = gradients.coarse.estimate(target.site, target.mutant, values, clean)
             kill = case.constants.kill
             limit, least = kill * needed(found.relative), kill / _RANDOM_BELOW
@@ -154,7 +154,7 @@ def _by_derivative(
                 target.note = "estimated by a directional derivative"
             elif max(ratio, finer) >= least:
                 context.budget.spend(1, case.family.feeds)
-                target.seen(*_effect(context, tape, target), case.family.name, kill)
+                target.seen(*_effect(context, clean_run, target), case.family.name, kill)
 
 
 class _Gradients:
@@ -190,30 +190,30 @@ def _try_family(
         mine = [t for t in alive if t.evaluator is evaluator]
         if not mine:
             continue
-        tape = Tape(evaluator, case, [s for s in sites if any(t.site is s for t in mine)])
+        clean_run = CleanRun(evaluator, case, [s for s in sites if any(t.site is s for t in mine)])
         for target in mine:
-            ratio, chain_ratio = _effect(context, tape, target)
+            ratio, chain_ratio = _effect(context, clean_run, target)
             target.seen(ratio, chain_ratio, case.family.name, case.constants.kill)
         swallowed = [t for t in mine if not t.killed] if context.facts.get("chain") and case.chain is not None else []
         rounding = unrounded(evaluator) if swallowed else {}
         if rounding:  # a quantizer hides what is smaller than its step; the chain was checked without its rounding, too
-            tape = Tape(evaluator, case, [s for s in sites if any(t.site is s for t in swallowed)], rounding)
+            clean_run = CleanRun(evaluator, case, [s for s in sites if any(t.site is s for t in swallowed)], rounding)
             for target in swallowed:
-                moved = tape.mutated(target.site, target.mutant)
-                ratio = difference_ratio(case, tape.outputs, moved, bounds=chain_bounds)
+                moved = clean_run.mutated(target.site, target.mutant)
+                ratio = difference_ratio(case, clean_run.outputs, moved, bounds=chain_bounds)
                 target.seen(0.0, ratio, case.family.name, case.constants.kill)
 
 
-def _effect(context: Context, tape: Tape, target: Target) -> tuple[float, float]:
+def _effect(context: Context, clean_run: CleanRun, target: Target) -> tuple[float, float]:
     """Return how many times a mutant exceeds the rounding bound and, where that does not kill it, the chain's."""
-    outputs = tape.mutated(target.site, target.mutant)
-    ratio, kill = difference_ratio(tape.case, tape.outputs, outputs), tape.case.constants.kill
-    if ratio >= kill or not context.facts.get("chain") or tape.case.chain is None:
+    outputs = clean_run.mutated(target.site, target.mutant)
+    ratio, kill = difference_ratio(clean_run.case, clean_run.outputs, outputs), clean_run.case.constants.kill
+    if ratio >= kill or not context.facts.get("chain") or clean_run.case.chain is None:
         return ratio, 0.0
     # Without the parts that take runs of their own the bound is smaller: what does not exceed it needs no such run
-    chain = difference_ratio(tape.case, tape.outputs, outputs, bounds=partial(chain_bounds, spread=False))
+    chain = difference_ratio(clean_run.case, clean_run.outputs, outputs, bounds=partial(chain_bounds, spread=False))
     if chain >= kill:
-        chain = difference_ratio(tape.case, tape.outputs, outputs, bounds=chain_bounds)
+        chain = difference_ratio(clean_run.case, clean_run.outputs, outputs, bounds=chain_bounds)
     return ratio, chain
 
 
@@ -241,11 +241,11 @@ def _prove(
     for evaluator, sites in groups:
         mine = [t for t in alive if t.evaluator is evaluator]
         wanted = [s for s in sites if any(t.site is s for t in mine)]
-        tapes = [Tape(evaluator, case, wanted) for case in cases or context.cases] if mine else []
+        clean_runs = [CleanRun(evaluator, case, wanted) for case in cases or context.cases] if mine else []
         for target in mine:
-            proof, always = harmless(tapes, target.site, target.mutant)
+            proof, always = harmless(clean_runs, target.site, target.mutant)
             if not proof and cases is None:
-                proof = hides(tapes, target.site, target.mutant)
+                proof = only_masked_scores(clean_runs, target.site, target.mutant)
             target.harmless = proof if always or cases is None else ""
             if always:
                 known = target.mutant.name, False, target.ratio, target.family

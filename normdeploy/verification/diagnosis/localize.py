@@ -22,7 +22,7 @@ from normdeploy.verification.cases import Case, hold_against
 from normdeploy.verification.checks.logic import logic_problems
 from normdeploy.verification.context import Context
 from normdeploy.verification.diagnosis.bundle import subgraph, write_bundle
-from normdeploy.verification.diagnosis.likely import likeliest
+from normdeploy.verification.diagnosis.closest_mutant import likeliest
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
 from normdeploy.verification.sides.reference import run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from normdeploy.verification.mutation.mutants import Mutant, Site
-from normdeploy.verification.mutation.tape import Tape
+from normdeploy.verification.mutation.rerun import CleanRun
 
 
-def harmless(tapes: Sequence[Tape], site: Site, mutant: Mutant) -> tuple[str, bool]:
+def harmless(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutant) -> tuple[str, bool]:
     """Return the proof as a sentence ("" where there is none), and whether it holds for every input or those seen.
 
     Args:
-        tapes: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
+        clean_runs: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
     """
-    seen = [values for tape in tapes for values in tape.calls(site)]
+    seen = [values for clean_run in clean_runs for values in clean_run.calls(site)]
     if not seen:
         return "", False
-    roundoff = tapes[0].case.roundoff
+    roundoff = clean_runs[0].case.roundoff
     if mutant.affine:
         proof = _affine_proof(seen[0], site, mutant, roundoff)
         if proof:

@@ -29,10 +29,10 @@ from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.checks.logic import logic_problems
 from normdeploy.verification.checks.rounding import judge_outputs
 from normdeploy.verification.context import Context
-from normdeploy.verification.diagnosis.cut import cut, entries_of, first_equal, joined
-from normdeploy.verification.diagnosis.likely import closest_mutant
+from normdeploy.verification.diagnosis.closest_mutant import closest_mutant
+from normdeploy.verification.diagnosis.split_graph import cut, dominators, first_equal, joined
 from normdeploy.verification.mutation.mutants import Site
-from normdeploy.verification.mutation.tape import Tape, Target, difference_ratio, site_groups
+from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.record.verdict import MutantReport
 from normdeploy.verification.samples.families import Family, make_families, small_spread_first
 from normdeploy.verification.samples.specs import InputSpec
@@ -218,10 +218,10 @@ def _entries(site: Site, evaluator: Evaluator) -> list[str]:
     ordinary rows, and the further up these go in, the more is alive behind them (equal keys hide a query's scale).
     """
     if site.kind == "epsilon":
-        return entries_of(joined(site.node.outputs[0]))[:_ENTRIES]
+        return dominators(joined(site.node.outputs[0]))[:_ENTRIES]
     computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
     value = computed.get(site.inputs[0])
-    above = [] if value is None else entries_of(value)
+    above = [] if value is None else dominators(value)
     # a file that does not hold what an operator moves does not hold its result either
     moved = Trait.MOVES | Trait.JOINS | Trait.CONVERTS
     distinct = [name for name in above if name in computed and not has(computed[name].producer(), moved)]
@@ -296,9 +296,9 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequen
         if problems:
             _failed(context, made, case, problems, targets)
             return worst
-        tape = Tape(made.mutated, case, [t.site for t in alive])
+        clean_run = CleanRun(made.mutated, case, [t.site for t in alive])
         for target in alive:
-            moved = difference_ratio(case, tape.outputs, tape.mutated(target.site, target.mutant))
+            moved = difference_ratio(case, clean_run.outputs, clean_run.mutated(target.site, target.mutant))
             if moved >= case.constants.kill:
                 name = case.family.name
                 here = target.site.where == made.where
@@ -356,7 +356,7 @@ def _likely(context: Context, made: Cut, case: Case, targets: Sequence[Target], 
     written = [s for _, sites in site_groups(context) for s in sites if s.kind == "epsilon" and s.where == made.where]
     survived = list({id(t.site): t.site for t in targets}.values())
     for evaluator, sites in ((made.reference.evaluator, written), (made.mutated, survived)):
-        words = closest_mutant(case, Tape(evaluator, case, sites), sites, outputs) if sites else ""
+        words = closest_mutant(case, CleanRun(evaluator, case, sites), sites, outputs) if sites else ""
         if words:
             return words
     return ""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from normdeploy.graph import Evaluator
 from normdeploy.verification.mutation.mutants import Mutant, Site
-from normdeploy.verification.mutation.tape import Tape, difference_ratio
+from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
 from normdeploy.verification.samples.families import Family, make_families
 from normdeploy.verification.sides.values import Arrays, to_numpy
 
@@ -67,8 +67,8 @@ def _better(
     best: tuple[Family, float] | None,
 ) -> tuple[Family, float] | None:
     case = context.case(family, runs=4)
-    tape = Tape(evaluator, case, [site])
-    ratio = difference_ratio(case, tape.outputs, tape.mutated(site, mutant))
+    clean_run = CleanRun(evaluator, case, [site])
+    ratio = difference_ratio(case, clean_run.outputs, clean_run.mutated(site, mutant))
     return (family, ratio) if best is None or ratio > best[1] else best
 
 

@@ -19,7 +19,7 @@ from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph, weight_bytes
 from normdeploy.graph.operators.limits import TooMuchError
 from normdeploy.inputs import require_memory
-from normdeploy.nn.reach import Snapshot
+from normdeploy.nn.object_walk import Snapshot
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF
 from normdeploy.verification.sides.double import LOW_FLOATS, float64_mode

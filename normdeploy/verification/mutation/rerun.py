@@ -22,7 +22,7 @@ from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array, to_numpy
 
 
-class Tape:
+class CleanRun:
     """One clean float64 run of a graph, kept at the sites, so that a mutant re-runs only what lies behind its site.
 
     Args:

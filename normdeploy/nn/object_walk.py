@@ -182,7 +182,14 @@ def walk(root: nn.Module) -> Iterator[Reached]:
                 attached.append(Reached(path, child, False))
 
 
-def plain_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+def named_unregistered(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield ``(path, tensor)`` of :func:`unregistered_tensors`, two of one path both."""
+    for found in walk(model):
+        if isinstance(found.value, torch.Tensor) and not found.registered:
+            yield found.path, found.value
+
+
+def unregistered_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the tensors a model holds that ``state_dict()``, ``parameters()`` and ``.to()`` do not see, by path.
 
     They are attributes of plain objects, plain tensor attributes of modules, and everything of modules kept in plain
@@ -194,11 +201,7 @@ def plain_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     Returns:
         path -> tensor, in the order of reach; not copies.
     """
-    return {
-        found.path: found.value
-        for found in walk(model)
-        if isinstance(found.value, torch.Tensor) and not found.registered
-    }
+    return dict(named_unregistered(model))
 
 
 def _same(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:

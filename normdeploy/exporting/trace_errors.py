@@ -90,7 +90,7 @@ _HANDLED: ContextVar[BaseException | None] = ContextVar("handled before the trac
 
 
 @contextmanager
-def blaming() -> Iterator[None]:
+def causes_from_here() -> Iterator[None]:
     """Leave what was being handled when the block began (a caller's ``except``) out of every chain of causes."""
     token = _HANDLED.set(sys.exc_info()[1])
     try:

@@ -4,48 +4,20 @@ People write normalizations as plain Python classes, or keep running statistics 
 ``state_dict()``, ``parameters()``, ``.to()`` and ``.eval()`` of the network pass them by. The functions here walk the
 whole object tree: registered modules, and every plain object, list, tuple or dict they hold.
 
-A *hidden tensor* is a tensor reachable from the network that its ``state_dict()`` would lose. Its path is spelled as
-``state_dict()`` would spell it (``norms.0.running_mean``).
+An *unregistered tensor* is a tensor reachable from the network that its ``state_dict()`` would lose. Its path is
+spelled as ``state_dict()`` would spell it (``norms.0.running_mean``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError, WeightsError
-from normdeploy.nn.reach import is_foreign, walk
-
-
-@dataclass(frozen=True)
-class HiddenTensor:
-    """A tensor that ``state_dict()`` of the network does not contain.
-
-    Args:
-        path: dotted path from the network, e.g. ``"norm1.running_mean"``.
-        tensor: the tensor held there now. Authors reassign running statistics: list them anew after each forward.
-    """
-
-    path: str
-    tensor: Tensor
-
-    def assign(self, value: Tensor) -> None:
-        """Put ``value`` in, in place: an optimizer or a closure may know the tensor.
-
-        Raises:
-            WeightsError: a tensor with gradient has another shape. Running statistics may change theirs.
-        """
-        held = self.tensor
-        if held.requires_grad and held.shape != value.shape:
-            raise WeightsError(
-                f"{self.path} has shape {tuple(value.shape)} in the weights; the model has {tuple(held.shape)}: "
-                "use weights made by this definition of the model"
-            )
-        held.data = value.detach().to(device=held.device, dtype=held.dtype, copy=True)
+from normdeploy.nn.object_walk import is_foreign, named_unregistered, unregistered_tensors, walk
 
 
 def walk_objects(model: nn.Module) -> Iterator[tuple[str, object]]:
@@ -61,51 +33,55 @@ def walk_objects(model: nn.Module) -> Iterator[tuple[str, object]]:
             yield found.path, value
 
 
-def hidden_tensors(model: nn.Module) -> list[HiddenTensor]:
-    """List every tensor reachable from ``model`` that its ``state_dict()`` would lose, each once."""
-    return [
-        HiddenTensor(found.path, found.value)
-        for found in walk(model)
-        if isinstance(found.value, Tensor) and not found.registered
-    ]
+def assign(path: str, held: Tensor, value: Tensor) -> None:
+    """Copy ``value`` into the tensor that a model holds at ``path``: an optimizer or a closure may know that tensor.
+
+    Raises:
+        WeightsError: a tensor with gradient has another shape. Running statistics may change theirs.
+    """
+    if held.requires_grad and held.shape != value.shape:
+        raise WeightsError(
+            f"{path} has shape {tuple(value.shape)} in the weights; the model has {tuple(held.shape)}: "
+            "use weights made by this definition of the model"
+        )
+    held.data = value.detach().to(device=held.device, dtype=held.dtype, copy=True)
 
 
 def trainable(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """List ``(path, tensor)`` of what can be trained: parameters with gradient, then hidden leaves with gradient."""
+    """List ``(path, tensor)`` of what can be trained: parameters, then unregistered leaves, with gradient."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    hidden = [(h.path, h.tensor) for h in hidden_tensors(model)]
-    return named + [(path, t) for path, t in hidden if t.requires_grad and t.is_leaf]
+    return named + [(path, t) for path, t in unregistered_tensors(model).items() if t.requires_grad and t.is_leaf]
 
 
 def full_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return ``state_dict()`` and the hidden tensors, detached, by path (views of the live tensors, not copies).
+    """Return ``state_dict()`` and the unregistered tensors, detached, by path (views of the live tensors, not copies).
 
     Raises:
-        ModelError: a hidden tensor has the path of a visible one.
+        ModelError: an unregistered tensor has the path of a visible one.
     """
     state = {key: value.detach() for key, value in model.state_dict().items() if isinstance(value, Tensor)}
-    for hidden in hidden_tensors(model):
-        if hidden.path in state:
+    for path, tensor in named_unregistered(model):
+        if path in state:
             raise ModelError(
-                f"two tensors are both called {hidden.path}; expected one name each: rename one of the attributes"
+                f"two tensors are both called {path}; expected one name each: rename one of the attributes"
             )
-        state[hidden.path] = hidden.tensor.detach()
+        state[path] = tensor.detach()
     return state
 
 
 def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load what :func:`full_state` returned: every tensor, none missing, none left over.
 
-    Hidden running statistics may come with another shape than the freshly built ones (some authors' grow a dimension
-    at the first update); anything else must match.
+    Unregistered running statistics may come with another shape than the freshly built ones (some authors' grow a
+    dimension at the first update); anything else must match.
 
     Raises:
         WeightsError: names the missing, unexpected and misshapen keys.
     """
     visible = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
-    hidden = {h.path: h for h in hidden_tensors(model)}
-    missing = sorted((visible.keys() | hidden.keys()) - state.keys())
-    unexpected = sorted(state.keys() - visible.keys() - hidden.keys())
+    unregistered = unregistered_tensors(model)
+    missing = sorted((visible.keys() | unregistered.keys()) - state.keys())
+    unexpected = sorted(state.keys() - visible.keys() - unregistered.keys())
     misshapen = [
         f"{key} {tuple(state[key].shape)} instead of {tuple(value.shape)}"
         for key, value in visible.items()
@@ -119,16 +95,17 @@ def load_full_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         ]
         raise WeightsError(
             f"the weights do not fit {type(model).__name__} ({'; '.join(parts)}); expected exactly its "
-            f"{len(visible) + len(hidden)} tensors: use weights made by this definition of the model, or train it again"
+            f"{len(visible) + len(unregistered)} tensors: use weights made by this definition of the model, or "
+            "train it again"
         )
-    if unlike := unlike_tensors(state, {path: h.tensor for path, h in hidden.items()} | visible):
+    if unlike := unlike_tensors(state, unregistered | visible):
         raise WeightsError(
             f"the weights hold other numbers than {type(model).__name__} computes with ({'; '.join(unlike)}); expected "
             "dense tensors of the same kind: use weights made by this definition of the model"
         )
     model.load_state_dict({key: state[key] for key in visible}, strict=False)
-    for path, place in hidden.items():
-        place.assign(state[path])
+    for path, held in unregistered.items():
+        assign(path, held, state[path])
 
 
 def unlike_tensors(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
@@ -161,17 +138,16 @@ def _kind(tensor: Tensor) -> str:
 
 
 def move(model: nn.Module, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> None:
-    """Move the network, hidden tensors included, in place; ``dtype`` applies to floating-point tensors only."""
+    """Move the network, unregistered tensors included, in place; ``dtype`` applies to floating-point tensors only."""
     model.to(device=device, dtype=dtype)
-    for hidden in hidden_tensors(model):
-        tensor = hidden.tensor
+    for _, tensor in named_unregistered(model):
         tensor.data = tensor.data.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
         if tensor.grad is not None:
             tensor.grad = None
 
 
 def set_mode(model: nn.Module, training: bool) -> None:
-    """Set training or evaluation everywhere: ``model.train()`` and every hidden bool called ``training``."""
+    """Set training or evaluation everywhere: ``model.train()`` and every plain object's bool called ``training``."""
     model.train(training)
     for _, owner in walk_objects(model):
         if isinstance(owner, nn.Module):

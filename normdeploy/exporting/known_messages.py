@@ -65,7 +65,7 @@ def _log_lines_dropped(name: str, beginnings: tuple[str, ...]) -> Iterator[None]
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def known_messages_silenced() -> Iterator[None]:
     """Silence the exporter's own known messages within the block."""
     with ExitStack() as stack:
         for name, beginnings in _LOG_LINES.items():

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from normdeploy.conformance import by_hand
 from normdeploy.errors import ModelError, WeightsError
-from normdeploy.nn.hidden import full_state, hidden_tensors, load_full_state, move, set_mode, trainable
+from normdeploy.nn.object_walk import unregistered_tensors
+from normdeploy.nn.unregistered import full_state, load_full_state, move, set_mode, trainable
 
 
 class Net(nn.Module):
@@ -46,15 +47,15 @@ HIDDEN = {
 }
 
 
-def test_every_hidden_tensor_is_found_once() -> None:
-    found = hidden_tensors(Net())
-    assert sorted(h.path for h in found) == sorted(HIDDEN)
-    assert len({id(h.tensor) for h in found}) == len(found)
+def test_every_unregistered_tensor_is_found_once() -> None:
+    found = unregistered_tensors(Net())
+    assert sorted(found) == sorted(HIDDEN)
+    assert len({id(tensor) for tensor in found.values()}) == len(found)
 
 
 def test_an_ordinary_network_has_none() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.MultiheadAttention(4, 2), nn.LSTM(3, 3))
-    assert hidden_tensors(model) == []
+    assert unregistered_tensors(model) == {}
 
 
 def test_everything_with_gradient_is_trainable() -> None:
@@ -97,7 +98,7 @@ def test_wrong_state_names_the_keys() -> None:
         load_full_state(Net(), state)
 
 
-def test_move_takes_hidden_tensors_along() -> None:
+def test_move_takes_unregistered_tensors_along() -> None:
     model = Net()
     move(model, dtype=torch.float64)
     assert {t.dtype for t in full_state(model).values()} == {torch.float64}

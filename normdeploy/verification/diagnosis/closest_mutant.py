@@ -11,7 +11,7 @@ from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.mutation.mutants import Mutant, Site
-from normdeploy.verification.mutation.tape import Tape, site_groups
+from normdeploy.verification.mutation.rerun import CleanRun, site_groups
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array
 
@@ -30,7 +30,7 @@ def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> dict[st
     best: tuple[float, Site, Mutant] | None = None
     for evaluator, sites in site_groups(context):
         if sites:
-            found = _closest(case, Tape(evaluator, case, sites), sites, outputs)
+            found = _closest(case, CleanRun(evaluator, case, sites), sites, outputs)
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
     if best is None:
@@ -44,13 +44,13 @@ def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> dict[st
     }
 
 
-def closest_mutant(case: Case, tape: Tape, sites: Sequence[Site], outputs: Sequence[Array]) -> str:
+def closest_mutant(case: Case, clean_run: CleanRun, sites: Sequence[Site], outputs: Sequence[Array]) -> str:
     """Return in words the mutant of some sites that explains an output; "" if none explains nine tenths of the error.
 
     Args:
-        case: where the failure shows. tape: a clean run on it. sites: whose mutants. outputs: the wrong outputs.
+        case: where the failure shows. clean_run: a clean run on it. sites: whose mutants. outputs: the wrong outputs.
     """
-    best = _closest(case, tape, sites, outputs)
+    best = _closest(case, clean_run, sites, outputs)
     return _in_words(best[1], best[2]) if best is not None else ""
 
 
@@ -59,7 +59,7 @@ def _in_words(site: Site, mutant: Mutant) -> str:
 
 
 def _closest(
-    case: Case, tape: Tape, sites: Sequence[Site], outputs: Sequence[Array]
+    case: Case, clean_run: CleanRun, sites: Sequence[Site], outputs: Sequence[Array]
 ) -> tuple[float, Site, Mutant] | None:
     plain = _distance(case.truth, outputs) if len(outputs) == len(case.truth) else None
     if not plain:
@@ -67,7 +67,7 @@ def _closest(
     best: tuple[float, Site, Mutant] | None = None
     for site in sites:
         for mutant in site.mutants:
-            distance = _distance(tape.mutated(site, mutant), outputs)
+            distance = _distance(clean_run.mutated(site, mutant), outputs)
             if distance is not None and distance / plain < (_CLOSE if best is None else best[0]):
                 best = (distance / plain, site, mutant)
     return best

@@ -20,7 +20,7 @@ _CANDIDATES = 48
 """How far above a site its entries are looked for, in values."""
 
 
-def entries_of(value: ir.Value) -> list[str]:
+def dominators(value: ir.Value) -> list[str]:
     """Return the names of the values through which alone a graph's inputs reach ``value``, nearest first.
 
     A normalization written out reads its input more than once (x - mean, over a deviation of x); all of these pass

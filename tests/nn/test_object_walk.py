@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from normdeploy.nn.reach import Snapshot, plain_tensors, walk
+from normdeploy.nn.object_walk import Snapshot, unregistered_tensors, walk
 
 
 class Plain:
@@ -18,7 +18,7 @@ def test_registered_things_keep_their_registered_path_even_when_held_twice():
     assert paths["0.weight"]
     assert "alias.w" not in paths
     assert "alias.layer" not in paths
-    assert plain_tensors(model) == {}
+    assert unregistered_tensors(model) == {}
 
 
 def test_plain_tensors_are_those_that_state_dict_misses():
@@ -27,7 +27,7 @@ def test_plain_tensors_are_those_that_state_dict_misses():
     model = nn.Linear(2, 2)
     model.norm, model.layers, model.direct = norm, [hidden], torch.zeros(4)
     model.register_buffer("temporary", torch.zeros(1), persistent=False)
-    found = plain_tensors(model)
+    found = unregistered_tensors(model)
     assert set(found) == {
         "norm.gamma",
         "norm.parts.0",
@@ -45,7 +45,7 @@ def test_cycles_end():
     model = nn.Identity()
     model.a = a
     assert [found.path for found in walk(model)].count("a.other") == 1
-    assert list(plain_tensors(model)) == ["a.tensor"]
+    assert list(unregistered_tensors(model)) == ["a.tensor"]
 
 
 def test_library_objects_are_not_entered():

@@ -29,7 +29,7 @@ _ATTENTION = "scaled_dot_product_attention"
 
 
 @dataclass(frozen=True)
-class Stuck:
+class TrainingOperator:
     """One operator that computes as in training.
 
     Args:
@@ -46,7 +46,7 @@ class Stuck:
         return f"{self.what} in {repr(self.where) if self.where else 'the model itself'} ({self.module})"
 
 
-def stuck_in_training(program: torch.export.ExportedProgram) -> list[Stuck]:
+def training_operators(program: torch.export.ExportedProgram) -> list[TrainingOperator]:
     """Return the operators of an exported program that compute as in training, in order, each place once.
 
     Batch normalizations without running statistics are not among them: they are exported as they compute, and the
@@ -55,7 +55,7 @@ def stuck_in_training(program: torch.export.ExportedProgram) -> list[Stuck]:
     Args:
         program: from ``torch.export``, before or after decomposition.
     """
-    found: list[Stuck] = []
+    found: list[TrainingOperator] = []
     for node in program.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -63,14 +63,14 @@ def stuck_in_training(program: torch.export.ExportedProgram) -> list[Stuck]:
         if what is None:
             continue
         where, module = _place(node.meta.get("nn_module_stack") or {})
-        row = Stuck(where, module, what)
+        row = TrainingOperator(where, module, what)
         if row not in found:
             found.append(row)
     return found
 
 
 @contextmanager
-def statistics_at_rest(model: nn.Module) -> Iterator[None]:
+def statistics_unchanged(model: nn.Module) -> Iterator[None]:
     """Require that a run of the model, which is in evaluation mode, leaves all running statistics as they are.
 
     Raises:

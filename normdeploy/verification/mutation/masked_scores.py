@@ -20,7 +20,7 @@ from torch import Tensor
 
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.mutation.mutants import Mutant, Site
-from normdeploy.verification.mutation.tape import Tape
+from normdeploy.verification.mutation.rerun import CleanRun
 
 _NOTHING = 150.0
 """A score so far below a row's largest weighs exp(-150) = 1e-65: 0 in float32, whose smallest number is 1e-45."""
@@ -29,26 +29,26 @@ _SPARE = 8.0
 """How many times further below the hidden scores have to be than all others are apart, whatever rows come yet."""
 
 
-def hides(tapes: Sequence[Tape], site: Site, mutant: Mutant) -> str:
+def only_masked_scores(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutant) -> str:
     """Return in a sentence that a mutant moves hidden scores further below the others, no more; "" where it does more.
 
     Args:
-        tapes: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
+        clean_runs: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
     """
     if site.inner or site.kind != "affine map":
         return ""
-    behind = _softmaxes(tapes[0].evaluator.graph, site.output)
+    behind = _softmaxes(clean_runs[0].evaluator.graph, site.output)
     if not behind:
         return ""
     shown, least = False, math.inf
-    for tape in tapes:
-        wrong = mutant.apply(tape.inputs(site))
-        right = tape.kept[site.output]
+    for clean_run in clean_runs:
+        wrong = mutant.apply(clean_run.inputs(site))
+        right = clean_run.kept[site.output]
         if wrong.shape != right.shape:
             return ""
-        runs = [_scores(tape, site, value, behind) for value in (right, wrong, torch.zeros_like(right))]
+        runs = [_scores(clean_run, site, value, behind) for value in (right, wrong, torch.zeros_like(right))]
         for before, after, without in zip(*runs, strict=True):
-            spare = _spare(before, after, tape.case.roundoff)
+            spare = _spare(before, after, clean_run.case.roundoff)
             if spare is None:
                 return ""
             least = min(least, spare)
@@ -84,11 +84,11 @@ def _softmaxes(graph: ir.Graph, name: str) -> list[ir.Node]:
     return list(found)
 
 
-def _scores(tape: Tape, site: Site, value: Tensor, behind: Sequence[ir.Node]) -> list[Tensor]:
+def _scores(clean_run: CleanRun, site: Site, value: Tensor, behind: Sequence[ir.Node]) -> list[Tensor]:
     """Return what each Softmax reads where a site writes a value, the axis it sums over last."""
     names = [str(node.inputs[0].name) for node in behind if node.inputs[0] is not None]
     with torch.no_grad():
-        found = tape.evaluator.run(dict(tape.case.family.feeds), replace={site.output: value}, fetch=names)
+        found = clean_run.evaluator.run(dict(clean_run.case.family.feeds), replace={site.output: value}, fetch=names)
     axes = [node.attributes.get_int("axis", -1) for node in behind]
     return [found[name].movedim(axis, -1) for name, axis in zip(names, axes, strict=True)]
 
