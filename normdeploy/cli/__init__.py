@@ -6,7 +6,6 @@ Nothing heavy is imported here or at the top of a command's file, so that ``norm
 from __future__ import annotations
 
 import os
-import signal
 
 
 def main() -> None:
@@ -15,12 +14,10 @@ def main() -> None:
     # times slower with spinning. Read when torch is imported, so set before that; the user's own setting wins.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    from normdeploy.cli.group import TerminatedError, complain, stop_code, stopped
+    from normdeploy.cli.group import complain
+    from normdeploy.cli.interrupts import TerminatedError, listen, stop_code, stopped
 
-    def terminate(_number: int, _frame: object) -> None:
-        raise TerminatedError
-
-    signal.signal(signal.SIGTERM, terminate)
+    listen()
     try:
         from normdeploy.cli.app import app
 

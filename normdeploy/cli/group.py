@@ -6,7 +6,6 @@ Exit codes: 0 pass, 1 verification failed, 2 usage, 3 weak or not exercised, 4 t
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
 import warnings
@@ -17,6 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from normdeploy.cli.interrupts import TerminatedError, stop_code, stopped
 from normdeploy.errors import NormdeployError
 
 UNUSABLE = NormdeployError.exit_code
@@ -81,20 +81,6 @@ class CommandGroup(TyperGroup):
         """Print the traceback of the error at hand, where ``--debug`` asks for it; the exit code stays the error's."""
         if self.debug:
             traceback.print_exc()
-
-
-class TerminatedError(BaseException):
-    """Somebody asked the command to end: unfinished files are taken away on the way out, as after an error."""
-
-
-def stop_code(stop: BaseException) -> int:
-    """Return the exit code of a command that was stopped, as shells count: 128 and the signal's number."""
-    return 128 + (signal.SIGTERM if isinstance(stop, TerminatedError) else signal.SIGINT)
-
-
-def stopped(stop: BaseException) -> str:
-    """Say what a command that was stopped leaves (`normdeploy.errors.kept_when_stopped`)."""
-    return "; ".join(getattr(stop, "__notes__", [])) or "nothing was written"
 
 
 def _left(end: SystemExit) -> str:
