@@ -2,6 +2,8 @@
 
 import os
 import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,3 +27,34 @@ def _seeded() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - for code that draws from the global generator
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torchlib() -> Iterator[Callable[[], None]]:
+    """Let torch.onnx.export read its table of 1,500 operators once a process: two thirds of a small network's export.
+
+    Every export gets a table of its own with the same rows, so that a translation of one is none of the next.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read: dict[tuple[Any, ...], ONNXRegistry] = {}
+    anew = ONNXRegistry.from_torchlib
+
+    def once(cls: type[ONNXRegistry], *args: Any, **options: Any) -> ONNXRegistry:
+        key = (*args, *sorted(options.items()))
+        if key not in read:
+            read[key] = anew(*args, **options)
+        table = cls()
+        vars(table).update(vars(read[key]))
+        table.functions = {target: list(rows) for target, rows in read[key].functions.items()}
+        return table
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", classmethod(once))
+        yield read.clear
+
+
+@pytest.fixture
+def torchlib_read_anew(_torchlib: Callable[[], None]) -> None:
+    """Let this test's first export read torch's operators again, with all that torch says while it does."""
+    _torchlib()

@@ -307,7 +307,7 @@ def test_a_model_on_cuda_is_traced_and_stays_there():
     np.testing.assert_allclose(run(traced)[0], truth, rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_printed_and_streams_are_untouched(capfd):
+def test_nothing_is_printed_and_streams_are_untouched(capfd, torchlib_read_anew):
     streams = (sys.stdout, sys.stderr)
     trace(nn.ReLU(), torch.randn(2, 3))
     captured = capfd.readouterr()
