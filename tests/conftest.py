@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -16,6 +17,24 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The same draws in every run: what fails, fails for everybody. --hypothesis-profile=default draws anew.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection() -> None:
+    gc.disable()  # thousands of tests are made and none is dropped
+
+
+def pytest_collection_finish() -> None:
+    _keep_for_good()
+
+
+def _keep_for_good() -> None:
+    """Take what is there out of the garbage collector's rounds: libraries and tests, hundreds of thousands of objects.
+
+    torch.export leaves enough behind for a round every few networks, and each walked them all.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +63,7 @@ def _torchlib() -> Iterator[Callable[[], None]]:
         key = (*args, *sorted(options.items()))
         if key not in read:
             read[key] = anew(*args, **options)
+            _keep_for_good()
         table = cls()
         vars(table).update(vars(read[key]))
         table.functions = {target: list(rows) for target, rows in read[key].functions.items()}
