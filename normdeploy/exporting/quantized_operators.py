@@ -221,13 +221,13 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
-def operator_of(packet: Any) -> Callable[..., Any] | None:
+def operator_of(func: Any) -> Callable[..., Any] | None:
     """Return what an operator of ``torch.ops.quantized`` is; None for any other function.
 
     Raises:
         NotImplementedError: it is one that is not known here.
     """
-    name = str(getattr(packet, "_qualified_op_name", ""))
+    name = str(getattr(getattr(func, "_overloadpacket", func), "_qualified_op_name", ""))
     if not name.startswith("quantized::"):
         return None
     found = _OPERATORS.get(name.removeprefix("quantized::"))
@@ -249,7 +249,7 @@ _KEEPS = frozenset({
 _ROUNDS = frozenset({
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
     "mean", "interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "hardtanh", "hardtanh_", "relu6",
-    "clamp", "clamp_", "leaky_relu", "leaky_relu_", "threshold", "clip",
+    "clamp", "clamp_", "leaky_relu", "leaky_relu_", "threshold", "_threshold", "clip",
 })  # fmt: skip
 """Functions whose results torch rounds to the grid of what they read."""
 _OWN = {"sigmoid": (1 / 256, 0), "tanh": (2 / 256, 128), "hardsigmoid": (1 / 256, 0)}

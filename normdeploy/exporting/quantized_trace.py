@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from normdeploy.exporting.quantized_operators import Packed, packed
-from normdeploy.exporting.quantizers import FUNCTIONS, Arithmetic, Grid, QuantizerMode, spread
+from normdeploy.exporting.quantizer_functions import is_quantizer
+from normdeploy.exporting.quantizers import Arithmetic, Grid, QuantizerMode, spread
 
 _LIBRARY: Any = torch.library.Library("normdeploy", "DEF")  # type: ignore[no-untyped-call] # torch leaves it unannotated
 _LIBRARY.define("quantized(Tensor x, float scale, int zero, int low, int high) -> Tensor")
@@ -56,14 +57,18 @@ class Traced:
         """Return the values of the grid nearest to x."""
         if not isinstance(grid.scale, Tensor) and not isinstance(grid.zero, Tensor):
             return operators.quantized(x, float(grid.scale), int(grid.zero), grid.low, grid.high)  # type: ignore[no-any-return]
-        scale = grid.scale if isinstance(grid.scale, Tensor) else torch.tensor(grid.scale)
-        zero = grid.zero if isinstance(grid.zero, Tensor) else torch.tensor(grid.zero, dtype=torch.int32)
+        scale, zero = _tensors(grid)
         axis = grid.axis if scale.numel() > 1 else None
         return operators.quantized_by(x, scale, zero, axis, grid.low, grid.high)  # type: ignore[no-any-return]
 
     def restored(self, integers: Tensor, grid: Grid) -> Tensor:
         """Return what integers stand for."""
-        return operators.restored(integers, grid.scale, grid.zero, grid.axis)  # type: ignore[no-any-return]
+        return operators.restored(integers, *_tensors(grid), grid.axis)  # type: ignore[no-any-return]
+
+
+def _tensors(grid: Grid) -> tuple[Tensor, Tensor]:
+    scale = grid.scale if isinstance(grid.scale, Tensor) else torch.tensor(grid.scale)
+    return scale, grid.zero if isinstance(grid.zero, Tensor) else torch.tensor(grid.zero, dtype=torch.int32)
 
 
 class _Watch(TorchFunctionMode):
@@ -82,9 +87,7 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         if torch.compiler.is_compiling():  # a body of torch.cond: the compiler cannot follow what comes below
             return func(*args, **(kwargs or {}))
-        packet = getattr(func, "_overloadpacket", func)
-        name = str(getattr(packet, "_qualified_op_name", ""))
-        self.seen = self.seen or packet in FUNCTIONS or name.startswith("quantized::")
+        self.seen = self.seen or is_quantizer(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -162,17 +165,9 @@ def _fake_quantize(module: Any, x: Tensor) -> Tensor:
 def _numbers(module: nn.Module) -> set[str]:
     """Return the buffers that a converted module hands to torch's functions as a step or a zero point."""
     if isinstance(module, torch.fx.GraphModule):
-        quantizes = [
-            node
-            for node in module.graph.nodes
-            if node.op == "call_function"
-            and (
-                node.target in FUNCTIONS
-                or str(getattr(node.target, "_qualified_op_name", "")).startswith("quantized::")
-            )
-        ]
-        read = (operand for node in quantizes for operand in node.all_input_nodes if operand.op == "get_attr")
-        names = {str(operand.target) for operand in read}
+        quantizes = [node for node in module.graph.nodes if node.op == "call_function" and is_quantizer(node.target)]
+        operands = [operand for node in quantizes for operand in (*node.args[1:], *node.kwargs.values())]
+        names = {str(operand.target) for operand in operands if getattr(operand, "op", "") == "get_attr"}
         return {name for name in names if (found := module._buffers.get(name)) is not None and found.numel() == 1}
     return {"scale", "zero_point"} if isinstance(module, nnq.Quantize) else set()
 

@@ -12,11 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 import onnxscript
-import torch
 
 from normdeploy.exporting import quantized_trace
 from normdeploy.exporting.attention import op
-from normdeploy.exporting.delegated import NoTranslationError
 
 op21: Any = onnxscript.opset21
 _TYPES = ((ir.DataType.UINT8, 0, 255), (ir.DataType.INT8, -128, 127))
@@ -36,8 +34,9 @@ def _type_for(low: int, high: int, *, wide: bool) -> tuple[ir.DataType, int, int
     return None
 
 
-def _arithmetic(x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
-    rounded = op.Add(op.Round(op.Div(x, scale)), zero)
+def _arithmetic(x: Any, scale: Any, zero: Any, low: int, high: int, *, whole: bool = True) -> Any:
+    steps = op.Div(x, scale)
+    rounded = op.Add(op.Round(steps), zero) if whole else op.Round(op.Add(steps, zero))
     cut = op.Clip(rounded, _constant(low, x.dtype), _constant(high, x.dtype))
     return op.Mul(op.Sub(cut, zero), scale)
 
@@ -63,15 +62,6 @@ def _integers(x: Any, scale: Any, zero: Any, kind: tuple[ir.DataType, int, int],
     if (low, high) == (least, most):
         return integers
     return operators.Clip(integers, _constant(low, dtype), _constant(high, dtype))
-
-
-def _given(value: Any, dtype: ir.DataType) -> Any:
-    """Return a number, or a tensor of one per channel, as a constant of a type."""
-    if isinstance(value, (int, float)):
-        return _constant(value, dtype)
-    cast = op.Cast(value, to=dtype)
-    cast.shape = value.shape
-    return cast if value.shape is not None and len(value.shape) == 1 and value.shape[0] != 1 else _scalar(cast)
 
 
 def _scalar(value: Any) -> Any:
@@ -101,11 +91,12 @@ def _translations(*, wide: bool) -> dict[Callable[..., Any], Callable[..., Any]]
             step, zero_point = _scalar(step), zero
         else:
             zero_point = zero
-        if kind is None or zero.dtype in _FLOATS:
+        whole = zero.dtype not in _FLOATS
+        if kind is None or not whole:
             if axis is not None:
                 spread = op.Constant(value_ints=[-1 if at == axis % rank else 1 for at in range(rank)])
                 step, zero_point = op.Reshape(step, spread), op.Reshape(zero, spread)
-            result = _arithmetic(x, step, op.Cast(zero_point, to=ir.DataType.FLOAT), low, high)
+            result = _arithmetic(x, step, op.Cast(zero_point, to=ir.DataType.FLOAT), low, high, whole=whole)
         else:
             zero_point = op.Cast(zero, to=kind[0])
             zero_point.shape = zero.shape
@@ -121,36 +112,12 @@ def _translations(*, wide: bool) -> dict[Callable[..., Any], Callable[..., Any]]
             return op.DequantizeLinear(integers, _scalar(step), _scalar(zero_point))
         return op.DequantizeLinear(integers, step, zero_point, axis=axis % len(integers.shape))
 
-    def quantize(input: Any, scale: Any, zero: Any, low: int, high: int, dtype: int, *, axis: int = 1) -> Any:  # noqa: A002 - torch's name
-        kind = next((k for k in (*_TYPES, *_WIDE) if k[0] == dtype), None)
-        if kind is None:
-            raise NoTranslationError(f"integers of type {ir.DataType(dtype).name.lower()} have no QuantizeLinear")
-        x = _as_float(input)
-        step, zero_point = _given(scale, ir.DataType.FLOAT), _given(zero, kind[0])
-        return _integers(x, step, zero_point, kind, low, high, axis)
-
-    def quantize_channels(
-        input: Any,  # noqa: A002 - torch's name
-        scales: Any,
-        zero_points: Any,
-        axis: int,
-        quant_min: int,
-        quant_max: int,
-        dtype: int,
-    ) -> Any:
-        return quantize(input, scales, zero_points, quant_min, quant_max, dtype, axis=axis % len(input.shape))
-
     found = quantized_trace.operators
-    table: dict[Callable[..., Any], Callable[..., Any]] = {
+    return {
         found.quantized.default: quantized,
         found.quantized_by.default: quantized_by,
         found.restored.default: restored,
     }
-    for decomposed, function in (("quantize_per_tensor", quantize), ("quantize_per_channel", quantize_channels)):
-        packet = getattr(torch.ops.quantized_decomposed, decomposed, None)
-        for name in packet.overloads() if packet is not None else ():
-            table[getattr(packet, name)] = function
-    return table
 
 
 def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., Any]]:

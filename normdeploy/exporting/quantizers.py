@@ -6,6 +6,8 @@ knows. Under :class:`QuantizerMode` each of them is written with two primitives:
 
     quantized(x) = (clamp(round(x / scale) + zero, low, high) - zero) scale,    restored(q) = (q - zero) scale
 
+(round(x / scale + zero) where the zero point is no integer.)
+
 A quantized tensor is there the float tensor that it stands for, with its :class:`Grid` beside it: whatever torch does
 to quantized tensors ends on a grid again (:mod:`.quantized_operators`).
 """
@@ -24,8 +26,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 Number = float | int
-RANGES = {torch.quint8: (0, 255), torch.qint8: (-128, 127)}
-"""Integers of the quantized types that activations have."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,20 @@ def spread(parameter: Tensor | Number, like: Tensor, axis: int | None) -> Tensor
     return parameter.reshape([-1 if at == axis % like.dim() else 1 for at in range(like.dim())])
 
 
+def rounded(steps: Tensor, zero: Tensor | Number) -> Tensor:
+    """Return the integers nearest to a number of steps from a zero point: one that is no integer is added before."""
+    if isinstance(zero, Tensor) and zero.is_floating_point():
+        return torch.round(steps + zero)
+    return torch.round(steps) + zero
+
+
 class Arithmetic:
     """The primitives in plain arithmetic of the tensors' own precision."""
 
     def quantized(self, x: Tensor, grid: Grid) -> Tensor:
         """Return the values of the grid nearest to x."""
         scale, zero = spread(grid.scale, x, grid.axis), spread(grid.zero, x, grid.axis)
-        return (torch.clamp(torch.round(x / scale) + zero, grid.low, grid.high) - zero) * scale
+        return (torch.clamp(rounded(x / scale, zero), grid.low, grid.high) - zero) * scale
 
     def restored(self, integers: Tensor, grid: Grid) -> Tensor:
         """Return what integers stand for."""
@@ -119,120 +126,11 @@ class QuantizerMode(TorchFunctionMode):
     ) -> Any:
         """Run a function of torch, or what stands for it here."""
         from normdeploy.exporting.quantized_operators import of_quantized, operator_of
+        from normdeploy.exporting.quantizer_functions import function_of
 
         kwargs = dict(kwargs or {})
-        packet = getattr(func, "_overloadpacket", func)
-        written = FUNCTIONS.get(packet) or operator_of(packet)
+        written = function_of(func) or operator_of(func)
         if written is not None:
             return written(self, *args, **kwargs)
         grids = [grid for leaf in pytree.tree_leaves((args, kwargs)) if (grid := self.grid_of(leaf)) is not None]
         return of_quantized(self, func, args, kwargs, grids[0]) if grids else func(*args, **kwargs)
-
-
-def _per_tensor(mode: QuantizerMode, x: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int) -> Tensor:
-    return mode.primitives.quantized(x, Grid(scale, zero_point, None, quant_min, quant_max))
-
-
-def _per_channel(
-    mode: QuantizerMode, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
-) -> Tensor:
-    return mode.primitives.quantized(x, Grid(scale, zero_point, axis, quant_min, quant_max))
-
-
-def _fused(
-    mode: QuantizerMode,
-    x: Tensor,
-    observer_on: Any,
-    fake_quant_on: Any,
-    running_min: Tensor,
-    running_max: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    averaging_const: float,
-    quant_min: int,
-    quant_max: int,
-    ch_axis: int,
-    per_row_fake_quant: bool = False,
-    symmetric_quant: bool = False,
-) -> Tensor:
-    del observer_on, running_min, running_max, averaging_const, symmetric_quant  # evaluation mode: observers are off
-    if not int(fake_quant_on[0]):
-        return x
-    if per_row_fake_quant:
-        return _per_channel(mode, x, scale, zero_point, ch_axis, quant_min, quant_max)
-    return _per_tensor(mode, x, scale, zero_point, quant_min, quant_max)
-
-
-def _whole(zero_point: Tensor, low: int, high: int) -> Tensor:
-    return torch.clamp(torch.round(zero_point), low, high).to(torch.int32)
-
-
-def _learnable(
-    mode: QuantizerMode,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float = 1.0,
-) -> Tensor:
-    del grad_factor
-    return _per_tensor(mode, x, scale, _whole(zero_point, quant_min, quant_max), quant_min, quant_max)
-
-
-def _learnable_channels(
-    mode: QuantizerMode,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    axis: int,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float = 1.0,
-) -> Tensor:
-    del grad_factor
-    return _per_channel(mode, x, scale, _whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max)
-
-
-def _quantize_per_tensor(mode: QuantizerMode, input: Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Tensor:  # noqa: A002 - torch's name
-    low, high = RANGES[dtype]
-    return mode.rounded(input, Grid(scale, zero_point, None, low, high))
-
-
-def _quantize_per_channel(
-    mode: QuantizerMode,
-    input: Tensor,  # noqa: A002 - torch's name
-    scales: Tensor,
-    zero_points: Tensor,
-    axis: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    low, high = RANGES[dtype]
-    return mode.rounded(input, Grid(scales, zero_points, axis, low, high))
-
-
-def _dequantize(mode: QuantizerMode, value: Tensor) -> Tensor:
-    if mode.grid_of(value) is not None:
-        return value.detach()  # another tensor: what follows is done to floats
-    return torch.dequantize(value) if value.is_quantized else value
-
-
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    torch.fake_quantize_per_tensor_affine: _per_tensor,
-    torch.ops.aten.fake_quantize_per_tensor_affine: _per_tensor,
-    torch.fake_quantize_per_channel_affine: _per_channel,
-    torch.ops.aten.fake_quantize_per_channel_affine: _per_channel,
-    torch.fused_moving_avg_obs_fake_quant: _fused,
-    torch.ops.aten.fused_moving_avg_obs_fake_quant: _fused,
-    torch._fake_quantize_learnable_per_tensor_affine: _learnable,
-    torch.ops.aten._fake_quantize_learnable_per_tensor_affine: _learnable,
-    torch._fake_quantize_learnable_per_channel_affine: _learnable_channels,
-    torch.ops.aten._fake_quantize_learnable_per_channel_affine: _learnable_channels,
-    torch.quantize_per_tensor: _quantize_per_tensor,
-    torch.ops.aten.quantize_per_tensor: _quantize_per_tensor,
-    torch.quantize_per_channel: _quantize_per_channel,
-    torch.dequantize: _dequantize,
-    torch.ops.aten.dequantize: _dequantize,
-    Tensor.dequantize: _dequantize,
-}
-"""What each function of torch that quantizes or dequantizes is, by the mode and the function's own arguments."""

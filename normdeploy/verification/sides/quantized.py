@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from normdeploy.exporting.quantizers import Arithmetic, Grid, QuantizerMode, spread
+from normdeploy.exporting.quantizers import Arithmetic, Grid, QuantizerMode, rounded, spread
 
 
 class _Constants(TorchFunctionMode):
@@ -79,7 +79,7 @@ class _Truth(Arithmetic):
             scale = spread(grid.scale, native, grid.axis)
             step = torch.as_tensor(scale, dtype=torch.float32)
             zero = spread(grid.zero, native, grid.axis)
-            whole = torch.clamp(torch.round(native.float() * (1.0 / step)) + zero, grid.low, grid.high) - zero
+            whole = torch.clamp(rounded(native.float() * (1.0 / step), zero), grid.low, grid.high) - zero
             value = whole.double() * step.double()
             return self._constants.note(value, (whole * step).to(native.dtype))
 
