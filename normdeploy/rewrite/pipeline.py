@@ -33,6 +33,7 @@ from normdeploy.rewrite.lower import (
 )
 from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.outside import OutsideRules
+from normdeploy.rewrite.qonnx import LowerQonnx
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.sequences import ResolveSequences
@@ -95,6 +96,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         common.InlinePass(),
         RaiseOpset(),
         ResolveCasts(),
+        LowerQonnx(),
         QuantizeConstants(),
         EvaluateConstants(),
         RemoveDropout(),

@@ -13,6 +13,7 @@ from normdeploy.graph.operators.integers import INTEGERS
 from normdeploy.graph.operators.linear import LINEAR
 from normdeploy.graph.operators.normalization import NORMALIZATION, affine
 from normdeploy.graph.operators.pooling import POOLING
+from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.graph.operators.quantized import QUANTIZED
 from normdeploy.graph.operators.random import RANDOMS
 from normdeploy.graph.operators.recurrent import RECURRENT
@@ -40,6 +41,7 @@ OPERATORS: dict[tuple[str, str], Implementation] = {
     **{("", name): implementation for table in _STANDARD for name, implementation in table.items()},
     (AFFINE_DOMAIN, "Affine"): affine,
     **CONTRIB,
+    **QONNX,
 }
 
 __all__ = ["OPERATORS", "Call", "Implementation", "Inputs", "Result"]

@@ -37,12 +37,14 @@ class Flips:
     Args:
         output: which output. setting: how the file was run. case: on what.
         count: elements that are off.
+        size: the error over that of the simulated flips, in the 2-norm.
     """
 
     output: int
     setting: Setting
     case: Case
     count: int
+    size: float
 
 
 def flips_of(context: Context, case: Case, result: OutputResult, outputs: Sequence[Array], setting: Setting) -> bool:
@@ -71,10 +73,11 @@ def flips_of(context: Context, case: Case, result: OutputResult, outputs: Sequen
             return False  # off the grid
     else:
         steps = np.abs(error) > _MOVED * np.abs(np.asarray(truth, np.float64)).max(initial=0.0)
-    if float(np.linalg.norm(error)) > _FEW * _flipped_error(context, case, place):
+    simulated, moved = _flipped_error(context, case, place), float(np.linalg.norm(error))
+    if moved > FEW * simulated:
         return False
-    count = int(np.count_nonzero(steps))
-    context.facts.setdefault("flips", []).append(Flips(place, setting, case, count))
+    count, size = int(np.count_nonzero(steps)), moved / simulated if simulated else float("inf")
+    context.facts.setdefault("flips", []).append(Flips(place, setting, case, count, size))
     return True
 
 
@@ -82,7 +85,7 @@ _MOVED = 1e-6
 """Differences relative to the largest value that count as moved, of outputs that lie on no grid."""
 
 
-_FEW = 4.0
+FEW = 4.0
 """Times the simulated flips' effect that is allowed: of a few flips, which values they are makes so much."""
 
 
@@ -157,6 +160,7 @@ def check_grid(context: Context) -> None:
         moved = [flips for flips in found if flips.output == place]
         runs = {str(flips.setting): flips for flips in moved}
         count, name = sum(flips.count for flips in moved), context.subject.output_names[place]
+        furthest = max(flips.size for flips in moved)
         size = sum(context.facts["on grid"][place, word] for word in runs)
         on_grid = step_of(context.subject.model, name, moved[0].case.truth[place].ndim) is not None
         where = "off, by steps of its quantized grid," if on_grid else "off by what flips at quantizers inside explain"
@@ -164,11 +168,19 @@ def check_grid(context: Context) -> None:
         optimizers = {word: _guilty(context, [f for f in moved if str(f.setting) == word]) for word in runs}
         blamed = sorted({optimizer for names in optimizers.values() for optimizer in names})
         if not all(optimizers.values()):
-            context.answer("grid", "fail", f"{text}, and no optimizer of the runtime explains it ({'; '.join(runs)})")
+            context.answer(
+                "grid",
+                "fail",
+                f"{text}, and no optimizer of the runtime explains it ({'; '.join(runs)})",
+                ratio=furthest,
+            )
             continue
         option = f"disabled_optimizers={blamed}"
         text += f" under {'; '.join(runs)}: onnxruntime's {', '.join(blamed)} rounds what the file does not"
-        context.answer("grid", "note", f"{text}; {option} avoids it", optimizers=blamed, flips=count, size=size)
+        text += (
+            f"; furthest off {furthest:.2g} times what simulated flips make (of {FEW:g} allowed); {option} avoids it"
+        )
+        context.answer("grid", "note", text, optimizers=blamed, flips=count, size=size, ratio=furthest)
 
 
 def _guilty(context: Context, moved: Sequence[Flips]) -> tuple[str, ...]:

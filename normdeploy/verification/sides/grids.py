@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.graph import Evaluator, constant64, constant_tensor
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.traits import is_standard
 
@@ -78,6 +78,19 @@ def _unrounded(node: ir.Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, 
     return whole if zero is None else whole + spread(zero), _RANGES.get(kind, (0, 255))
 
 
+def _cut(node: ir.Node, low: int, high: int) -> tuple[float, float]:
+    """Return the range of a quantizer's integers behind the Clip that makes it narrower than its type."""
+    readers = [usage.node for usage in node.outputs[0].uses()]
+    if len(readers) != 1 or not is_standard(readers[0], "Clip") or node.outputs[0].is_graph_output():
+        return low, high
+    bounds = [constant64(value) for value in readers[0].inputs[1:]]
+    least, most = [*bounds, None, None][:2]
+    return (
+        low if least is None else max(low, float(least.reshape(()))),
+        high if most is None else min(high, float(most.reshape(()))),
+    )
+
+
 def unrounded(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
     """Return what stands for the quantizers of a graph in a run without their rounding."""
 
@@ -99,7 +112,10 @@ def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, Stan
             value, (low, high) = _unrounded(node, inputs)
             whole = torch.round(value)
             far = (value - torch.floor(value) - 0.5).abs().reshape(-1)
-            count = min(far.numel(), max(1, math.ceil(share * far.numel())))
+            # beyond the range both sides of a tie are one integer, and nothing would be flipped
+            least, most = _cut(node, low, high)
+            far = far.masked_fill(((value < least - 0.5) | (value > most + 0.5)).reshape(-1), math.inf)
+            count = min(int(far.isfinite().sum()), max(1, math.ceil(share * far.numel())))
             chosen = torch.topk(far, count, largest=False).indices
             turned = whole.reshape(-1).clone()
             turned[chosen] += torch.where(value.reshape(-1)[chosen] >= whole.reshape(-1)[chosen], 1.0, -1.0).to(

@@ -18,9 +18,11 @@ from normdeploy.exporting.forward import flatten_outputs
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph, weight_bytes
 from normdeploy.graph.operators.limits import TooMuchError
+from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.inputs import require_memory
 from normdeploy.nn.object_walk import Snapshot
 from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.qonnx import LowerQonnx
 from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF
 from normdeploy.verification.sides.double import LOW_FLOATS, float64_mode
 from normdeploy.verification.sides.quantized import quantizers_in_double, quantizes
@@ -183,8 +185,10 @@ class TracedReference:
 class GraphReference:
     """An ONNX graph: float64 through the evaluator, its own precision through onnxruntime without optimization.
 
-    The file is run as it is given. Its float64 meaning is that of its own operator sets, and counts only where it
-    agrees with that run: what differs by more than the same graph's rounding explains was misread here.
+    The file is run as it is given; quantizers of QONNX, for which no runtime has a kernel, are written in standard
+    operators for the run, and the float64 evaluation is of their own definition. Its float64 meaning is that of its own
+    operator sets, and counts only where it agrees with that run: what differs by more than the same graph's rounding
+    explains was misread here.
 
     Args:
         source: path or model.
@@ -212,6 +216,7 @@ class GraphReference:
             infer_missing_types(self.graph)
             self.name = self.path.name
         self._evaluator = Evaluator(self.graph)
+        self._run_as = _runnable(self.graph, self.path, workspace)
         self._session: Any = None
         self._ran: tuple[Feeds, list[Any]] | None = None
         self._coarse = Evaluator(self.graph, dtype=torch.float32)
@@ -237,7 +242,7 @@ class GraphReference:
         """Return onnxruntime's outputs of the file as it is, unoptimized."""
         if self._ran is None or self._ran[0] is not feeds:
             if self._session is None:
-                self._session = open_session(self.path, Setting(level="disabled"))
+                self._session = open_session(self._run_as, Setting(level="disabled"))
             self._ran = feeds, run_session(self._session, feeds, self.output_names)
         return list(self._ran[1])
 
@@ -259,6 +264,15 @@ class GraphReference:
                     f"file by {distance(truth[i], native[i]):.2g} of its size, which rounding does not explain: an "
                     "operator of it means something else here; expected agreement with the file as it is"
                 )
+
+
+def _runnable(graph: ir.Model, path: Path, workspace: Path) -> Path:
+    """Return the file to run for a graph: its own, or one without the operators that no runtime knows."""
+    if not any((node.domain, node.op_type) in QONNX for node in graph.graph.all_nodes()):
+        return path
+    lowered = graph.clone()
+    LowerQonnx()(lowered)
+    return save_graph(lowered, workspace / "runnable.onnx", overwrite=True)
 
 
 def distance(truth: Any, found: Any) -> float:
