@@ -49,14 +49,14 @@ def network(name: str) -> tuple[nn.Module, Any]:
         known, shake = _zoo()
         make, inputs = known[own]
         torch.manual_seed(0)
-        return settled(shake(make()), inputs), Plain((), inputs)
+        return settled(shake(make()), _batches(inputs)), Plain((), inputs)
     if library == "timm":
         import timm
 
         torch.manual_seed(0)
         model = timm.create_model(own, pretrained=False)
         example = torch.randn(1, *model.default_cfg["input_size"])
-        return settled(awake(model), {"x": example}), Plain((example,))
+        return settled(awake(model), _batches({"x": example})), Plain((example,))
     recipe = load_recipe(ROOT / "export" / f"{own}.toml")
     trained = load_trained(recipe)
     return trained, recipe_example(recipe, trained)
@@ -78,27 +78,55 @@ def _zoo() -> tuple[Any, Any]:
 
 def awake(model: nn.Module) -> nn.Module:
     """Draw what starts as zeros or ones at random, as training does: else whole branches are multiplied by zero."""
+    frozen = [norm for norm in _norms(model) if not isinstance(norm, nn.modules.batchnorm._BatchNorm)]
+    constants = [buffer for norm in frozen for name, buffer in norm.named_buffers() if name in ("weight", "bias")]
     with torch.no_grad():
-        for parameter in model.parameters():
-            if not parameter.numel() or bool((parameter != parameter.flatten()[0]).any()):
+        for tensor in [*model.parameters(), *constants]:
+            if not tensor.numel() or not tensor.is_floating_point() or bool((tensor != tensor.flatten()[0]).any()):
                 continue
-            start = float(parameter.flatten()[0])
+            start = float(tensor.flatten()[0])
             if start == 1.0:
-                parameter.uniform_(0.5, 1.5)
+                tensor.uniform_(0.5, 1.5)
             else:  # a shift, or a residual branch's last scale
-                parameter.normal_(0.0, 0.2)
+                tensor.normal_(0.0, 0.2)
     return model
 
 
-def settled(model: nn.Module, inputs: dict[str, torch.Tensor]) -> nn.Module:
-    """Give BatchNorms the statistics of random data, as training does: else signals die, and nothing is exercised."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    known = {k: v for k, v in inputs.items() if v.is_floating_point()}
+def settled(model: nn.Module, batches: Iterable[Plain]) -> nn.Module:
+    """Give BatchNorms the statistics of random data, as training does: else signals die, and nothing is exercised.
+
+    Args:
+        model: its BatchNorms run in training mode, frozen ones (transformers', torchvision's) are told what they see.
+        batches: what it is run on; nothing is run where it has no BatchNorm.
+    """
+    norms = _norms(model)
+    hooks = []
     for norm in norms:
-        norm.momentum = None
-        norm.reset_running_stats()
-        norm.train()
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+            norm.momentum = None
+            norm.reset_running_stats()
+            norm.train()
+        else:
+            hooks.append(norm.register_forward_pre_hook(_told))
     with torch.no_grad():
-        for _ in range(2 if norms else 0):
-            model(**{k: torch.randn(8, *v.shape[1:]) for k, v in known.items()})
+        for batch in batches if norms else ():
+            model(*batch.args, **batch.kwargs)
+    for hook in hooks:
+        hook.remove()
     return model.eval()
+
+
+def _norms(model: nn.Module) -> list[nn.Module]:
+    return [m for m in model.modules() if isinstance(getattr(m, "running_var", None), torch.Tensor)]
+
+
+def _told(norm: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+    channels = arguments[0].transpose(0, 1).flatten(1)
+    norm.running_mean.copy_(channels.mean(1))
+    norm.running_var.copy_(channels.var(1))
+
+
+def _batches(inputs: dict[str, torch.Tensor]) -> Iterator[Plain]:
+    known = {k: v for k, v in inputs.items() if v.is_floating_point()}
+    for _ in range(2):
+        yield Plain((), {k: torch.randn(8, *v.shape[1:]) for k, v in known.items()})
