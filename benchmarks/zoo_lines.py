@@ -4,9 +4,9 @@
     package.module:factory key=value key=value | input=float32:2x400 other=int64:2x12<99 | name
 
 A heading says what kind of networks follows; ``#`` begins a comment. A value is a Python literal, a call
-``package.module.factory(key=value, ...)``, lists and dicts of these, or a bare word, which is a string. An input is ``NAME=DTYPE:SHAPE``
-as on the command line of normdeploy; ``<99`` draws integers from 0 to 98 (0 and 1 otherwise). The name is that of the
-first argument that is a string, else the factory's, unless it is given.
+``package.module.factory(key=value, ...)``, lists and dicts of these, or a bare word, which is a string. An input is
+``NAME=DTYPE:SHAPE`` as on the command line of normdeploy; ``<99`` draws integers from 0 to 98 (0 and 1 otherwise). The
+name is that of the first argument that is a bare word, else the factory's, unless it is given.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def parse_line(text: str, kind: str = "") -> Line:
         inputs.append(spec)
         if less:
             tops[spec.partition("=")[0]] = int(top)
-    strings = [source for source in arguments.values() if re.fullmatch(r"[A-Za-z_][\w.]*", source)]
+    bare = [source for source in arguments.values() if re.fullmatch(r"[A-Za-z_][\w.]*", source)]
+    strings = [source for source in bare if source not in ("True", "False", "None")]
     name = parts[2] if len(parts) == 3 else (strings or [factory.rpartition(":")[2]])[0]
     return Line(text, kind, factory, arguments, tuple(parse_inputs(inputs)), tops, name)
 

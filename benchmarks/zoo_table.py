@@ -71,11 +71,7 @@ def folds(rows: Sequence[Row]) -> str:
 
 def kept(rows: Sequence[Row]) -> str:
     """Return what stays in each network, and why."""
-    lines = []
-    for row in rows:
-        for reason in row.get("reasons", []):
-            lines.append(f"{row['name']}: {reason}")
-    return "\n".join(lines)
+    return "\n".join(f"{row['name']}: {reason}" for row in rows for reason in row.get("reasons", []))
 
 
 def _head(names: Sequence[str]) -> list[str]:
