@@ -77,7 +77,7 @@ def held_bytes(traced: Traced, model: nn.Module) -> float:
     """Return the bytes of a network's weights and of all that one float32 run of its graph stores."""
     from normdeploy.graph import Evaluator
     from normdeploy.verification.cost import Counter
-    from normdeploy.verification.sides.reference import example_from_file
+    from normdeploy.verification.samples.example import example_from_file
 
     feeds = example_from_file(traced.model, sizes={})
     counter = Counter(feeds)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from normdeploy.verification import Measurement, Verdict
+from normdeploy.verification.record.answers import Side, Status
 
 _WIDTH = 12
 _MOST = 8
@@ -28,7 +29,7 @@ def difference(verdict: Verdict, reference: Any, path: str | os.PathLike[str]) -
     lines += _site(verdict)
     lines += _first([_row("not exercised", text) for text in _unexercised(verdict)], "more sites")
     lines += _first([_row("because", reason) for reason in verdict.reasons], "more reasons")
-    held = [check.name for check in verdict.checks if check.status in ("pass", "note")]
+    held = [check.name for check in verdict.checks if check.status in (Status.PASS, Status.NOTE)]
     lines.append(_row("what held", ", ".join(held) or "nothing"))
     if verdict.not_checked:
         lines.append(_row("not checked", "; ".join(" ".join(text.split()) for text in verdict.not_checked)))
@@ -67,19 +68,20 @@ def _in_words(found: Measurement) -> str:
 def _site(verdict: Verdict) -> Iterator[str]:
     """Where a failure starts, who is to blame and which known mistake it looks like."""
     place = verdict.localization
-    if not place:
+    if place is None:
         return
-    blame = "the file itself, whatever runs it" if place["side"] == "export" else "the runtime; the file is right"
+    blame = "the file itself, whatever runs it" if place.side is Side.EXPORT else "the runtime; the file is right"
     yield _row("wrong", blame)
-    if place.get("where"):
-        yield _row("site", f"{place['where']} ({place.get('op', '')})")
-    if place.get("likely") or place.get("stored"):
-        yield _row("looks like", str(place.get("likely") or place["stored"]))
-    if place.get("optimizers"):
-        names = list(place["optimizers"])
-        yield _row("optimizer", f"{', '.join(names)}; disabled_optimizers={names} avoids it")
-    if place.get("rerun"):
-        yield _row("rerun", str(place["rerun"]))
+    if place.where:
+        yield _row("site", f"{place.where} ({place.op})")
+    if place.likely or place.stored:
+        yield _row("looks like", place.likely or place.stored)
+    if place.optimizers:
+        yield _row(
+            "optimizer", f"{', '.join(place.optimizers)}; disabled_optimizers={list(place.optimizers)} avoids it"
+        )
+    if place.rerun:
+        yield _row("rerun", place.rerun)
 
 
 def _unexercised(verdict: Verdict) -> list[str]:

@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from normdeploy.errors import GraphError
-from normdeploy.verification.bounds.criteria import (
-    CONSTANTS,
-    SMALLEST_NORMAL,
-    UNIT_ROUNDOFF,
-    Bounds,
-    Constants,
-    Floats,
-    Judgement,
-    judge,
-)
+from normdeploy.verification.bounds.criteria import CONSTANTS, Bounds, Constants, Floats
 from normdeploy.verification.bounds.decisions import MOST_TIES, find_ties
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Measure, Spread
+from normdeploy.verification.chain import EXACT, FINEST, FLOAT64_NOISE, Chain
 from normdeploy.verification.samples.families import Family
 from normdeploy.verification.sides.ensemble import EnsembleReference, ensemble
 from normdeploy.verification.sides.reference import EagerReference, Reference
-from normdeploy.verification.sides.structure import exact_differences, is_float, nonfinite_problems
-from normdeploy.verification.sides.values import Array, Feeds
-
-_DOUBTFUL = 4.0
-"""Ratio of error to bound up to which S is measured anew: a few runs may have drawn it small in one of many blocks."""
-
-
-@dataclass
-class Chain:
-    """What is known of one family in float64: the links of :mod:`normdeploy.verification.derivation.links`.
-
-    Args:
-        traced: outputs of the reference's graph.
-        moved: returns the spread by the rounding of stored constants alone, per output.
-        resolution: measured relative difference of the recomputed graph from the traced one, per output.
-    """
-
-    traced: list[Array]
-    moved: Callable[[], list[Floats]]
-    resolution: list[float] = field(default_factory=list)
-
-    @cached_property
-    def spread(self) -> list[Floats]:
-        """The spread by the rounding of stored constants, taken when it is first asked for."""
-        return self.moved()
+from normdeploy.verification.sides.values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Feeds
 
 
 @dataclass
@@ -108,6 +75,22 @@ class Case:
         s = np.where(np.isfinite(self.spread[index]), self.spread[index], 0.0) if spread else np.zeros_like(y0)
         floor = SMALLEST_NORMAL[self.precision]
         return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
+
+    def chain_bounds(self, index: int, *, spread: bool = True) -> Bounds:
+        """Return the chain's bound for one output: constants' spread, float64's noise, ten times link 2 as measured.
+
+        Args:
+            spread: count the first two, which take runs of their own; False takes 0 for them.
+        """
+        assert self.chain is not None
+        bounds = self.bounds(index, eager=False, spread=spread)
+        resolution = self.chain.resolution
+        measured = max(FINEST, 10 * resolution[index]) if resolution else EXACT
+        tiny = float(np.finfo(np.float64).tiny)
+        if not spread:
+            return replace(bounds, roundoff=measured, floor=tiny)
+        own = bounds.spread / self.roundoff * FLOAT64_NOISE
+        return replace(bounds, spread=self.chain.spread[index] + own, roundoff=measured, floor=tiny)
 
     def undecided(self, index: int) -> bool:
         """Return whether so much of an output hangs on ties that it is not judged (computed once, on demand)."""
@@ -210,99 +193,3 @@ def _or_nothing(measured: Measure, shapes: Sequence[tuple[int, ...]], told: Call
             return [np.zeros(n) for n in shapes]
 
     return measure
-
-
-@dataclass(frozen=True)
-class OutputResult:
-    """One output held against its case.
-
-    Args:
-        index: which output. problems: failures, in sentences. notes: remarks.
-        judgement: of a float output that was judged. ties: elements left out as undecidable.
-    """
-
-    index: int
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
-    judgement: Judgement | None
-    ties: int = 0
-
-
-def hold_against(case: Case, outputs: Sequence[Array], *, eager: bool = True, exact: bool = True) -> list[OutputResult]:
-    """Hold a candidate's outputs against the case: shapes, non-finite values, integers, rounding.
-
-    Args:
-        outputs: the candidate's, in order.
-        eager: count eager's error in the bound.
-        exact: dtypes must agree (False for float64 candidates).
-    """
-    results = []
-    for i, (y, o) in enumerate(zip(case.truth, outputs, strict=True)):
-        name = case.names[i]
-        want = case.eager[i].dtype if exact else None
-        if want is not None and o.dtype != want:
-            results.append(
-                OutputResult(i, (f"output {name!r} has dtype {o.dtype}; the reference has {want}",), (), None)
-            )
-        elif y.shape != o.shape:
-            results.append(_shape_result(case, i, name, y, o))
-        elif is_float(y):
-            results.append(_float_result(case, i, name, o, eager=eager))
-        else:
-            results.append(_exact_result(case, i, name, y, o))
-    return results
-
-
-def _shape_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputResult:
-    dynamic = case.noisy is not None and len(y.shape) == len(o.shape) and bool(case.ties(i).size) and case.ties(i).all()
-    if dynamic:
-        return OutputResult(
-            i, (), (f"the shape of {name!r} turns on a tie: {y.shape} or {o.shape}",), None, int(y.size)
-        )
-    return OutputResult(i, (f"output {name!r} has shape {o.shape}; the reference has {y.shape}",), (), None)
-
-
-def _exact_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputResult:
-    different = exact_differences(y.astype(o.dtype) if y.dtype.kind == o.dtype.kind else y, o)
-    if not different.any():
-        return OutputResult(i, (), (), None)
-    ties = case.ties(i)
-    if case.undecided(i):
-        return _undecided(case, i)
-    wrong = different & ~ties
-    tied = int((different & ties).sum())
-    if wrong.any():
-        at = tuple(int(k) for k in np.argwhere(wrong)[0])
-        text = (
-            f"output {name!r} is {o[at]} at {list(at)}; the reference is {y[at]} ({int(wrong.sum())} of {y.size} differ"
-        )
-        return OutputResult(i, (text + (", beyond what ties explain)" if tied else ")"),), (), None, tied)
-    return OutputResult(i, (), (f"{tied} elements of {name!r} are decided by a margin within the bound",), None, tied)
-
-
-def _undecided(case: Case, i: int) -> OutputResult:
-    size = int(np.size(case.truth[i]))
-    note = f"{case.names[i]!r} hangs on decisions within the bound in {int(case.ties(i).sum())} of {size} elements"
-    return OutputResult(i, (), (f"{note}: not judged in this family",), None, size)
-
-
-def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> OutputResult:
-    failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
-    candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
-    if eager and not case.rounding.measured:
-        judgement = judge(candidate, case.bounds(i, keep=finite, spread=False))
-        if judgement.ratio <= 1:
-            return OutputResult(i, tuple(failures), tuple(notes), judgement)
-    judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
-    if 1 < judgement.ratio <= _DOUBTFUL and case.rounding.refine():
-        judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
-    tied = 0
-    if judgement.ratio > 1 and case.noisy is not None and case.noisy.decides:
-        if case.undecided(i):
-            return _undecided(case, i)
-        ties = case.ties(i)
-        if ties.any():
-            tied = int(ties.sum())
-            judgement = judge(candidate, case.bounds(i, keep=finite & ~ties, eager=eager))
-            notes = [*notes, f"{tied} elements of {name!r} hang on decisions within the bound and are left out"]
-    return OutputResult(i, tuple(failures), tuple(notes), judgement, tied)

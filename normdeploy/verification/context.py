@@ -13,23 +13,31 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
 from normdeploy.graph.derivation import Derivation
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, Evaluated, make_case
-from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Budget
+from normdeploy.verification.chain import Links
+from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Budget, Counted, counted, elements
 from normdeploy.verification.derivation.checker import Report
 from normdeploy.verification.hints import Hints
+from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.levels import Level
-from normdeploy.verification.record.verdict import Check, CheckStatus, Measurement, SiteReport
+from normdeploy.verification.record.answers import Check, Depth, Localization, Measurement, Question, SiteReport, Status
 from normdeploy.verification.samples.families import Family
 from normdeploy.verification.samples.specs import InputSpec
-from normdeploy.verification.sides.reference import GraphReference, Reference, Subject, run_evaluator
+from normdeploy.verification.sides.graph_reference import GraphReference
+from normdeploy.verification.sides.reference import EagerReference, Reference
 from normdeploy.verification.sides.sessions import Setting
-from normdeploy.verification.sides.values import Feeds
+from normdeploy.verification.sides.subject import Subject
+from normdeploy.verification.sides.values import Feeds, run_evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_FEWEST = 20
+"""Operators that any network is taken to have: a small one's verification costs little in any case."""
 
 _FEW_RUNS = 4
 """Runs with noise of a network of which one run is much work."""
@@ -58,6 +66,9 @@ class Context:
         proven: what algebra shows of the file.
         own: the file was written from the very graph that its numbers are held against: each is its one rounding.
         budget: work that may be spent on what can also be left out.
+        links: what the float64 chain says of the file, once it was followed.
+        wrong_under: runtime settings under which some output was wrong.
+        localization: where a failure starts. depth: the error along the graph.
         example, example_traced: what the example gives in the reference, and in its graph in float64, once known.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
     """
@@ -88,7 +99,10 @@ class Context:
     measurements: list[Measurement] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    links: Links = field(default_factory=Links)
+    wrong_under: list[Setting] = field(default_factory=list)
+    localization: Localization | None = None
+    depth: list[Depth] = field(default_factory=list)
     example: Evaluated | None = None
     example_traced: list[Any] | None = None
 
@@ -103,6 +117,39 @@ class Context:
         self.not_checked.append(f"{reason}: no noise model and no mutants")
 
     @cached_property
+    def epsilons(self) -> list[float]:
+        """Epsilons of the reference's normalization operators, for the small-variance families."""
+        nodes = [] if self.canonical is None else list(self.canonical.graph.all_nodes())
+        found = {n.attributes.get_float("epsilon", 1e-5) for n in nodes if n.op_type.endswith("Normalization")}
+        return sorted(found) or [1e-5]
+
+    def weigh(self, example: Feeds) -> None:
+        """Set what one evaluation of the network costs, and whether that is much; from sizes alone."""
+        found: Counted | None = None
+        if self.evaluator is not None:
+            try:
+                found = counted(self.evaluator, example)
+                self.example_traced = found.outputs
+            except GraphError as error:
+                if not isinstance(self.reference, EagerReference):
+                    raise
+                self.without_graph(f"the reference's graph cannot be evaluated here ({error})")
+        if found is None:
+            try:
+                found = counted(self.subject.evaluator, example)
+            except GraphError:  # the runtime may know what is not known here
+                found = Counted(0.0, 0, [])
+        operators = max(found.operators, _FEWEST)
+        self.budget = Budget(self.level.work * operators, once=found.work, size=elements(example))
+        self.budget.spend(2 + 3 * SINGLE)  # the example, so far
+        self.heavy = found.work > self.level.heavy
+
+    @cached_property
+    def flips(self) -> FlipRecord:
+        """What runs of the file moved by flips."""
+        return FlipRecord(self.subject)
+
+    @cached_property
     def file_noise(self) -> NoisyGraph:
         """The file's own graph for noise runs, made when a precision has to be named."""
         return NoisyGraph(self.subject.model)
@@ -111,18 +158,14 @@ class Context:
         """Return the graph of an evaluator of :func:`normdeploy.verification.mutation.rerun.site_groups`."""
         return self.reference.graph if evaluator is self.evaluator else self.canonical
 
-    def answer(self, name: str, status: CheckStatus, detail: str, **measured: Any) -> None:
-        """Record one check's answer."""
-        self.checks.append(Check(name, status, detail, measured))
-
-    def fails(self, name: str) -> list[Check]:
-        """Return the failures recorded under a check's name."""
-        return [check for check in self.checks if check.name == name and check.status == "fail"]
+    def answered(self, question: Question, status: Status) -> bool:
+        """True where a question has an answer."""
+        return any(check.name is question and check.status is status for check in self.checks)
 
     @property
     def failed(self) -> bool:
         """True once any check failed."""
-        return any(check.status == "fail" for check in self.checks)
+        return any(check.status is Status.FAIL for check in self.checks)
 
     def leave_out(self, what: str) -> None:
         """Note what this level leaves out of what a higher one checks."""

@@ -17,8 +17,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import reduction_length
-from normdeploy.verification.sides.reference import run_evaluator
-from normdeploy.verification.sides.values import Array, Feeds
+from normdeploy.verification.sides.values import Array, Feeds, run_evaluator
 
 SINGLE = 0.4
 """A run in float32, by torch or by the runtime, over one in float64."""

@@ -32,6 +32,8 @@ class Level:
         search_steps: steps of the search for an input that kills a surviving mutant.
         sizes: sizes tried for the batch.
         localize: a failure is localized.
+        depth: errors are followed along the graph.
+        everywhere: every family is run at every optimization level, not only the telling ones.
         measured: S is measured in every family, not only where it decides.
         exact_mutants: every mutant is run, not only those whose first-order effect is near the bound.
     """
@@ -48,6 +50,8 @@ class Level:
     search_steps: int
     sizes: tuple[int, ...]
     localize: bool = True
+    depth: bool = True
+    everywhere: bool = False
     measured: bool = False
     exact_mutants: bool = False
 
@@ -55,7 +59,7 @@ class Level:
 _ALL = ("disabled", "basic", "extended", "layout", "all")
 
 LEVELS: dict[str, Level] = {
-    "quick": Level("quick", 0.05, 0.25, 4, 4, 4, 16, ("disabled", "all"), True, 0, (1, 2)),
+    "quick": Level("quick", 0.05, 0.25, 4, 4, 4, 16, ("disabled", "all"), True, 0, (1, 2), depth=False),
     "default": Level("default", 0.25, 1.0, 4, 4, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
     "thorough": Level(
         "thorough",
@@ -69,6 +73,7 @@ LEVELS: dict[str, Level] = {
         True,
         200,
         (1, 2, 3, 7, 33, 65),
+        everywhere=True,
         measured=True,
         exact_mutants=True,
     ),

@@ -9,7 +9,8 @@ from build_report_data import REPORT
 
 from normdeploy.report import fragments, markdown
 from normdeploy.rewrite.ledger import Ledger, LedgerRow
-from normdeploy.verification.record.verdict import Check, Verdict
+from normdeploy.verification.record.answers import Check
+from normdeploy.verification.record.verdict import Verdict
 
 HOSTILE = "a|b <script>x</script> `c` [d](e)\n| --- |\n\x1b[31m"
 

@@ -31,8 +31,8 @@ from normdeploy.verification.checks.proven import assignments
 from normdeploy.verification.derivation import checker
 from normdeploy.verification.derivation.checker import Report, check_derivation
 from normdeploy.verification.record.certificate import certify, check_certificate
+from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.specs import input_specs
-from normdeploy.verification.sides.reference import example_from_file
 
 SIZES = [{"x": (n, 3, 8, 8)} for n in (2, 3, 5)]
 

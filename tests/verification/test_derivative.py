@@ -19,7 +19,7 @@ from normdeploy.verification.mutation.derivative import Sensitivities, affine_ch
 from normdeploy.verification.mutation.mutants import Site, sites_of
 from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
 from normdeploy.verification.samples.families import Family
-from normdeploy.verification.sides.reference import GraphReference
+from normdeploy.verification.sides.graph_reference import GraphReference
 
 Write = Callable[..., Path]
 

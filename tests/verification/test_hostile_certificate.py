@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from normdeploy.cli.app import app
 from normdeploy.onnxfile import KEY, read_model, set_metadata
 from normdeploy.runtime import CertificateWarning, load
+from normdeploy.verification.record.answers import Check
 from normdeploy.verification.record.certificate import certificate_path, certify, check_certificate
-from normdeploy.verification.record.verdict import Check, Verdict
+from normdeploy.verification.record.verdict import Verdict
 
 X = np.ones((2, FEATURES), np.float32)
 

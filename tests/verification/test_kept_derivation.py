@@ -64,9 +64,9 @@ def path(home: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def without_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rewriting made anew hands over nothing: what is confirmed is confirmed by what was kept."""
-    core = importlib.import_module("normdeploy.verification.core")
-    rewrite = core.rewrite
-    monkeypatch.setattr(core, "rewrite", lambda *a, **k: replace(rewrite(*a, **k), derivation=Derivation()))
+    comparison = importlib.import_module("normdeploy.verification.comparison")
+    rewrite = comparison.rewrite
+    monkeypatch.setattr(comparison, "rewrite", lambda *a, **k: replace(rewrite(*a, **k), derivation=Derivation()))
 
 
 def forge(path: Path, text: str) -> None:

@@ -39,9 +39,9 @@ def test_a_wrong_epsilon_is_found_by_module_path_and_named(small, damaged: Calla
     verdict = small.verdict(path, bundle=tmp_path / "bundle")
     where = verdict.localization
     assert where is not None
-    assert where["side"] == "export"
-    assert where["where"] == "rows"
-    assert "epsilon 1e-06; the module says 1e-05" in where["summary"]
+    assert where.side == "export"
+    assert where.where == "rows"
+    assert "epsilon 1e-06; the module says 1e-05" in where.summary
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_the_first_bad_site_is_the_users_module(small, tmp_path: Path, kind: str
     onnx.save(broken.model, str(path))
     verdict = small.verdict(path)
     assert verdict.localization is not None
-    assert verdict.localization["where"] == where
-    assert verdict.localization["side"] == "export"
+    assert verdict.localization.where == where
+    assert verdict.localization.side == "export"
 
 
 def test_the_bundle_of_a_wrong_file_reruns_with_one_command_elsewhere(small, tmp_path: Path):
@@ -89,8 +89,8 @@ def test_a_precision_drop_is_the_runtimes_fault_and_named(small, tmp_path: Path)
     text = verdict.check("rounding").detail
     assert "bits of mantissa (bfloat16 has 8)" in text
     assert verdict.localization is not None
-    assert verdict.localization["side"] == "runtime"
-    assert "Cast" in verdict.localization["op"]
+    assert verdict.localization.side == "runtime"
+    assert "Cast" in verdict.localization.op
     done = rerun(bundle, tmp_path)
     assert done.returncode == 1, done.stderr
 

@@ -24,8 +24,8 @@ from normdeploy.graph import Evaluator, load_graph, save_graph
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
-from normdeploy.verification.diagnosis.split_graph import cut, dominators, first_equal, joined
 from normdeploy.verification.mutation.probes import KILLED
+from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())
@@ -116,9 +116,9 @@ def test_an_epsilon_that_no_words_show_is_found_at_the_site(tokens: tuple[Tokens
     assert verdict.status == "fail", verdict.summary()
     assert any("fed directly at 'norm' with rows that no model input was found to make" in r for r in verdict.reasons)
     assert verdict.localization is not None
-    assert (verdict.localization["side"], verdict.localization["where"]) == ("export", "norm")
+    assert (verdict.localization.side, verdict.localization.where) == ("export", "norm")
     if factor != 0.5:
-        assert "output matches epsilon" in verdict.localization["summary"]
+        assert "output matches epsilon" in verdict.localization.summary
     jsonschema.validate(json.loads(verdict.to_json()), SCHEMA)
 
 
@@ -155,7 +155,7 @@ def test_a_cut_is_believed_only_where_it_is_right(write: Callable[..., Path], bo
 def test_a_reference_whose_trace_is_another_function_shows_nothing_at_the_site(
     tokens: tuple[Tokens, Path], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(importlib.import_module("normdeploy.verification.derivation.links"), "_ratio", lambda *_: 7.0)
+    monkeypatch.setattr(importlib.import_module("normdeploy.verification.checks.links"), "_ratio", lambda *_: 7.0)
     model, path = tokens
     verdict = verify(model, path, args=IDS, level="quick")
     assert verdict.status == "not-exercised"

@@ -82,10 +82,10 @@ def test_an_optimizer_that_saturates_is_found_and_avoided(small, tmp_path: Path)
     assert verdict.check("logic").status == "pass"
     where = verdict.localization
     assert where is not None
-    assert where["side"] == "runtime"
-    assert where["optimizers"], where
-    assert f"disabled_optimizers={where['optimizers']}" in where["summary"]
-    avoided = verify(small.model, path, settings=[Setting(disabled=tuple(where["optimizers"]))], **options)
+    assert where.side == "runtime"
+    assert where.optimizers, where
+    assert f"disabled_optimizers={list(where.optimizers)}" in where.summary
+    avoided = verify(small.model, path, settings=[Setting(disabled=tuple(where.optimizers))], **options)
     assert avoided.check("rounding").status == "pass", avoided.summary()
 
 

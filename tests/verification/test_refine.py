@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from normdeploy.verification.bounds.criteria import judge
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import Case, hold_against, make_case
-from normdeploy.verification.checks.logic import logic_problems
+from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.families import Family
-from normdeploy.verification.sides.reference import GraphReference
+from normdeploy.verification.sides.graph_reference import GraphReference
 
 MODEL = """<ir_version: 8, opset_import: ["" : 18]> g (float[4,8] x) => (float[4,8] y)
 <float[8] g = {1, 2, 3, 4, 5, 6, 7, 8}> { z = Mul (x, g)  y = Sigmoid (z) }"""

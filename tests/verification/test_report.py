@@ -36,10 +36,10 @@ def test_the_page_is_self_contained_and_holds_the_story(verdict: Verdict):
 def test_the_error_by_depth_covers_every_operator_of_a_file_that_declares_no_inner_types(small, verdict: Verdict):
     graph = onnx.load(small.folded).graph
     assert not graph.value_info
-    found = {point["value"]: point for point in verdict.depth}
+    found = {point.value: point for point in verdict.depth}
     assert set(found) == {node.output[0] for node in graph.node if node.op_type != "Constant"}
-    assert all(0 <= point["relative_error"] < 1e-5 for point in found.values())
-    assert any(point["relative_error"] > 1e-9 for point in found.values())
+    assert all(0 <= point.relative_error < 1e-5 for point in found.values())
+    assert any(point.relative_error > 1e-9 for point in found.values())
 
 
 def test_the_environment_records_what_ran(verdict: Verdict):

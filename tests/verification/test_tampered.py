@@ -70,7 +70,7 @@ def test_a_fold_that_ignores_the_zero_padded_border_is_caught(small, tmp_path: P
     onnx.save(proto, str(path))
     verdict = small.verdict(path)
     assert verdict.status == "fail"
-    assert "ignores the zero-padded border" in verdict.localization["summary"]
+    assert "ignores the zero-padded border" in verdict.localization.summary
 
 
 @pytest.fixture

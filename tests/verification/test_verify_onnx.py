@@ -41,8 +41,8 @@ def test_a_layernorm_epsilon_of_1e_6_for_1e_5_is_caught_and_named(write: Write):
     verdict = verify(norm(write), norm(write, "1e-6", "b"))
     assert verdict.status == "fail"
     assert verdict.localization is not None
-    assert verdict.localization["side"] == "export"
-    assert "epsilon 1e-06; the module says 1e-05" in verdict.localization["summary"]
+    assert verdict.localization.side == "export"
+    assert "epsilon 1e-06; the module says 1e-05" in verdict.localization.summary
 
 
 def test_that_epsilon_passes_the_common_tolerances_on_normal_inputs(write: Write):
@@ -295,5 +295,5 @@ def test_a_node_that_reads_a_scalar_is_not_blamed_for_another_shape(write: Write
     verdict = verify(good, bad)
     assert verdict.status == "fail"
     assert verdict.localization is not None
-    assert verdict.localization["op"] == "Cast+Cast"
-    assert "keeps about 9 bits of mantissa" in verdict.localization["summary"]
+    assert verdict.localization.op == "Cast+Cast"
+    assert "keeps about 9 bits of mantissa" in verdict.localization.summary

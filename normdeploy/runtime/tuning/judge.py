@@ -23,11 +23,14 @@ from normdeploy.graph import load_graph
 from normdeploy.runtime.backend import Array
 from normdeploy.runtime.tuning.budget import Budget
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.bounds.precision import drop_in_words, mantissa_bits
-from normdeploy.verification.cases import Case, hold_against, make_case
+from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.judging.outputs import hold_against
+from normdeploy.verification.judging.precision import drop_in_words, mantissa_bits
+from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.families import make_families, user_families
 from normdeploy.verification.samples.specs import batch_name, input_specs, resized
-from normdeploy.verification.sides.reference import EagerReference, GraphReference, Reference, example_from_file
+from normdeploy.verification.sides.graph_reference import GraphReference
+from normdeploy.verification.sides.reference import EagerReference, Reference
 from normdeploy.verification.sides.values import Signature, to_torch
 
 RunFeeds = Callable[[Mapping[str, Array]], Sequence[Array]]

@@ -22,14 +22,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
 
-UNIT_ROUNDOFF: dict[str, float] = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-SMALLEST_NORMAL: dict[str, float] = {
-    "float64": 2.0**-1022,
-    "float32": 2.0**-126,
-    "float16": 2.0**-14,
-    "bfloat16": 2.0**-126,
-}
-
 
 @dataclass(frozen=True)
 class Constants:

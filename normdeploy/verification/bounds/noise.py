@@ -36,10 +36,9 @@ from normdeploy.verification.bounds.accuracy import (
     rounds,
 )
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, row_shift, terms
-from normdeploy.verification.bounds.criteria import SMALLEST_NORMAL
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.bounds.hashing import hashed_noise
-from normdeploy.verification.sides.values import Array, Arrays, Feeds, to_numpy
+from normdeploy.verification.sides.values import SMALLEST_NORMAL, Array, Arrays, Feeds, to_numpy
 
 _PATTERN = 1 << 18
 

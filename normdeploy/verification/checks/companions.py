@@ -9,18 +9,19 @@ from normdeploy.verification.bounds.criteria import Bounds, rms
 from normdeploy.verification.checks.sizes import drawn_at, why
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE
+from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.specs import batch_name
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array
 
 
-def check_companions(context: Context) -> None:
+def check_companions(context: Context) -> list[Check]:
     """Compare a sample's result in two batches that differ in every other sample."""
     batch = batch_name(context.specs)
     if batch is None:
         context.not_checked.append("batch companions (the batch dimension is fixed)")
-        return
+        return []
     rows = 2 if context.heavy else 4
     one = drawn_at(context, {batch: rows}, "companions", seed=11)
     other = drawn_at(context, {batch: rows}, "companions", seed=12)
@@ -34,7 +35,7 @@ def check_companions(context: Context) -> None:
         own = [context.reference.native(batch_of) for batch_of in (one.feeds, feeds)]
     except (Refused, GraphError) as error:
         context.not_checked.append(f"batch companions, {rows} rows: {why(error)}")
-        return
+        return []
     context.budget.spend(4 * SINGLE, feeds)
     problems: list[str] = []
     notes: list[str] = []
@@ -61,11 +62,10 @@ def check_companions(context: Context) -> None:
                     "does not"
                 )
     if problems:
-        context.answer("companions", "fail", "; ".join(problems))
-    elif notes:
-        context.answer("companions", "note", "; ".join(dict.fromkeys(notes)))
-    else:
-        context.answer("companions", "pass", "a sample's result does not depend on its batch companions")
+        return [Check(Question.COMPANIONS, Status.FAIL, "; ".join(problems))]
+    if notes:
+        return [Check(Question.COMPANIONS, Status.NOTE, "; ".join(dict.fromkeys(notes)))]
+    return [Check(Question.COMPANIONS, Status.PASS, "a sample's result does not depend on its batch companions")]
 
 
 def _limit(context: Context, index: int, moved: float) -> float:

@@ -20,11 +20,11 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import make_case
 from normdeploy.verification.context import Context
-from normdeploy.verification.diagnosis.split_graph import first_equal
 from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, Cut, CutFile, CutReference, judged_cut
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
-from normdeploy.verification.record.verdict import MutantReport
-from normdeploy.verification.sides.reference import run_evaluator
+from normdeploy.verification.mutation.split_graph import first_equal
+from normdeploy.verification.record.answers import Killer, MutantReport
+from normdeploy.verification.sides.values import run_evaluator
 
 _NOTE = "exercised in front of a decision: the value it is taken on was compared"
 
@@ -91,13 +91,13 @@ def probe_decisions(context: Context, targets: Sequence[Target]) -> None:
                 moved = difference_ratio(case, clean_run.outputs, clean_run.mutated(target.site, target.mutant))
                 if moved >= case.constants.kill:
                     found = target.mutant.name, True, moved, case.family.name, _NOTE
-                    target.report = MutantReport(*found, by="site")
+                    target.report = MutantReport(*found, by=Killer.SITE)
 
 
 def _opened_graphs(context: Context, evaluator: Evaluator) -> Cut | None:
     """Return all three graphs with what stands in front of decisions as outputs; None where there is no such value."""
     reference, mutated = context.reference.graph, context.graph_of(evaluator)
-    if reference is None or mutated is None or context.noisy is None or not context.facts.get("traced", True):
+    if reference is None or mutated is None or context.noisy is None or not context.links.traced:
         return None
     base, file = context.cases[0], context.subject
     feeds = base.family.feeds

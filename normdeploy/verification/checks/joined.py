@@ -14,9 +14,10 @@ import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.cases import Case, hold_against
+from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE
+from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.families import Family
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.values import Array, Arrays

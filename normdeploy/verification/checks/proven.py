@@ -10,6 +10,7 @@ from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.context import Context
 from normdeploy.verification.derivation.checker import Report, Row, check_derivation
 from normdeploy.verification.derivation.side import Shape, kind
+from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.specs import InputSpec
 from normdeploy.verification.sides.structure import plural
 
@@ -17,10 +18,10 @@ _NAMED = 6
 """Operators named in the answer."""
 
 
-def check_proven(context: Context) -> None:
+def check_proven(context: Context) -> list[Check]:
     """Confirm the file's operators; say which ones only samples cover."""
     if context.reference.graph is None or context.reduced:
-        return
+        return []
     try:
         report = check_derivation(
             context.reference.graph,
@@ -31,19 +32,18 @@ def check_proven(context: Context) -> None:
         )
     except (GraphError, ArithmeticError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
-        context.answer("derivation", "note", f"nothing is confirmed for every input: the graphs contradict ({error})")
-        return
+        text = f"nothing is confirmed for every input: the graphs contradict ({error})"
+        return [Check(Question.DERIVATION, Status.NOTE, text)]
     context.proven = report
     context.kept = context.hints.derivation.pruned(report.used).to_json()
     found = Counter(row.identity for row in report.rows if row.identity)
     rows = [{"node": row.name, "operator": kind(row.node), "reason": row.reason} for row in report.open]
-    facts = {"operators": len(report.rows), "confirmed": dict(found), "by_samples_only": rows}
-    facts["hints"] = context.hints.origin
+    measured = {"operators": len(report.rows), "confirmed": dict(found), "by_samples_only": rows}
+    measured["hints"] = context.hints.origin
     if report.confirmed:
         text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
-        context.answer("derivation", "pass", f"{text}, its numbers rounded once", **facts)
-    else:
-        context.answer("derivation", "note", _what_is_open(report), **facts)
+        return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]
+    return [Check(Question.DERIVATION, Status.NOTE, _what_is_open(report), measured)]
 
 
 def _what_is_open(report: Report) -> str:

@@ -18,6 +18,7 @@ from normdeploy.errors import UsageError
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
+from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.reference import Reference
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array
@@ -65,7 +66,7 @@ def lowest_precision(model: ir.Model) -> str:
 
 def check_conversion(
     context: Context, original: Reference, dtypes: Mapping[str, np.dtype[Any]], budget: Budget
-) -> None:
+) -> list[Check]:
     """Measure the loss on the user's data (all families without any) and hold it against the budget.
 
     Args:
@@ -87,14 +88,9 @@ def check_conversion(
     loss = float(np.average(losses, weights=weights)) if budget.kind == "top1" else max(losses, default=float("nan"))
     shown = f"{100 * loss:.3g} % of rows" if budget.kind == "top1" else f"{loss:.3g} relative"
     where = "your data" if users else "random inputs"
-    status: Any = "pass" if loss <= budget.limit else "fail"
-    context.answer(
-        "conversion",
-        status,
-        f"converting the weights to lower precision costs {shown} on {where}; the budget is {budget}",
-        loss=loss,
-        limit=budget.limit,
-    )
+    status = Status.PASS if loss <= budget.limit else Status.FAIL
+    text = f"converting the weights to lower precision costs {shown} on {where}; the budget is {budget}"
+    return [Check(Question.CONVERSION, status, text, {"loss": loss, "limit": budget.limit})]
 
 
 def _loss(case: Case, truth: list[Array], budget: Budget) -> float:

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, partial
 
-import onnx_ir as ir
 import torch
 
 from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.verification.cases import Case
 from normdeploy.verification.checks.decisive import probe_decisions
-from normdeploy.verification.checks.logic import logic_problems
-from normdeploy.verification.checks.rounding import judge_outputs
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE, elements
-from normdeploy.verification.derivation.links import chain_bounds
+from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.mutation.derivative import PROBES, Sensitivities, needed
 from normdeploy.verification.mutation.harmless import harmless
 from normdeploy.verification.mutation.invariant import cancels
@@ -30,33 +27,21 @@ from normdeploy.verification.mutation.probes import probe_sites
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.search import SHARE, search
 from normdeploy.verification.mutation.zeros import behind_zeros
-from normdeploy.verification.record.verdict import MutantReport, SiteReport
+from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
+from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.sides.grids import unrounded
 from normdeploy.verification.sides.structure import plural
 
 
-def epsilons(model: ir.Model | None) -> list[float]:
-    """Return the epsilons of a graph's normalization operators, for the small-variance families."""
-    if model is None:
-        return [1e-5]
-    found = {
-        node.attributes.get_float("epsilon", 1e-5)
-        for node in model.graph.all_nodes()
-        if node.op_type.endswith("Normalization")
-    }
-    return sorted(found) or [1e-5]
-
-
-def check_sensitivity(context: Context) -> None:
+def check_sensitivity(context: Context) -> list[Check]:
     """Try every mutant; add one site report each and one check."""
     if context.canonical is None or context.evaluator is None or not context.cases:
-        context.answer("sensitivity", "weak", "no graph of the reference to make mutants of")
-        return
+        return [Check(Question.SENSITIVITY, Status.WEAK, "no graph of the reference to make mutants of")]
     groups = site_groups(context)
     targets = [Target(evaluator, site, m) for evaluator, sites in groups for site in sites for m in site.mutants]
     if not targets:
-        context.answer("sensitivity", "note", "the reference has no normalization: there is nothing to mutate")
-        return
+        text = "the reference has no normalization: there is nothing to mutate"
+        return [Check(Question.SENSITIVITY, Status.NOTE, text)]
     for evaluator, sites in groups:
         unseen = behind_zeros(evaluator.graph, sites)
         for target in targets:
@@ -70,7 +55,7 @@ def check_sensitivity(context: Context) -> None:
         _prove(context, groups, _alive(targets))
     for number, case in enumerate(list(context.cases)):
         eager = number < _EAGER_FAMILIES and not estimated
-        alive = [t for t in targets if t.killed != "rounding"] if eager else _unproven(targets)
+        alive = [t for t in targets if t.killed is not Killer.ROUNDING] if eager else _unproven(targets)
         if not alive:
             break
         _try_family(context, case, groups, alive)
@@ -78,18 +63,21 @@ def check_sensitivity(context: Context) -> None:
     _prove(context, groups, _unproven(targets))
     for target in _unproven(targets):
         _prove_cancelling(context, target)
+    wrong: list[Check] = []
     for target in _unproven(targets):
-        _second_chance(context, target)
+        wrong += _second_chance(context, target)
     probe_decisions(context, _alive(targets))
-    probe_sites(context, _alive(targets))
+    fed = probe_sites(context, _alive(targets))
     for target in _unproven(targets):
         if target.unsearched:
-            _second_chance(context, target, freely=True)
+            wrong += _second_chance(context, target, freely=True)
     for evaluator, sites in groups:
         for site in sites:
             mine = [t for t in everything if t.site is site and t.evaluator is evaluator]
             context.sites.append(SiteReport(site.where, site.kind, tuple(_report(t) for t in mine)))
-    _conclude(context)
+    if any(check.status is Status.FAIL for check in fed):
+        return [*wrong, *fed]
+    return [*wrong, *fed, *_concluded(context.sites)]
 
 
 _RANDOM_BELOW = 5.0
@@ -126,7 +114,7 @@ def _by_derivative(
     context: Context, case: Case, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]
 ) -> None:
     """Estimate mutants on one family; those near the bound are run exactly."""
-    chain = bool(context.facts.get("chain"))
+    chain = context.links.hold
     for evaluator, sites in groups:
         mine = [t for t in targets if t.evaluator is evaluator]
         if not mine:
@@ -194,13 +182,13 @@ def _try_family(
         for target in mine:
             ratio, chain_ratio = _effect(context, clean_run, target)
             target.seen(ratio, chain_ratio, case.family.name, case.constants.kill)
-        swallowed = [t for t in mine if not t.killed] if context.facts.get("chain") and case.chain is not None else []
+        swallowed = [t for t in mine if not t.killed] if context.links.hold and case.chain is not None else []
         rounding = unrounded(evaluator) if swallowed else {}
         if rounding:  # a quantizer hides what is smaller than its step; the chain was checked without its rounding, too
             clean_run = CleanRun(evaluator, case, [s for s in sites if any(t.site is s for t in swallowed)], rounding)
             for target in swallowed:
                 moved = clean_run.mutated(target.site, target.mutant)
-                ratio = difference_ratio(case, clean_run.outputs, moved, bounds=chain_bounds)
+                ratio = difference_ratio(case, clean_run.outputs, moved, bounds=Case.chain_bounds)
                 target.seen(0.0, ratio, case.family.name, case.constants.kill)
 
 
@@ -208,12 +196,14 @@ def _effect(context: Context, clean_run: CleanRun, target: Target) -> tuple[floa
     """Return how many times a mutant exceeds the rounding bound and, where that does not kill it, the chain's."""
     outputs = clean_run.mutated(target.site, target.mutant)
     ratio, kill = difference_ratio(clean_run.case, clean_run.outputs, outputs), clean_run.case.constants.kill
-    if ratio >= kill or not context.facts.get("chain") or clean_run.case.chain is None:
+    if ratio >= kill or not context.links.hold or clean_run.case.chain is None:
         return ratio, 0.0
     # Without the parts that take runs of their own the bound is smaller: what does not exceed it needs no such run
-    chain = difference_ratio(clean_run.case, clean_run.outputs, outputs, bounds=partial(chain_bounds, spread=False))
+    chain = difference_ratio(
+        clean_run.case, clean_run.outputs, outputs, bounds=partial(Case.chain_bounds, spread=False)
+    )
     if chain >= kill:
-        chain = difference_ratio(clean_run.case, clean_run.outputs, outputs, bounds=chain_bounds)
+        chain = difference_ratio(clean_run.case, clean_run.outputs, outputs, bounds=Case.chain_bounds)
     return ratio, chain
 
 
@@ -223,7 +213,7 @@ def _report(target: Target) -> MutantReport:
     if not target.killed:
         note, spared = target.harmless or target.note, bool(target.harmless)
         return MutantReport(target.mutant.name, False, target.ratio, target.family, note, harmless=spared)
-    ratio = target.ratio if target.killed == "rounding" else target.chain_ratio
+    ratio = target.ratio if target.killed is Killer.ROUNDING else target.chain_ratio
     return MutantReport(target.mutant.name, True, ratio, target.family, target.note, by=target.killed)
 
 
@@ -266,8 +256,8 @@ def _unproven(targets: Sequence[Target]) -> list[Target]:
     return [target for target in _alive(targets) if not target.harmless]
 
 
-def _second_chance(context: Context, target: Target, *, freely: bool = False) -> None:
-    """Look for an input that kills a survivor; such an input is checked like any family.
+def _second_chance(context: Context, target: Target, *, freely: bool = False) -> list[Check]:
+    """Look for an input that kills a survivor; such an input is checked like any family, and what fails returned.
 
     Args:
         freely: nothing else can tell, so that the level's work does not limit the search.
@@ -276,51 +266,50 @@ def _second_chance(context: Context, target: Target, *, freely: bool = False) ->
     note = target.note if freely else "no input family moves the outputs beyond rounding"
     target.note, target.unsearched = note, False
     if not context.level.search_steps:
-        return
+        return []
     if not freely and not context.budget.affords(SHARE):
         target.unsearched = True
-        return
+        return []
     found = search(context, target.evaluator, target.site, target.mutant, freely=freely)
     if found is not None and found[1] >= context.cases[0].constants.kill:
         case = context.case(found[0])
         context.cases.append(case)
-        _check_found(context, case)
         target.report = MutantReport(name, True, found[1], found[0].name, "killed by an input searched for")
-        return
+        return _check_found(context, case)
     if found is not None:
         target.ratio, target.family = max((ratio, family), (found[1], found[0].name))
     target.note += ", nor does any input the search found"
+    return []
 
 
-def _check_found(context: Context, case: Case) -> None:
+def _check_found(context: Context, case: Case) -> list[Check]:
     """Hold the file against an input found by the search."""
     problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
     for setting in context.settings:
         outputs = context.subject.run(case.family.feeds, setting)
         problems += judge_outputs(context, case, outputs, setting)[0]
-    if problems:
-        context.answer("rounding", "fail", "; ".join(problems[:4]))
+    return [Check(Question.ROUNDING, Status.FAIL, "; ".join(problems[:4]))] if problems else []
 
 
-def _conclude(context: Context) -> None:
-    killed = sum(m.killed for s in context.sites for m in s.mutants)
-    total = sum(len(s.mutants) for s in context.sites)
-    spared = sum(m.harmless and not m.killed for s in context.sites for m in s.mutants)
-    if context.fails("site"):
-        return
+def _concluded(sites: Sequence[SiteReport]) -> list[Check]:
+    killed = sum(m.killed for s in sites for m in s.mutants)
+    total = sum(len(s.mutants) for s in sites)
+    spared = sum(m.harmless and not m.killed for s in sites for m in s.mutants)
     reasons: dict[str, list[SiteReport]] = {}
-    for site in context.sites:
+    for site in sites:
         if not site.exercised:
             reasons.setdefault(site.survivors[0].note, []).append(site)
-    for note, sites in reasons.items():
-        names = ", ".join(dict.fromkeys(m.name for site in sites for m in site.survivors))
-        context.answer("sensitivity", "not-exercised", f"{_places(sites)}: {note} ({names})")
-    if reasons:
-        return
-    text = f"{killed} of {total} mutants killed at {plural(len(context.sites), 'site')}"
+    checks: list[Check] = []
+    for note, unseen in reasons.items():
+        names = ", ".join(dict.fromkeys(m.name for site in unseen for m in site.survivors))
+        checks.append(Check(Question.SENSITIVITY, Status.NOT_EXERCISED, f"{_places(unseen)}: {note} ({names})"))
+    if checks:
+        return checks
+    text = f"{killed} of {total} mutants killed at {plural(len(sites), 'site')}"
     if spared:
         text += f", {spared} proven undetectable and harmless here"
-    context.answer("sensitivity", "pass", text, killed=killed, total=total, harmless=spared)
+    measured = {"killed": killed, "total": total, "harmless": spared}
+    return [Check(Question.SENSITIVITY, Status.PASS, text, measured)]
 
 
 def _places(sites: Sequence[SiteReport]) -> str:

@@ -10,9 +10,10 @@ import numpy as np
 from normdeploy.errors import GraphError
 from normdeploy.verification.cases import Case
 from normdeploy.verification.checks.joined import Joined, batch_axes, join, others, rows_of
-from normdeploy.verification.checks.logic import logic_problems
-from normdeploy.verification.checks.rounding import judge_outputs
 from normdeploy.verification.context import Context
+from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import Family, make_families
 from normdeploy.verification.samples.specs import batch_name, dynamic_names, resized
 from normdeploy.verification.sides.reference import Refused
@@ -38,12 +39,12 @@ def why(error: Refused | GraphError) -> str:
     return f"the reference's graph cannot be evaluated on it here ({error})"
 
 
-def check_sizes(context: Context) -> None:
+def check_sizes(context: Context) -> list[Check]:
     """Run every dynamic dimension at sizes around and far beyond the example's, then all of them at once, unequal."""
     names = dynamic_names(context.specs)
     if not names:
         context.not_checked.append("dynamic dimensions (the file declares none)")
-        return
+        return []
     example = {name: _example_size(context, name) for name in names}
     batch = batch_name(context.specs)
     problems: list[str] = []
@@ -72,9 +73,8 @@ def check_sizes(context: Context) -> None:
             text += f"; {_words(sizes)}"
             problems += found
     if problems:
-        context.answer("dynamic", "fail", shortened(problems), sizes=tried)
-    elif text:
-        context.answer("dynamic", "pass", text, sizes=tried)
+        return [Check(Question.DYNAMIC, Status.FAIL, shortened(problems), {"sizes": tried})]
+    return [Check(Question.DYNAMIC, Status.PASS, text, {"sizes": tried})] if text else []
 
 
 def _rows_seen(context: Context, batch: str | None) -> set[int]:

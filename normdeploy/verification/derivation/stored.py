@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, tensor64
 from normdeploy.graph.evaluate import imports_of, opset_of
-from normdeploy.verification.bounds.criteria import SMALLEST_NORMAL, UNIT_ROUNDOFF
-from normdeploy.verification.sides.values import Array
+from normdeploy.verification.sides.values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array
 
 _NAMES = {
     ir.DataType.FLOAT: "float32",

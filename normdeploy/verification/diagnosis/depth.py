@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import Evaluator, bare_proto, module_path, weight_bytes
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.cases import Case
-from normdeploy.verification.sides.reference import run_evaluator
+from normdeploy.verification.record.answers import Depth
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.values import run_evaluator
 
 _POINTS = 120
 _LARGEST = 256 * 1024**2
 _SHOWN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 
 
-def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[dict[str, Any]]:
+def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[Depth]:
     """Return RMS error over RMS value of up to 120 operators' results, in graph order.
 
     The runtime keeps every one of these values, so files above 256 MB of weights are left out (empty list).
@@ -46,14 +45,7 @@ def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[dict[s
             continue
         finite = np.isfinite(y) & np.isfinite(o)
         size = rms(y[finite])
-        points.append(
-            {
-                "where": module_path(node),
-                "op": node.op_type,
-                "value": name,
-                "relative_error": rms(o[finite] - y[finite]) / size if size else 0.0,
-            }
-        )
+        points.append(Depth(module_path(node), node.op_type, name, rms(o[finite] - y[finite]) / size if size else 0.0))
     return points
 
 

@@ -24,7 +24,6 @@ from torch import Tensor
 from normdeploy.graph import Evaluator
 from normdeploy.verification.bounds.criteria import Bounds, rms
 from normdeploy.verification.cases import Case
-from normdeploy.verification.derivation.links import chain_bounds
 from normdeploy.verification.mutation.mutants import Mutant, Site, Values
 
 PROBES = 2
@@ -128,12 +127,12 @@ class Sensitivities:
     @cached_property
     def coarser(self) -> float:
         """The same over the float64 chain's bounds without the parts that take runs of their own."""
-        return 0.0 if self.case.chain is None else self._least(partial(chain_bounds, self.case, spread=False))
+        return 0.0 if self.case.chain is None else self._least(partial(Case.chain_bounds, self.case, spread=False))
 
     @cached_property
     def finer(self) -> float:
         """The same over the float64 chain's bounds."""
-        return 0.0 if self.case.chain is None else self._least(partial(chain_bounds, self.case))
+        return 0.0 if self.case.chain is None else self._least(partial(Case.chain_bounds, self.case))
 
     def _least(self, bounds: Callable[[int], Bounds]) -> float:
         return min((bound / _rms_bound(bounds(i)) for i, bound in self._bounds.items()), default=0.0)

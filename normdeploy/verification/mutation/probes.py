@@ -26,20 +26,19 @@ from normdeploy.graph import Evaluator, bare_proto, weight_bytes
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
-from normdeploy.verification.checks.logic import logic_problems
-from normdeploy.verification.checks.rounding import judge_outputs
 from normdeploy.verification.context import Context
-from normdeploy.verification.diagnosis.closest_mutant import closest_mutant
-from normdeploy.verification.diagnosis.split_graph import cut, dominators, first_equal, joined
+from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.mutation.closest_mutant import closest_mutant
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
-from normdeploy.verification.record.verdict import MutantReport
+from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
+from normdeploy.verification.record.answers import Check, Killer, Localization, MutantReport, Question, Side, Status
+from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import Family, make_families, small_spread_first
 from normdeploy.verification.samples.specs import InputSpec
-from normdeploy.verification.sides.reference import run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.structure import plural, shortened
-from normdeploy.verification.sides.values import Array, Arrays, Feeds
+from normdeploy.verification.sides.values import Array, Arrays, Feeds, run_evaluator
 
 _LARGEST = 1 << 30
 """Bytes of weights above which a file is not cut: each cut holds them once more in a session."""
@@ -141,18 +140,19 @@ class Cut:
         )
 
 
-def probe_sites(context: Context, targets: Sequence[Target]) -> None:
+def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
     """Feed the sites of surviving mutants directly; report what is killed there, note why where nothing can be.
 
     Args:
         targets: survivors; those killed get a report, the others a longer note.
+
+    Returns:
+        The answer; nothing where no site could be fed.
     """
     made: dict[tuple[int, str], Cut | str] = {}
     tried: dict[str, float] = {}
     for site, evaluator, known in _by_site(targets):
         mine = [t for t in known if t.report is None]  # what was fed in front may have killed them
-        if context.fails("site"):
-            return
         if not mine:
             continue
         why = "it stands in the body of a control flow operator"
@@ -161,21 +161,24 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> None:
             if isinstance(found, str):
                 why = found
                 continue
-            worst = _feed(context, found, mine, _behind(found, evaluator, targets))
+            worst, failure = _feed(context, found, mine, _behind(found, evaluator, targets))
+            if failure is not None:
+                return [failure]
             tried[site.where] = max(tried.get(site.where, 0.0), worst)
             mine = [t for t in mine if t.report is None]
-            if not mine or context.fails("site"):
+            if not mine:
                 break
         for target in mine:
             fed = site.where in tried
             target.note += (
                 ", nor do rows fed at the site itself" if fed else f"; the site cannot be fed directly: {why}"
             )
-    if tried and not context.fails("site"):
-        killed = sum(t.report is not None for t in targets)
-        places = plural(len(tried), "site")
-        text = f"{places} fed directly, which killed {plural(killed, 'mutant')} that no model input shows"
-        context.answer("site", "pass", text, worst_ratio=max(tried.values()), sites=sorted(tried))
+    if not tried:
+        return []
+    killed = sum(t.report is not None for t in targets)
+    places = plural(len(tried), "site")
+    text = f"{places} fed directly, which killed {plural(killed, 'mutant')} that no model input shows"
+    return [Check(Question.SITE, Status.PASS, text, {"worst_ratio": max(tried.values()), "sites": sorted(tried)})]
 
 
 def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Target]]]:
@@ -235,7 +238,7 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
     reference, mutated = context.reference.graph, context.graph_of(evaluator)
     if reference is None or mutated is None or context.noisy is None:
         return "the reference has no graph"
-    if not context.facts.get("traced", True):
+    if not context.links.traced:
         return "the traced graph is not the eager model in float64, so nothing would be shown of the model"
     if weight_bytes(context.subject.model) > _LARGEST:
         return f"the file has more than {_LARGEST >> 20} MB of weights"
@@ -277,8 +280,10 @@ def _doubt(context: Context, made: Cut) -> str:
     return ""
 
 
-def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequence[Target]) -> float:
-    """Feed one site with every family until all its mutants are dead; return the worst ratio of error to bound.
+def _feed(
+    context: Context, made: Cut, targets: Sequence[Target], behind: Sequence[Target]
+) -> tuple[float, Check | None]:
+    """Feed one site with every family until all its mutants are dead; return the worst ratio, and a failure.
 
     Args:
         targets: the site's. behind: these and others that may die of what is fed here.
@@ -294,8 +299,7 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequen
         problems, ratio = judged_cut(context, made, case)
         worst = max(worst, ratio)
         if problems:
-            _failed(context, made, case, problems, targets)
-            return worst
+            return worst, _failed(context, made, case, problems, targets)
         clean_run = CleanRun(made.mutated, case, [t.site for t in alive])
         for target in alive:
             moved = difference_ratio(case, clean_run.outputs, clean_run.mutated(target.site, target.mutant))
@@ -303,8 +307,8 @@ def _feed(context: Context, made: Cut, targets: Sequence[Target], behind: Sequen
                 name = case.family.name
                 here = target.site.where == made.where
                 note = KILLED if here else f"exercised behind {made.where!r}, which was fed directly"
-                target.report = MutantReport(target.mutant.name, True, moved, name, note, by="site")
-    return worst
+                target.report = MutantReport(target.mutant.name, True, moved, name, note, by=Killer.SITE)
+    return worst, None
 
 
 def _rows(spec: InputSpec, seed: int, targets: Sequence[Target]) -> list[Family]:
@@ -330,25 +334,17 @@ def judged_cut(context: Context, made: Cut, case: Case) -> tuple[list[str], floa
     return problems, worst
 
 
-def _failed(context: Context, made: Cut, case: Case, problems: list[str], targets: Sequence[Target]) -> None:
+def _failed(context: Context, made: Cut, case: Case, problems: list[str], targets: Sequence[Target]) -> Check:
     outputs = made.file.logic(case.family.feeds)
     export = bool(logic_problems(case, outputs)[0])
     text = (
         f"fed directly at {made.where!r} with rows that no model input was found to make, the file does not compute "
         f"what the reference computes: {shortened(problems)}"
     )
-    context.answer("site", "fail", text)
     words = _likely(context, made, case, targets, outputs) if export else ""
-    blame = "the file itself is wrong, whatever runs it" if export else "the runtime computes the file wrongly"
-    parts = [blame, f"first bad site: {made.where} ({targets[0].site.kind})", *([words] if words else [])]
-    context.facts["localization"] = {
-        "family": case.family.name,
-        "side": "export" if export else "runtime",
-        "where": made.where,
-        "op": targets[0].site.kind,
-        "likely": words,
-        "summary": "; ".join(parts),
-    }
+    side = Side.EXPORT if export else Side.RUNTIME
+    context.localization = Localization(case.family.name, side, where=made.where, op=targets[0].site.kind, likely=words)
+    return Check(Question.SITE, Status.FAIL, text)
 
 
 def _likely(context: Context, made: Cut, case: Case, targets: Sequence[Target], outputs: Sequence[Array]) -> str:

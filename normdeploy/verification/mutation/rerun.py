@@ -17,7 +17,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, sites_of
 from normdeploy.verification.mutation.mutate_affine import affine_sites, epsilon_sites
-from normdeploy.verification.record.verdict import MutantReport
+from normdeploy.verification.record.answers import Killer, MutantReport
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array, to_numpy
 
@@ -158,7 +158,7 @@ class Target:
     ratio: float = 0.0
     chain_ratio: float = 0.0
     family: str = ""
-    killed: str = ""
+    killed: Killer | None = None
     note: str = ""
     harmless: str = ""
     unsearched: bool = False
@@ -170,9 +170,9 @@ class Target:
             self.ratio, self.family = ratio, family
         self.chain_ratio = max(self.chain_ratio, chain_ratio)
         if self.ratio >= kill:
-            self.killed = "rounding"
+            self.killed = Killer.ROUNDING
         elif self.chain_ratio >= kill:
-            self.killed = "float64"
+            self.killed = Killer.FLOAT64
 
 
 def site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:

@@ -18,6 +18,7 @@ from typing import Any
 from normdeploy.errors import UsageError
 from normdeploy.files import names_data, require_model_file, require_writable, storage, written_whole
 from normdeploy.onnxfile.light import CONTENT, KEY, own_digest
+from normdeploy.verification.record.answers import Question, Status
 from normdeploy.verification.record.kept import MOST_BYTES, derivation_path, read_bytes
 from normdeploy.verification.record.verdict import SCHEMA_VERSION, STATUSES, Verdict
 
@@ -233,13 +234,13 @@ def _parsed(written: bytes) -> dict[str, Any]:
     return data
 
 
-_BY_SAMPLES = ("derivation", "note")
+_BY_SAMPLES = (Question.DERIVATION, Status.NOTE)
 """The check, and its answer, that names the operators of which nothing is confirmed for every input."""
 
 
 def _coverage(data: dict[str, Any]) -> tuple[list[str], list[str]]:
     facts = data["environment"]
-    covered = [f"{c['name']}: {c['status']}, {c['detail']}" for c in data["checks"] if c["status"] != "note"]
+    covered = [f"{c['name']}: {c['status']}, {c['detail']}" for c in data["checks"] if c["status"] != Status.NOTE]
     covered.append("runtime settings: " + "; ".join(facts.get("settings", [])))
     versions = facts.get("versions", {})
     covered.append("made with " + ", ".join(f"{k} {versions[k]}" for k in ("onnxruntime", "torch") if k in versions))

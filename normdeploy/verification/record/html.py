@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,30 +26,33 @@ from normdeploy.report.page import (
 )
 from normdeploy.report.pictures import BOUND, EAGER, OURS, depth_curve, drawing, svg
 from normdeploy.report.words import WORDS
-from normdeploy.verification.record.verdict import HISTOGRAM_EDGES, Measurement, SiteReport, Verdict
+from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Localization, Measurement, SiteReport, Status
 
-_CHECK_TONES: dict[str, Tone] = {
-    "pass": "good",
-    "fail": "bad",
-    "error": "bad",
-    "not-exercised": "warn",
-    "weak": "warn",
-    "note": "neutral",
+if TYPE_CHECKING:
+    from normdeploy.verification.record.verdict import Verdict
+
+_CHECK_TONES: dict[Status, Tone] = {
+    Status.PASS: "good",
+    Status.FAIL: "bad",
+    Status.ERROR: "bad",
+    Status.NOT_EXERCISED: "warn",
+    Status.WEAK: "warn",
+    Status.NOTE: "neutral",
 }
 _LEADS = {
-    "pass": "The file computes what its reference computes, and every check could have failed.",
-    "weak": "The reference could not be run in float64, or has no graph: the verdict rests on less than a pass does.",
-    "not-exercised": "No difference was found, but at least one check could not have failed.",
-    "fail": "The file does not compute what its reference computes.",
-    "error": "The verification could not be finished.",
+    Status.PASS: "The file computes what its reference computes, and every check could have failed.",
+    Status.WEAK: "The reference could not be run in float64, or has no graph: the verdict rests on less than a pass.",
+    Status.NOT_EXERCISED: "No difference was found, but at least one check could not have failed.",
+    Status.FAIL: "The file does not compute what its reference computes.",
+    Status.ERROR: "The verification could not be finished.",
 }
 
 
 def render(verdict: Verdict) -> str:
     """Return one HTML document: reasons, checks, error distributions, error by depth, sites, worst inputs."""
     sections = [_checks(verdict)]
-    if verdict.localization:
-        sections.insert(0, _localization(verdict))
+    if verdict.localization is not None:
+        sections.insert(0, _localization(verdict.localization))
     if verdict.measurements:
         sections.append(_errors(verdict.measurements))
     if verdict.depth:
@@ -84,11 +89,9 @@ def _checks(verdict: Verdict) -> Section:
     return Section("Checks", (cards, WORDS, Table(("check", "answer", "what was found"), rows)))
 
 
-def _localization(verdict: Verdict) -> Section:
-    data = dict(verdict.localization or {})
-    summary = str(data.pop("summary", ""))
-    items = [(key, str(value)) for key, value in data.items() if value not in (None, "", [], {})]
-    return Section("Where it starts", (Text((summary,), "bad"), Facts(items)))
+def _localization(found: Localization) -> Section:
+    items = [(key, str(value)) for key, value in found.to_dict().items() if key != "summary"]
+    return Section("Where it starts", (Text((found.summary,), "bad"), Facts(items)))
 
 
 def _errors(measurements: Sequence[Measurement]) -> Section:
@@ -165,8 +168,11 @@ def _ratios(measurements: Sequence[Measurement]) -> str:
 
 def _depth(verdict: Verdict) -> Section:
     points = verdict.depth
-    picture = Picture(depth_curve(points), "Error of every operator's result against the same graph in float64.")
-    rows: list[list[Cell]] = [[p["where"], p["op"], float(p["relative_error"])] for p in points]
+    picture = Picture(
+        depth_curve([asdict(point) for point in points]),
+        "Error of every operator's result against the same graph in float64.",
+    )
+    rows: list[list[Cell]] = [[p.where, p.op, p.relative_error] for p in points]
     details = Details(f"All {len(rows)} operators", (Table(("where", "operator", "relative error"), rows),))
     return Section("Error by depth", (picture, details))
 

@@ -5,113 +5,23 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
-Status = Literal["pass", "weak", "not-exercised", "fail", "error"]
-STATUSES: tuple[Status, ...] = get_args(Status)
-CheckStatus = Literal["pass", "fail", "not-exercised", "weak", "error", "note"]
+from normdeploy.verification.record.answers import (
+    HISTOGRAM_EDGES,
+    Check,
+    Depth,
+    Localization,
+    Measurement,
+    SiteReport,
+    Status,
+)
+
+STATUSES: tuple[Status, ...] = tuple(status for status in Status if status is not Status.NOTE)
+"""What a verdict can be."""
 
 SCHEMA_VERSION = "1.1"
 """Version of the JSON layout published in ``docs/verdict.schema.json``; raised when a field changes meaning."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One question put to the file, with its answer.
-
-    Args:
-        name: "structure", "logic", "rounding", "sensitivity", "companions", "dynamic", "determinism", ...
-        status: the answer; "note" informs and decides nothing.
-        detail: a sentence a user can act on.
-        measured: the numbers behind the answer; ratios are error over bound, so 1 is the limit.
-    """
-
-    name: str
-    status: CheckStatus
-    detail: str
-    measured: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class MutantReport:
-    """One deliberate error at one site and what became of it.
-
-    Args:
-        name: "epsilon x10", "shift dropped", ...
-        killed: the outputs moved at least twice the bound in some input family.
-        ratio: largest (difference / bound) over the families; 2 kills.
-        family: the input family of that ratio.
-        note: why it survived, or how it was proven harmless.
-        by: what kills it: "rounding"; "float64" where only the float64 chain is sharp enough; "site" where no input of
-            the model reaches the site as it needs, and the site was fed directly.
-        harmless: it cannot be told from rounding on any input (proven), so its survival says nothing against the site.
-    """
-
-    name: str
-    killed: bool
-    ratio: float
-    family: str
-    note: str = ""
-    harmless: bool = False
-    by: str = "rounding"
-
-
-@dataclass(frozen=True)
-class SiteReport:
-    """One normalization site and its mutants.
-
-    Args:
-        where: the module path in the user's model, or the node's name.
-        kind: the operator, in ONNX words.
-        mutants: one report per mutant.
-    """
-
-    where: str
-    kind: str
-    mutants: tuple[MutantReport, ...]
-
-    @property
-    def exercised(self) -> bool:
-        """True when every mutant that could matter was killed."""
-        return all(mutant.killed or mutant.harmless for mutant in self.mutants)
-
-    @property
-    def survivors(self) -> tuple[MutantReport, ...]:
-        """The mutants that neither died nor were proven harmless."""
-        return tuple(mutant for mutant in self.mutants if not (mutant.killed or mutant.harmless))
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Error of one output under one runtime setting in one input family.
-
-    Args:
-        output: output name. family: input family. setting: "cpu level=all threads=1" and the like.
-        ratio: worst error over bound; at most 1 passes.
-        rms_error, rms_eager, rms_spread, rms_truth: root mean squares of |runtime - y64|, |eager - y64|, S and y64; S
-            is 0 where eager's error alone explained what was seen, and no run with noise was needed.
-        max_error, max_eager, max_truth: the maxima of the same.
-        worst: index of the worst element in the output.
-        histogram: counts of log10(|error| / (u RMS(y64))) in :data:`HISTOGRAM_EDGES`, runtime and eager.
-    """
-
-    output: str
-    family: str
-    setting: str
-    ratio: float
-    rms_error: float
-    rms_eager: float
-    rms_spread: float
-    rms_truth: float
-    max_error: float
-    max_eager: float
-    max_truth: float
-    worst: tuple[int, ...] = ()
-    histogram: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-
-
-HISTOGRAM_EDGES: tuple[float, ...] = tuple(-4.0 + 0.25 * i for i in range(41))
-"""Edges of the error histograms: log10 of the error in units of u RMS(y64)."""
 
 
 @dataclass(repr=False)
@@ -119,7 +29,7 @@ class Verdict:
     """The result of a verification.
 
     Args:
-        status: "pass", "weak", "not-exercised", "fail" or "error".
+        status: one of :data:`STATUSES`; a status equals its word, "pass".
         reasons: for anything but a pass, one sentence each; for a pass, empty.
         checks: every check made.
         sites: every normalization site with its mutants.
@@ -139,24 +49,25 @@ class Verdict:
     measurements: list[Measurement] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     not_checked: list[str] = field(default_factory=list)
-    localization: dict[str, Any] | None = None
-    depth: list[dict[str, Any]] = field(default_factory=list)
+    localization: Localization | None = None
+    depth: list[Depth] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     level: str = "default"
     derivation: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         where = f", {len(self.reasons)} reasons" if self.reasons else ""
-        return f"Verdict({self.status!r}, {len(self.checks)} checks, {len(self.sites)} sites{where})"
+        return f"Verdict({str(self.status)!r}, {len(self.checks)} checks, {len(self.sites)} sites{where})"
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise ValueError(f"status is {self.status!r}; expected one of {STATUSES}")
+            raise ValueError(f"status is {str(self.status)!r}; expected one of {', '.join(STATUSES)}")
+        self.status = Status(self.status)
 
     @property
     def passed(self) -> bool:
         """True for "pass" alone: weak and not-exercised are not passes."""
-        return self.status == "pass"
+        return self.status is Status.PASS
 
     def check(self, name: str) -> Check:
         """Return the first check called ``name``.
@@ -173,6 +84,7 @@ class Verdict:
         """Return plain data in the published layout (docs/verdict.schema.json)."""
         data = asdict(self)
         del data["derivation"]  # a file of its own
+        data["localization"] = None if self.localization is None else self.localization.to_dict()
         for site, entry in zip(self.sites, data["sites"], strict=True):
             entry["exercised"] = site.exercised
         return {"schema": SCHEMA_VERSION, "histogram_edges": list(HISTOGRAM_EDGES), **_plain(data)}
@@ -203,7 +115,7 @@ class Verdict:
         if self.not_checked:
             lines.append(f"  {'not checked':<29} {'; '.join(' '.join(text.split()) for text in self.not_checked)}")
         if self.localization:
-            lines.append(f"  localized: {self.localization.get('summary', '')}")
+            lines.append(f"  localized: {self.localization.summary}")
         return "\n".join(lines)
 
 
@@ -213,7 +125,9 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
+    if isinstance(value, str):
+        return str(value)  # of an enumeration its word
+    if value is None or isinstance(value, (bool, int)):
         return value
     number = float(value)
     return number if math.isfinite(number) else str(number)

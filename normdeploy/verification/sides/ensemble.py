@@ -19,11 +19,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF
 from normdeploy.verification.sides.double import LOW_FLOATS, is_in_place
 from normdeploy.verification.sides.reference import EagerReference
 from normdeploy.verification.sides.structure import is_float
-from normdeploy.verification.sides.values import Array, Feeds
+from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Feeds
 
 RUNS = 12
 

@@ -13,10 +13,20 @@ from torch import Tensor, nn
 
 from normdeploy.errors import InputError
 from normdeploy.exporting.forward import flatten_arguments
+from normdeploy.graph import Evaluator
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 Arrays = dict[str, Array]
+
+UNIT_ROUNDOFF: dict[str, float] = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+SMALLEST_NORMAL: dict[str, float] = {
+    "float64": 2.0**-1022,
+    "float32": 2.0**-126,
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+}
+"""u of a stored format, and its smallest number of full precision."""
 
 
 def to_numpy(tensor: Tensor) -> Array:
@@ -57,6 +67,12 @@ def to_torch(array: Array) -> Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(np.array(array))
+
+
+def run_evaluator(evaluator: Evaluator, feeds: Feeds, **options: Any) -> Arrays:
+    """Evaluate and return NumPy arrays, without gradients."""
+    with torch.no_grad():
+        return {k: to_numpy(v) for k, v in evaluator.run(dict(feeds), **options).items()}
 
 
 class Signature:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,14 +19,28 @@ _CLOSE = 0.1
 """A mutant is named if it leaves at most this share of the error unexplained."""
 
 
-def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> dict[str, Any]:
-    """Return the mutant that explains an output best, in words; {} if none explains nine tenths of the error.
+@dataclass(frozen=True)
+class Likely:
+    """The known mistake that a wrong output looks like.
+
+    Args:
+        text: in words; "" where none is like it. where, kind: its site. unexplained: the share of the error it leaves.
+    """
+
+    text: str = ""
+    where: str = ""
+    kind: str = ""
+    unexplained: float | None = None
+
+
+def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> Likely:
+    """Return the mutant that explains an output best, in words; nothing if none explains nine tenths of the error.
 
     Args:
         case: where the failure shows. outputs: the wrong outputs.
     """
     if context.canonical is None or context.evaluator is None:
-        return {}
+        return Likely()
     best: tuple[float, Site, Mutant] | None = None
     for evaluator, sites in site_groups(context):
         if sites:
@@ -34,14 +48,9 @@ def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> dict[st
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
     if best is None:
-        return {}
+        return Likely()
     unexplained, site, mutant = best
-    return {
-        "likely": _in_words(site, mutant),
-        "likely_where": site.where,
-        "likely_kind": site.kind,
-        "unexplained": unexplained,
-    }
+    return Likely(_in_words(site, mutant), site.where, site.kind, unexplained)
 
 
 def closest_mutant(case: Case, clean_run: CleanRun, sites: Sequence[Site], outputs: Sequence[Array]) -> str:

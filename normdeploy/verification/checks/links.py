@@ -26,22 +26,17 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor
-from normdeploy.verification.bounds.criteria import UNIT_ROUNDOFF, Bounds, Floats, judge, rms
+from normdeploy.verification.bounds.criteria import Floats, judge, rms
 from normdeploy.verification.bounds.hashing import hashed_noise
-from normdeploy.verification.cases import Case, Chain
+from normdeploy.verification.cases import Case
+from normdeploy.verification.chain import EXACT, FLOAT64_NOISE, Chain, Links
 from normdeploy.verification.context import Context
-from normdeploy.verification.derivation.recomputed import compare_graphs
+from normdeploy.verification.derivation.recomputed import Comparison, compare_graphs
+from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.grids import unrounded
-from normdeploy.verification.sides.reference import EagerReference, run_evaluator
+from normdeploy.verification.sides.reference import EagerReference
 from normdeploy.verification.sides.structure import is_float, nonfinite_problems, shortened
-from normdeploy.verification.sides.values import Array, Feeds
-
-EXACT = 1e-9
-"""Largest RMS(difference)/RMS(value) between two float64 graphs of one function: far above float64's rounding in any
-network that float32 can run, far below one float32 rounding (6e-8)."""
-
-_FINEST = 1e-13
-"""Nothing finer than this relative difference is claimed to be seen in float64."""
+from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Feeds, run_evaluator
 
 _RUNS = 3
 
@@ -51,18 +46,14 @@ _ALWAYS = 2
 SHARE = 0.5
 """Share of a level's work after which they are followed on no further family."""
 
-_FLOAT64_NOISE = 64 * 2.0**-53
 
-
-def check_links(context: Context) -> None:
-    """Check the three links; the chain is used by the sensitivity check only if all hold."""
-    context.facts["chain"] = False
+def check_links(context: Context) -> Links:
+    """Follow the three links; the chain is used by the sensitivity check only if all hold."""
     if context.evaluator is None:
-        return
+        return Links()
     if not context.reference.has_truth:
-        context.facts["traced"] = False
         context.not_checked.append("the traced graph against the module in float64 (the module does not run in it)")
-        return
+        return Links(traced=False)
     constants = _MovedConstants(context)
     recomputed = None if context.derived is None else Evaluator(context.derived)
     traced_worst, recomputed_worst, where = 0.0, 0.0, ""
@@ -96,32 +87,38 @@ def check_links(context: Context) -> None:
                 recomputed_worst, where = ratio, case.family.name
     if left:
         context.leave_out(f"the links of the float64 chain on {', '.join(left)}")
-    tight = context.facts["traced"] = traced_worst <= 1
-    context.answer(
-        "traced",
-        "pass" if tight else "note",
+    tight = traced_worst <= 1
+    traced_check = Check(
+        Question.TRACED,
+        Status.PASS if tight else Status.NOTE,
         "the traced graph is the reference in float64, but for the rounding of its constants"
         if tight
         else f"the traced graph differs from eager float64 by {traced_worst:.3g} times what rounding its constants "
         "explains; float32's bound judges alone",
-        worst_ratio=traced_worst,
+        {"worst_ratio": traced_worst},
     )
     if context.derived is None:
         context.not_checked.append("stored weights against weights recomputed from the reference")
-        return
+        return Links((traced_check,), traced=tight)
     if recomputed_worst > 1:
-        context.answer(
-            "recomputed",
-            "fail",
+        recomputed_check = Check(
+            Question.RECOMPUTED,
+            Status.FAIL,
             f"the graph recomputed from the reference differs from it in float64 by {recomputed_worst:.3g} times what "
             f"float64's rounding explains ({where})",
-            worst_ratio=recomputed_worst,
+            {"worst_ratio": recomputed_worst},
         )
     else:
         text = "unrounded, the recomputed graph is the reference's function in float64"
-        context.answer("recomputed", "pass", text, worst_ratio=recomputed_worst)
-    stored = _stored_against_recomputed(context)
-    context.facts["chain"] = tight and recomputed_worst <= 1 and stored
+        recomputed_check = Check(Question.RECOMPUTED, Status.PASS, text, {"worst_ratio": recomputed_worst})
+    weights_check, comparison = _stored_against_recomputed(context)
+    exact = comparison.same_structure and not comparison.problems
+    return Links(
+        (traced_check, recomputed_check, weights_check),
+        traced=tight,
+        hold=tight and recomputed_worst <= 1 and exact,
+        stored=tuple(comparison.problems) if weights_check.status is Status.FAIL else (),
+    )
 
 
 def _unrounded_ratio(traced: Evaluator, recomputed: Evaluator, case: Case) -> float:
@@ -134,23 +131,6 @@ def _unrounded_ratio(traced: Evaluator, recomputed: Evaluator, case: Case) -> fl
         for evaluator, rounding in ((traced, before), (recomputed, after))
     ]
     return max((_exact_ratio(case, i, a, b) for i, (a, b) in enumerate(zip(*sides, strict=True))), default=0.0)
-
-
-def chain_bounds(case: Case, index: int, *, spread: bool = True) -> Bounds:
-    """Return the chain's bound for one output: the constants' spread, float64's noise, ten times link 2 as measured.
-
-    Args:
-        spread: count the first two, which take runs of their own; False takes 0 for them.
-    """
-    assert case.chain is not None
-    bounds = case.bounds(index, eager=False, spread=spread)
-    resolution = case.chain.resolution
-    measured = max(_FINEST, 10 * resolution[index]) if resolution else EXACT
-    tiny = float(np.finfo(np.float64).tiny)
-    if not spread:
-        return replace(bounds, roundoff=measured, floor=tiny)
-    own = bounds.spread / case.roundoff * _FLOAT64_NOISE
-    return replace(bounds, spread=case.chain.spread[index] + own, roundoff=measured, floor=tiny)
 
 
 def _ratio(case: Case, index: int, y: Array) -> float:
@@ -168,7 +148,7 @@ def _ratio(case: Case, index: int, y: Array) -> float:
 def _judged(case: Case, index: int, y: Array, *, spread: bool) -> float:
     if nonfinite_problems(case.truth[index], case.eager[index], y, case.names[index])[0]:
         return float("inf")
-    bounds = chain_bounds(case, index, spread=spread)
+    bounds = case.chain_bounds(index, spread=spread)
     keep = bounds.keep & np.isfinite(y)
     return judge(np.where(keep, y, 0.0), replace(bounds, keep=keep)).ratio
 
@@ -190,7 +170,7 @@ def _exact_ratio(case: Case, index: int, a: Array, b: Array) -> float:
     keep = np.isfinite(a) & np.isfinite(b)
     difference, allowed = rms(a[keep] - b[keep]), EXACT * rms(a[keep])
     if difference > allowed:  # where float64's own noise is larger than the limit (a cancelling input), it is the limit
-        allowed += rms(np.where(keep, case.spread[index], 0.0)) / case.roundoff * _FLOAT64_NOISE
+        allowed += rms(np.where(keep, case.spread[index], 0.0)) / case.roundoff * FLOAT64_NOISE
     return difference / allowed if difference > 0 and allowed > 0 else (0.0 if difference == 0 else float("inf"))
 
 
@@ -264,7 +244,7 @@ def _moved(value: Tensor, u: float, seed: int) -> Tensor:
     return torch.where(short, value, value * (1 + u * hashed_noise(value, seed)))
 
 
-def _stored_against_recomputed(context: Context) -> bool:
+def _stored_against_recomputed(context: Context) -> tuple[Check, Comparison]:
     """Compare the file with the recomputed graph, or with the graph before folding if that is what it is."""
     assert context.derived is not None
     names = context.subject.output_names
@@ -273,20 +253,18 @@ def _stored_against_recomputed(context: Context) -> bool:
         unfolded = compare_graphs(context.reference.graph, context.subject.model, outputs=names)
         comparison = unfolded if unfolded.same_structure else comparison
     if not comparison.same_structure:
-        context.answer("weights", "note", f"stored weights were not recomputed: {comparison.reason}")
         context.not_checked.append("stored weights against weights recomputed from the reference")
-        return False
+        text = f"stored weights were not recomputed: {comparison.reason}"
+        return Check(Question.WEIGHTS, Status.NOTE, text), comparison
+    measured = {"tensors": comparison.tensors}
     if comparison.problems and not context.own and all(p.rounding for p in comparison.problems):
         text = (
             f"{len(comparison.problems)} of {comparison.tensors} stored tensors are not the one rounding of the "
             "recomputed values, but no further off than folding in their own precision explains: right within rounding"
         )
-        context.answer("weights", "pass", f"{text} ({comparison.problems[0].text})", tensors=comparison.tensors)
-        return False
+        text = f"{text} ({comparison.problems[0].text})"
+        return Check(Question.WEIGHTS, Status.PASS, text, measured), comparison
     if comparison.problems:
-        context.answer("weights", "fail", shortened([p.text for p in comparison.problems]))
-        context.facts["weight_problems"] = comparison.problems
-        return False
+        return Check(Question.WEIGHTS, Status.FAIL, shortened([p.text for p in comparison.problems])), comparison
     text = f"all {comparison.tensors} stored tensors are the one rounding of the recomputed values"
-    context.answer("weights", "pass", text, tensors=comparison.tensors)
-    return True
+    return Check(Question.WEIGHTS, Status.PASS, text, measured), comparison

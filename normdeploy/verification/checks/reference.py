@@ -1,0 +1,63 @@
+"""Does the reference run on the inputs? The example, the user's data and the generated families become cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normdeploy.errors import GraphError
+from normdeploy.verification.context import Context
+from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.samples.families import Family, make_families, user_families
+from normdeploy.verification.samples.specs import batch_name, resized
+from normdeploy.verification.sides.reference import Refused
+from normdeploy.verification.sides.values import Arrays
+
+_ALWAYS = 1
+"""How many generated families are judged whatever they cost."""
+
+_SHARE = 0.4
+"""Share of a level's work after which no further family is judged."""
+
+
+def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]:
+    """Evaluate the reference on the example, the user's data and the generated families, most telling first.
+
+    Raises:
+        InputError: the data do not fit the inputs.
+    """
+    name = batch_name(context.specs)
+    specs = resized(context.specs, {name: 1 if context.heavy else context.level.batch}) if name else context.specs
+    families = [Family("example", example, user=True)]
+    if data is not None:
+        families += user_families(data, context.specs, rows=context.level.user_rows)
+    else:
+        context.not_checked.append("your own data (none was given)")
+    generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons))
+    kept = generated if context.level.families is None else generated[: context.level.families]
+    left = [family.name for family in generated[len(kept) :]]
+    checks: list[Check] = []
+    for number, family in enumerate([*families, *kept]):
+        context.tell("reference", number / (len(families) + len(kept)))
+        if number >= len(families) + _ALWAYS and not context.budget.affords(_SHARE):
+            left.append(family.name)
+            continue
+        checks += _add_case(context, family)
+    if left:
+        context.leave_out(f"{len(left)} input families: {', '.join(left)}" if len(left) > 1 else f"family {left[0]!r}")
+    return checks
+
+
+def _add_case(context: Context, family: Family) -> list[Check]:
+    """Evaluate the reference on a family; where it or its graph cannot be run on it, say which of the two."""
+    try:
+        context.cases.append(context.case(family))
+        return []
+    except Refused as error:
+        given, made = f"the reference fails on {family.name}: {error}", f"the reference itself refuses it ({error})"
+    except GraphError as error:
+        given = f"the reference's graph cannot be evaluated on {family.name} here: {error}"
+        made = f"the reference's graph cannot be evaluated on it here ({error})"
+    if family.user:
+        return [Check(Question.REFERENCE, Status.ERROR, given)]
+    context.not_checked.append(f"input family {family.name!r}: {made}")
+    return []

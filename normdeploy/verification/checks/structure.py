@@ -1,0 +1,120 @@
+"""Structure: one run on the example. Without it, or with outputs that do not match, there is nothing to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from normdeploy.errors import GraphError
+from normdeploy.verification.cases import Evaluated
+from normdeploy.verification.context import Context
+from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.sides.ensemble import RUNS, EnsembleReference
+from normdeploy.verification.sides.naming import match_outputs
+from normdeploy.verification.sides.reference import EagerReference, Refused, TracedReference
+from normdeploy.verification.sides.structure import plural, signature_problems
+from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Arrays
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What one run on the example showed.
+
+    Args:
+        checks: the answers. comparable: outputs stand for each other, so that their values can be compared.
+    """
+
+    checks: tuple[Check, ...]
+    comparable: bool
+
+
+def check_structure(context: Context, example: Arrays) -> Structure:
+    """Run both sides on the example and compare number, names, dtypes and shapes of the outputs.
+
+    Sets what that shows of the comparison: the precision judged, the work of a run, the order of the file's outputs.
+    """
+    checks: list[Check] = []
+
+    def stopped(status: Status, text: str) -> Structure:
+        return Structure((*checks, Check(Question.STRUCTURE, status, text)), comparable=False)
+
+    try:
+        expected, truth, weak = _reference_on(context, example)
+    except Refused as error:
+        return stopped(Status.ERROR, f"the reference does not run on the example: {error}")
+    except GraphError as error:
+        return stopped(Status.ERROR, f"the reference's graph cannot be evaluated on the example here: {error}")
+    checks += weak
+    sizes = [np.shape(y) for y in truth], [np.shape(y) for y in expected]
+    if sizes[0] != sizes[1]:
+        text = f"the reference returns shapes {sizes[1]} in its own precision and {sizes[0]} in float64"
+        return stopped(Status.ERROR, text)
+    floats = [a.dtype.name for a in expected if a.dtype.name in UNIT_ROUNDOFF]
+    if floats:
+        context.precision = max([*floats, context.weights_precision], key=lambda name: UNIT_ROUNDOFF[name])
+    matching = match_outputs(context.reference.output_names, context.subject.output_names)
+    if matching.problem:
+        return stopped(Status.FAIL, matching.problem)
+    context.subject.arrange(matching.names)
+    if matching.note:
+        checks.append(Check(Question.NAMES, Status.NOTE, matching.note))
+    try:
+        context.subject.require_bounded(example)
+        outputs = context.subject.run(example, context.settings[0])
+    except GraphError as error:
+        return stopped(Status.FAIL, f"the file does not run on the example: {error}")
+    problems = signature_problems(expected, outputs, context.subject.output_names)
+    problems += _declared_problems(context, outputs)
+    if problems:
+        checks.append(Check(Question.STRUCTURE, Status.FAIL, "; ".join(problems)))
+        return Structure(tuple(checks), comparable=True)
+    again = context.subject.run(example, context.settings[0], anew=True)
+    same = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(outputs, again, strict=True))
+    text = f"{plural(len(outputs), 'output')}: number, dtypes and shapes agree"
+    checks.append(Check(Question.STRUCTURE, Status.PASS, text))
+    bits = (Status.PASS, "twice the same bits") if same else (Status.NOTE, "two runs differ in bits")
+    checks.append(Check(Question.DETERMINISM, *bits))
+    return Structure(tuple(checks), comparable=True)
+
+
+def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[Array], list[Check]]:
+    """Return the reference's outputs in its own precision and in float64, and the answer where the latter is weak."""
+    if isinstance(context.reference, EagerReference):
+        expected = context.reference.native(example)
+        truth, weak = _truth(context, example)
+    else:  # the evaluator counts what a graph asks for; a runtime may be at it for years
+        truth, weak = _truth(context, example)
+        expected = context.reference.native(example)
+    context.weigh(example)
+    context.example = Evaluated(example, truth, expected)
+    return expected, truth, weak
+
+
+def _truth(context: Context, example: Arrays) -> tuple[list[Array], list[Check]]:
+    """Return the float64 outputs; where the module runs in float32 alone, what stands for them, and a weak answer."""
+    try:
+        return context.reference.truth(example), []
+    except Refused as error:
+        if not isinstance(context.reference, EagerReference):
+            raise
+        if context.reference.graph is None:
+            context.reference = EnsembleReference(context.reference)
+            what = f"{RUNS} runs in its own precision with rounding noise stand for it (a float32 ensemble)"
+        else:
+            context.reference = TracedReference(context.reference)
+            what = "its traced graph in float64 stands for it"
+        text = f"the reference does not run in float64 ({error}): {what}"
+        return context.reference.truth(example), [Check(Question.REFERENCE, Status.WEAK, text)]
+
+
+def _declared_problems(context: Context, outputs: Sequence[Array]) -> list[str]:
+    """Compare what the file declares of its outputs with what it returns."""
+    problems = []
+    declared = {str(value.name): value for value in context.subject.model.graph.outputs}
+    for name, array in zip(context.subject.output_names, outputs, strict=True):
+        value = declared[name]
+        if value.dtype is not None and value.dtype.numpy() != array.dtype:
+            problems.append(f"output {value.name!r} is declared {value.dtype.numpy()} and returns {array.dtype}")
+    return problems

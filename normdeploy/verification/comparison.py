@@ -1,0 +1,152 @@
+"""What is compared: the reference as a side that has a float64 truth, and the inputs that both sides take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from torch import nn
+
+from normdeploy.errors import NormdeployError, TraceError, UsageError
+from normdeploy.exporting.forward import flatten_arguments
+from normdeploy.exporting.trace import Traced, trace
+from normdeploy.onnxfile import Copied, read_model
+from normdeploy.rewrite import RewriteResult, rewrite
+from normdeploy.verification.samples.example import example_from_file
+from normdeploy.verification.sides.graph_reference import GraphReference
+from normdeploy.verification.sides.reference import EagerReference, Reference
+from normdeploy.verification.sides.subject import Subject
+from normdeploy.verification.sides.values import Arrays, Signature, as_array, to_torch
+
+
+class Incomparable(Exception):
+    """The two take other inputs: nothing can be fed to both."""
+
+
+@dataclass
+class Comparison:
+    """The reference of a comparison.
+
+    Args:
+        reference: it. example: the inputs that it was given with. notes: what could not be set up.
+    """
+
+    reference: Reference
+    example: Arrays
+    notes: list[str] = field(default_factory=list)
+
+
+def copied_file(path: str | os.PathLike[str], folder: Path) -> Copied:
+    """Copy a file and the data beside it, so that what is judged is what is digested."""
+    folder.mkdir()
+    return read_model(path).copy_to(folder)
+
+
+def compared_file(
+    reference: str | os.PathLike[str] | ir.Model, args: Any, subject: Subject, workspace: Path, *, copied: bool
+) -> Comparison:
+    """Set up an ONNX file or graph as the reference.
+
+    Args:
+        args: a mapping from input name to array; random inputs otherwise.
+        subject: the file under verification. workspace: a folder for a copy. copied: the file needs none.
+
+    Raises:
+        Incomparable: the two take other inputs.
+    """
+    source = reference
+    if not copied and not isinstance(reference, ir.Model):
+        source = copied_file(reference, workspace / "reference").path
+    graph = GraphReference(source, workspace, called=None if isinstance(reference, ir.Model) else reference)
+    wanted, have = graph.input_names, list(subject.input_names)
+    if sorted(wanted) != sorted(have):
+        raise Incomparable(f"the file takes {have}; the reference takes {wanted}")
+    if isinstance(args, Mapping):
+        return Comparison(graph, {k: as_array(v, f"args for {k!r}") for k, v in args.items()})
+    assert graph.graph is not None
+    return Comparison(graph, example_from_file(graph.graph))
+
+
+def compared_module(
+    module: nn.Module,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    subject: Subject,
+    dynamic_shapes: Any,
+    traced: Traced | None,
+) -> Comparison:
+    """Set up a module as the reference, with its trace where it can be traced.
+
+    Args:
+        args, kwargs: its example arguments; random inputs of the file otherwise. subject: the file.
+        dynamic_shapes: as given at export; those that the file declares otherwise. traced: the trace, if there is one.
+
+    Raises:
+        UsageError: the trace has other inputs than the file.
+        InputError: the arguments do not fit the file.
+    """
+    if args is None:
+        args = tuple(to_torch(array) for array in example_from_file(subject.model).values())
+    signature = Signature(module, args, kwargs, _names_for(module, args, kwargs, subject))
+    notes: list[str] = []
+    if traced is None:
+        try:
+            traced = _trace_like(module, args, kwargs, signature, dynamic_shapes, subject)
+        except TraceError as error:
+            notes.append(f"the reference cannot be traced ({error}): no noise model and no mutants")
+    if traced is not None and traced.input_names != signature.names:
+        raise UsageError(f"the trace has inputs {traced.input_names}; expected {signature.names}, those of the file")
+    reference = EagerReference(module, signature, None if traced is None else traced.model)
+    return Comparison(reference, signature.feeds, notes)
+
+
+def _trace_like(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, signature: Signature, shapes: Any, subject: Subject
+) -> Traced:
+    """Trace the reference with the dynamic dimensions that the file declares, unless others are given."""
+    known: dict[str, Any] = {"kwargs": kwargs, "input_names": signature.names}
+    inferred = None if shapes is not None else signature.dynamic_shapes(_dynamic_axes(subject.model))
+    if inferred is None:
+        return trace(model, args, **known, dynamic_shapes=shapes)
+    try:
+        return trace(model, args, **known, dynamic_shapes=inferred)
+    except TraceError:  # the file may be more dynamic than the module can be traced
+        return trace(model, args, **known)
+
+
+def _dynamic_axes(model: ir.Model) -> dict[str, dict[int, str]]:
+    """Return the named dynamic axes of each input."""
+    return {
+        str(v.name): {i: str(d.value) for i, d in enumerate(v.shape or ()) if not isinstance(d, int) and d.value}
+        for v in model.graph.inputs
+    }
+
+
+def _names_for(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, subject: Subject) -> list[str]:
+    """Return the file's input names in the order of the arguments: by name where they agree, by position otherwise."""
+    positional = args if isinstance(args, tuple) else (args,)
+    own = flatten_arguments(model, positional, dict(kwargs or {})).names
+    names = list(subject.input_names)
+    return own if sorted(own) == sorted(names) else names
+
+
+def rewritten_anew(
+    reference: Reference, subject: Subject, *, approximate: bool, notes: list[str]
+) -> RewriteResult | None:
+    """Rewrite the reference's graph as the file was, so that its numbers can be held against it.
+
+    Args:
+        approximate: with approximate rewrites. notes: gets the reason where it cannot be rewritten.
+    """
+    if reference.graph is None:
+        return None
+    opset = subject.model.opset_imports.get("")  # what the file was limited to, if it was
+    try:
+        return rewrite(reference.graph, approximate=approximate, highest_opset=opset)
+    except NormdeployError as error:
+        notes.append(f"weights recomputed from the reference: its graph cannot be rewritten here ({error})")
+        return None

@@ -1,0 +1,1 @@
+"""A run's outputs held against a case: structure, logic, rounding, flips on quantized grids."""

@@ -1,0 +1,157 @@
+"""Flips: values that the runtime's own optimizers put on the other side of a quantizer's tie.
+
+A runtime that rounds something in front of a quantizer, as onnxruntime's WeightBiasQuantization rounds the float bias
+of an int8 convolution to integers of scale(x) scale(w), turns the rounding of a few values: each is off by one step
+there, far beyond float32's rounding and yet no fault of the file. Where that quantizer is the output's own, the output
+is off by steps of its grid; where it lies inside, by what a step inside makes of it. Such outputs are taken out of the
+rounding judgement and held against one of their own: they stay on their grid if they have one, agree where the
+optimizer that moves them is switched off, and move not much further than where, in float64, 1 % of the values at each
+quantizer, those nearest to a tie, are flipped (:mod:`normdeploy.verification.sides.grids`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import constant64
+from normdeploy.graph.traits import is_standard
+from normdeploy.verification.cases import Case
+from normdeploy.verification.judging.outputs import OutputResult, hold_against
+from normdeploy.verification.sides.grids import flipped, quantizes
+from normdeploy.verification.sides.sessions import Setting
+from normdeploy.verification.sides.subject import Subject
+from normdeploy.verification.sides.values import Array, run_evaluator
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Elements of one output that one run moved by flips.
+
+    Args:
+        output: which output. setting: how the file was run. case: on what.
+        count: elements that are off.
+        size: the error over that of the simulated flips, in the 2-norm.
+    """
+
+    output: int
+    setting: Setting
+    case: Case
+    count: int
+    size: float
+
+
+_MOVED = 1e-6
+"""Differences relative to the largest value that count as moved, of outputs that lie on no grid."""
+
+FEW = 4.0
+"""Times the simulated flips' effect that is allowed: of a few flips, which values they are makes so much."""
+
+
+class FlipRecord:
+    """What runs of a file moved by flips, and how much of each output there was to move.
+
+    Args:
+        subject: the file.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self.found: list[Flips] = []
+        self.sizes: Counter[tuple[int, Setting]] = Counter()
+        self._reach: dict[int, tuple[Case, list[float]]] = {}
+
+    def explain(self, case: Case, result: OutputResult, outputs: Sequence[Array], setting: Setting) -> bool:
+        """Tell whether an output that fails differs from its truth by no more than flips explain; keep them if so.
+
+        Args:
+            result: what was found of the output. outputs: the run's. setting: how the file was run.
+        """
+        place = result.index
+        got, truth = outputs[place], case.truth[place]
+        if got.shape != truth.shape or not quantizes(self._subject.evaluator):
+            return False
+        self.sizes[place, setting] += int(got.size)
+        if result.holds or not np.isfinite(got.astype(np.float64)).all():
+            return False
+        error = got.astype(np.float64) - np.asarray(truth, np.float64)
+        step = step_of(self._subject.model, self._subject.output_names[place], got.ndim)
+        if step is not None:
+            steps = np.round(error / step)
+            settled = list(outputs)
+            settled[place] = (got.astype(np.float64) - steps * step).astype(got.dtype)
+            if not hold_against(case, settled)[place].holds:
+                return False  # off the grid
+        else:
+            steps = np.abs(error) > _MOVED * np.abs(np.asarray(truth, np.float64)).max(initial=0.0)
+        simulated, moved = self._reach_of(case)[place], float(np.linalg.norm(error))
+        if moved > FEW * simulated:
+            return False
+        size = moved / simulated if simulated else float("inf")
+        self.found.append(Flips(place, setting, case, int(np.count_nonzero(steps)), size))
+        return True
+
+    def _reach_of(self, case: Case) -> list[float]:
+        """Return how far each output moves (in the 2-norm) where SHARE of the values at each quantizer are flipped."""
+        if id(case) not in self._reach:
+            evaluator, feeds = self._subject.evaluator, case.family.feeds
+            moved = run_evaluator(evaluator, feeds, stand_ins=flipped(evaluator))
+            pairs = zip(self._subject.logic(feeds), (moved[n] for n in self._subject.output_names), strict=True)
+            reach = [float(np.linalg.norm(np.asarray(a, np.float64) - np.asarray(b, np.float64))) for a, b in pairs]
+            self._reach[id(case)] = case, reach  # the case is kept, so that no other takes its identity
+        return self._reach[id(case)][1]
+
+
+def step_of(model: ir.Model, name: str, rank: int) -> Array | float | None:
+    """Return the step of the grid that an output lies on, ready to divide it by; None where it lies on none.
+
+    Args:
+        model: the file's graph. name: of the output. rank: its number of axes.
+    """
+    value = next((v for v in model.graph.outputs if v.name == name), None)
+    direct = _behind(value, frozenset({"Identity"}))
+    node = _behind(value, _MOVES)
+    if node is None or not is_standard(node):
+        return None
+    if node.op_type == "QuantizeLinear":
+        return 1.0
+    scale = constant64(node.inputs[1]) if node.op_type == "DequantizeLinear" else None
+    source = _behind(node.inputs[0], _MOVES)
+    if source is None or source.op_type != "QuantizeLinear" or scale is None or not (scale > 0).all():
+        return None
+    if scale.size == 1:
+        return float(scale.reshape(()))
+    if scale.ndim != 1 or node is not direct:  # blocked scales, or channels that were moved
+        return None
+    axis = node.attributes.get_int("axis", 1) % rank
+    return np.asarray(scale).reshape([-1 if k == axis else 1 for k in range(rank)])
+
+
+_MOVES = frozenset(
+    {
+        "Identity",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Slice",
+        "Relu",
+        "Clip",
+        "MaxPool",
+        "Gather",
+    }
+)
+"""Operators that leave values on their grid; a Clip of integers stands between the quantizers of a narrow range."""
+
+
+def _behind(value: ir.Value | None, passed: frozenset[str]) -> ir.Node | None:
+    """Return the operator that computes a value, some seen through."""
+    node = None if value is None else value.producer()
+    while node is not None and is_standard(node, *passed):
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    return node

@@ -1,0 +1,154 @@
+"""An ONNX graph as the reference: run as it is, and in float64 with the meaning of its own operator sets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
+from normdeploy.graph.operators.qonnx import QONNX
+from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.qonnx import LowerQonnx
+from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
+
+_AGREES = 1e-3
+"""Relative distance, in float32, of a reference's float64 outputs from its own run that needs no explanation."""
+
+_ROUNDINGS = 1e3
+"""How much further apart they may be than the graph in float32 is from it in float64; a misread operator is 1e5."""
+
+
+class GraphReference:
+    """An ONNX graph: float64 through the evaluator, its own precision through onnxruntime without optimization.
+
+    The file is run as it is given; quantizers of QONNX, for which no runtime has a kernel, are written in standard
+    operators for the run, and the float64 evaluation is of their own definition. Its float64 meaning is that of its own
+    operator sets, and counts only where it agrees with that run: what differs by more than the same graph's rounding
+    explains was misread here.
+
+    Args:
+        source: path or model.
+        workspace: a folder for a model that is not on disk.
+        called: what messages call it, where ``source`` is a copy.
+    """
+
+    has_truth = True
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | ir.Model,
+        workspace: Path,
+        *,
+        called: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if isinstance(source, ir.Model):
+            self.path = workspace / "reference.onnx"
+            self.graph: ir.Model | None = source
+            save_graph(source.clone(), self.path, overwrite=True)
+            self.name = source.graph.name or "ir.Model"
+        else:
+            self.path = Path(source)
+            self.graph = load_graph(self.path, called=called)
+            infer_missing_types(self.graph)
+            self.name = self.path.name
+        self._evaluator = Evaluator(self.graph)
+        self._run_as = _runnable(self.graph, self.path, workspace)
+        self._session: Any = None
+        self._ran: tuple[Feeds, list[Any]] | None = None
+        self._coarse = Evaluator(self.graph, dtype=torch.float32)
+        self.input_names = input_names(self.graph)
+        self.output_names: Sequence[str] = self._evaluator.output_names
+
+    def ready(self) -> AbstractContextManager[Any]:
+        """Nothing to prepare."""
+        return nullcontext()
+
+    def truth(self, feeds: Feeds) -> list[Any]:
+        """Return the graph's outputs in float64.
+
+        Raises:
+            GraphError: an operator cannot be evaluated, or the result is not what onnxruntime computes of the file.
+        """
+        found = run_evaluator(self._evaluator, feeds)
+        truth = [found[name] for name in self.output_names]
+        self._require_agreement(feeds, truth)
+        return truth
+
+    def native(self, feeds: Feeds) -> list[Any]:
+        """Return onnxruntime's outputs of the file as it is, unoptimized."""
+        if self._ran is None or self._ran[0] is not feeds:
+            if self._session is None:
+                self._session = open_session(self._run_as, Setting(level="disabled"))
+            self._ran = feeds, run_session(self._session, feeds, self.output_names)
+        return list(self._ran[1])
+
+    def _require_agreement(self, feeds: Feeds, truth: list[Any]) -> None:
+        """Hold the float64 outputs against the file's own run, in units of what rounding does to this graph."""
+        native = self.native(feeds)
+        far = [i for i, (y, o) in enumerate(zip(truth, native, strict=True)) if distance(y, o) > _AGREES * _unit(o)]
+        if not far:
+            return
+        # in float32, and with inputs moved by a rounding, which shows where a tie decides
+        rng = np.random.default_rng(0)
+        coarse = [run_evaluator(self._coarse, moved) for moved in (feeds, *(_jittered(feeds, rng) for _ in range(3)))]
+        for i in far:
+            rounding = max(distance(truth[i], run[self.output_names[i]]) for run in coarse)
+            allowed = _ROUNDINGS * _unit(native[i]) * rounding
+            if distance(truth[i], native[i]) > allowed:
+                raise GraphError(
+                    f"output {self.output_names[i]!r} of {self.name} differs from what onnxruntime computes of the "
+                    f"file by {distance(truth[i], native[i]):.2g} of its size, which rounding does not explain: an "
+                    "operator of it means something else here; expected agreement with the file as it is"
+                )
+
+
+def _runnable(graph: ir.Model, path: Path, workspace: Path) -> Path:
+    """Return the file to run for a graph: its own, or one without the operators that no runtime knows."""
+    if not any((node.domain, node.op_type) in QONNX for node in graph.graph.all_nodes()):
+        return path
+    lowered = graph.clone()
+    LowerQonnx()(lowered)
+    return save_graph(lowered, workspace / "runnable.onnx", overwrite=True)
+
+
+def distance(truth: Any, found: Any) -> float:
+    """Return |truth - found| / |truth| in the 2-norm; the share of unequal elements where they are no floats.
+
+    Elements that are not finite on either side are left out; other shapes are as far as can be.
+    """
+    y, o = np.asarray(truth), np.asarray(found)
+    if y.shape != o.shape:
+        return float("inf")
+    if y.dtype.kind != "f":
+        return float(np.mean(y != o)) if y.size else 0.0
+    y, o = y.astype(np.float64), o.astype(np.float64)
+    kept = np.isfinite(y) & np.isfinite(o)
+    size = float(np.linalg.norm(y[kept]))
+    difference = float(np.linalg.norm(y[kept] - o[kept]))
+    return difference / size if size > 0 else difference
+
+
+def _jittered(feeds: Feeds, rng: np.random.Generator) -> Arrays:
+    """Return inputs whose floats are moved by some roundings of float32."""
+    moved: Arrays = {}
+    for name, array in feeds.items():
+        moved[name] = array
+        if np.asarray(array).dtype.kind == "f":
+            x = np.asarray(array, np.float64)
+            size = np.abs(x) + np.abs(x).mean() if x.size else x
+            moved[name] = x + 4 * UNIT_ROUNDOFF["float32"] * size * rng.standard_normal(x.shape)
+    return moved
+
+
+def _unit(native: Any) -> float:
+    """Return the rounding of an output's precision in units of float32's."""
+    return UNIT_ROUNDOFF.get(np.asarray(native).dtype.name, UNIT_ROUNDOFF["float32"]) / UNIT_ROUNDOFF["float32"]
