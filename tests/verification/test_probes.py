@@ -102,7 +102,7 @@ def test_without_feeding_the_site_the_verdict_is_not_exercised(
     tokens: tuple[Tokens, Path], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        importlib.import_module("normdeploy.verification.checks.sensitivity"), "probe_sites", lambda *_: None
+        importlib.import_module("normdeploy.verification.checks.sensitivity"), "probe_sites", lambda *_: []
     )
     model, path = tokens
     assert verify(model, path, args=IDS, level="quick").status == "not-exercised"
