@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 import torch
-from typer.testing import Result
+from typer.testing import CliRunner, Result
 
+from normdeploy.cli.app import app
 from normdeploy.recipe import load_recipe
 from normdeploy.sources import build as build_model
 from normdeploy.train import provenance, read_metadata
@@ -63,19 +65,26 @@ OUTPUTS = ["net.onnx", "net.report.html", "net.report.json"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A recipe's folder after one build, and what that build said."""
     made = tmp_path_factory.mktemp("recipe")
     (made / "net.py").write_text(MODEL)
     (made / "net.toml").write_text(RECIPE)
-    return made
+    return made, CliRunner().invoke(app, ["build", str(made / "net.toml")])
+
+
+@pytest.fixture
+def folder(built: tuple[Path, Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of that folder: every test may do to it what it likes."""
+    return shutil.copytree(built[0], tmp_path_factory.mktemp("copied") / "recipe")
 
 
 def digests(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in [*OUTPUTS, "net.safetensors"]}
 
 
-def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run, folder: Path) -> None:
-    first = run("build", folder / "net.toml")
+def test_a_recipe_is_trained_exported_proven_measured_and_reported(built: tuple[Path, Result], folder: Path) -> None:
+    first = built[1]
     assert first.exit_code == 0, first.output
     for words in ("making net.safetensors", "trained: test accuracy", "folded", "into first", "eager torch", "PASS"):
         assert words in first.output
@@ -92,6 +101,8 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     assert report["quality"]["agreement"] == 1.0
     assert report["quality"]["eager"]["accuracy"] > 0.6
 
+
+def test_what_is_up_to_date_is_left_alone(run: Run, folder: Path) -> None:
     before = digests(folder)
     marked = run("build", folder / "net.toml", "--markdown")
     assert marked.stdout.startswith("### net\n\n✅ **PASS**")
@@ -102,6 +113,9 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     assert "PASS" in again.output
     assert digests(folder) == before
 
+
+def test_other_measurements_are_measured_and_nothing_else_is_done_again(run: Run, folder: Path) -> None:
+    before = digests(folder)
     (folder / "net.toml").write_text(RECIPE.replace("repeats = 5", "repeats = 6"))
     measured = run("build", folder / "net.toml")
     assert measured.output.count("up to date") == 2
@@ -109,6 +123,8 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     assert after["net.onnx"] == before["net.onnx"]
     assert after["net.report.json"] != before["net.report.json"]
 
+
+def test_a_file_that_changed_since_its_report_is_exported_again(run: Run, folder: Path) -> None:
     graph = onnx.load(folder / "net.onnx").graph
     with (folder / "net.onnx").open("ab") as stream:
         stream.write(b"\x5a\x00")  # an empty string field: still ONNX
@@ -117,6 +133,8 @@ def test_a_recipe_is_built_once_and_again_only_where_something_changed(run: Run,
     assert "changed since its report" in repaired.output
     assert onnx.load(folder / "net.onnx").graph == graph  # the certificate's digest in the metadata holds timings
 
+
+def test_weights_of_other_settings_are_trained_again_and_all_after_them(run: Run, folder: Path) -> None:
     (folder / "net.toml").write_text(RECIPE.replace("epochs = 30", "epochs = 2"))
     retrained = run("build", folder / "net.toml")
     assert retrained.exit_code == 0, retrained.output

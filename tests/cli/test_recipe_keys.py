@@ -179,37 +179,40 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     return run
 
 
-BUILT: dict[str, tuple[Any, Callable[[dict[str, Any]], Any]]] = {
-    "export.inputs": (["rows=float32:ax4"], lambda found: str(found["graph"].graph.input)),
-    "export.outputs": (["scores"], lambda found: found["graph"].graph.output[0].name),
-    "export.opset": (19, lambda found: found["graph"].opset_import[0].version),
-    "export.fold": (False, lambda found: len(found["graph"].graph.node)),
-    "verify.level": ("default", lambda found: found["report"]["verdict"]["level"]),
-    "verify.seed": (7, lambda found: found["report"]["verdict"]["environment"]["seed"]),
-    "bench.batch_size": (5, lambda found: found["report"]["latency"]["batch_size"]),
-    "bench.repeats": (4, lambda found: found["report"]["latency"]["contenders"][0]["rounds"]),
-    "bench.threads": (2, lambda found: found["report"]["latency"]["threads"]),
-    "tune.budget": ("rel=1%", lambda found: found["tune"]["budget"]),
+# a key's value, what shows it in a build, and what is seen there then: all but the first two are the value itself
+BUILT: dict[str, tuple[Any, Callable[[dict[str, Any]], Any], Any]] = {
+    "export.inputs": (["rows=float32:ax4"], lambda found: found["graph"].graph.input[0].name, "rows"),
+    "export.outputs": (["scores"], lambda found: found["graph"].graph.output[0].name, "scores"),
+    "export.opset": (19, lambda found: found["graph"].opset_import[0].version, 19),
+    "verify.level": ("default", lambda found: found["report"]["verdict"]["level"], "default"),
+    "verify.seed": (7, lambda found: found["report"]["verdict"]["environment"]["seed"], 7),
+    "bench.batch_size": (5, lambda found: found["report"]["latency"]["batch_size"], 5),
+    "bench.repeats": (4, lambda found: found["report"]["latency"]["contenders"][0]["rounds"], 4),
+    "bench.threads": (2, lambda found: found["report"]["latency"]["threads"], 2),
+    "tune.budget": ("rel=1%", lambda found: found["tune"]["budget"], "rel=1%"),
 }
 
 
 def test_it_changes_what_is_built(built: Callable[..., dict[str, Any]]) -> None:
-    before = built()
-    for key, (value, seen) in BUILT.items():
-        assert seen(before) != seen(built(**{key: value})), key
+    before = {key: seen(found) for found in [built()] for key, (_, seen, _) in BUILT.items()}
+    found = built(**{key: value for key, (value, _, _) in BUILT.items()})
+    for key, (_, seen, expected) in BUILT.items():
+        assert before[key] != expected == seen(found), key
 
 
-def test_approximate_rewrites_are_allowed_or_not(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, export = [], builder.api.export
+@pytest.mark.parametrize(("key", "value"), [("fold", False), ("approximate", True)])
+def test_rewrites_are_asked_for_or_not(key: str, value: bool, built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
 
-    def watched(*args: Any, **options: Any) -> Any:
-        given.append(options["approximate"])
-        return export(*args, **options)
+    def watched(*_: Any, **options: Any) -> Any:
+        given.append(options[key])
+        raise InterruptedError("seen")
 
     monkeypatch.setattr(builder.api, "export", watched)
-    built()
-    built(**{"export.approximate": True})
-    assert given == [False, True]
+    for changed in ({}, {f"export.{key}": value}):
+        with pytest.raises(InterruptedError, match="seen"):
+            built(**changed)
+    assert given == [not value, value]
 
 
 def test_no_key_is_left_out() -> None:
@@ -218,7 +221,7 @@ def test_no_key_is_left_out() -> None:
     # each of them decides what tests/train/test_files.py reads
     files = {"files", "test", "target", "columns", "size", "grey", "standardize", "workers", "seed"}
     weights |= {f"data.{key}" for key in files} | {"export.preprocess"}
-    assert keys == WEIGHTS.keys() | BUILT.keys() | weights | {"train.patience", "export.approximate"}
+    assert keys == WEIGHTS.keys() | BUILT.keys() | weights | {"train.patience", "export.fold", "export.approximate"}
 
 
 def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
