@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 require_onnxruntime()
 
 _LAZY = {
-    "retune": "tuning.again",
+    "retune": "tuning.retune",
     "tune": "tuning.search",
     "package_triton": "triton",
     "BulkResult": "bulk",
