@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,23 +130,15 @@ def test_usage_errors_exit_with_2(run: Run, words: tuple[str, ...]) -> None:
     assert run(*words).exit_code == 2
 
 
-def test_debug_shows_the_traceback_from_anywhere_on_the_line(tmp_path: Path) -> None:
-    code = "from normdeploy.cli import main; main()"
-    plain = subprocess.run(
-        [sys.executable, "-c", code, "build", "none.toml"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (plain.returncode, plain.stdout) == (2, "")
-    assert plain.stderr.startswith("error: none.toml does not exist")
-    traced = subprocess.run(
-        [sys.executable, "-c", code, "build", "none.toml", "--debug"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert traced.returncode == plain.returncode
-    assert "RecipeError" in traced.stderr
-    assert "Traceback" in traced.stderr
+def test_debug_shows_the_traceback_from_anywhere_on_the_line(run: Run, tmp_path: Path) -> None:
+    words = ("build", tmp_path / "none.toml")
+    plain = run(*words)
+    refused(plain, 2, f"error: {tmp_path}/none.toml does not exist")
+    assert plain.stdout == ""
+    for traced in (run(*words, "--debug"), run("--debug", *words), run(words[0], "--debug", words[1])):
+        assert traced.exit_code == plain.exit_code
+        assert "RecipeError" in traced.stderr
+        assert "Traceback" in traced.stderr
 
 
 def test_what_nobody_expected_is_one_message_too(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
