@@ -52,9 +52,21 @@ def _seeded() -> None:
 def _torchlib() -> Iterator[Callable[[], None]]:
     """Let torch.onnx.export read its table of 1,500 operators once a process: two thirds of a small network's export.
 
-    Every export gets a table of its own with the same rows, so that a translation of one is none of the next.
+    Every export gets a table of its own with the same rows, so that a translation of one is none of the next. Likewise
+    each looks up every composite operator of torch, once for each of 28 libraries: once for all, while no library
+    registers another.
     """
+    import torch
+    from torch._export import utils
     from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    look_up, looked_up = utils._materialize_cpp_cia_ops, []
+
+    def look_up_once() -> None:
+        registered = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+        if registered != looked_up:
+            look_up()
+            looked_up[:] = registered
 
     read: dict[tuple[Any, ...], ONNXRegistry] = {}
     anew = ONNXRegistry.from_torchlib
@@ -70,6 +82,7 @@ def _torchlib() -> Iterator[Callable[[], None]]:
         return table
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "_materialize_cpp_cia_ops", look_up_once)
         patch.setattr(ONNXRegistry, "from_torchlib", classmethod(once))
         yield read.clear
 
