@@ -26,8 +26,8 @@ import onnx
 import onnxruntime as ort
 from onnx import numpy_helper, parser
 
+from normdeploy.ort.settings import CPU, OPENVINO_RUNTIME, Settings
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.settings import CPU, OPENVINO_RUNTIME, Settings
 
 Kinds = dict[str, float]
 SIDE = 1536

@@ -38,14 +38,14 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.build import load_trained, recipe_example
+from normdeploy.ort.machine import usable_cores
+from normdeploy.ort.settings import OPENVINO_RUNTIME
 from normdeploy.recipe import load_recipe
 from normdeploy.runtime import Settings, measure_latency, this_machine, tune
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.latency import PAUSE, STRETCH, Latency
-from normdeploy.runtime.machine import usable_cores
 from normdeploy.runtime.module_peers import ModuleContestant, plain_export
 from normdeploy.runtime.samples import make_samples
-from normdeploy.runtime.settings import OPENVINO_RUNTIME
 from normdeploy.train.from_recipe import recipe_data
 
 Call = Callable[[], object]

@@ -156,8 +156,8 @@ def export(
     seconds = {"trace": traced.seconds}
     program, ledger, rewritten = traced.model, Ledger(), None
     if fold:
+        from normdeploy.ort.support import highest_opset
         from normdeploy.rewrite import rewrite
-        from normdeploy.runtime.support import highest_opset
 
         tell("rewriting", 0.0)
         started = time.perf_counter()
@@ -235,8 +235,8 @@ def fold(
     """
     from normdeploy.graph import load_graph
     from normdeploy.onnxfile import read_model
+    from normdeploy.ort.support import highest_opset
     from normdeploy.rewrite import rewrite
-    from normdeploy.runtime.support import highest_opset
 
     target = _require_outputs(path, verify=bool(verify), overwrite=overwrite)
     tell = progress or _silent

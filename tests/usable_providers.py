@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from normdeploy.runtime.providers import find_providers
+from normdeploy.ort.providers import find_providers
 
 
 def provider_params(*names: str) -> list[Any]:

@@ -17,11 +17,11 @@ from normdeploy.compare.ulps import Array, ulps_between
 from normdeploy.errors import UsageError
 from normdeploy.graph import load_graph
 from normdeploy.graph.files import stored_tensors
-from normdeploy.runtime.backend import TensorSpec
+from normdeploy.ort.settings import Settings
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.feeds import check_feeds
 from normdeploy.runtime.predictor import Predictor
 from normdeploy.runtime.samples import make_samples
-from normdeploy.runtime.settings import Settings
 
 
 def diff(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from normdeploy.errors import UsageError
+from normdeploy.ort.levels import graph_level
 from normdeploy.sources import is_source, load_source
 
 Role = Literal["exporter", "optimizer", "runtime", "verifier"]
@@ -75,7 +76,7 @@ def _onnxruntime(level: str) -> Callable[[str, str], None]:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level.upper()}")
+        options.graph_optimization_level = graph_level(level)
         options.optimized_model_filepath = target
         options.log_severity_level = 3
         ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])

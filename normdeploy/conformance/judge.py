@@ -13,6 +13,7 @@ import torch
 
 from normdeploy.conformance.adapters import Adapter
 from normdeploy.conformance.case import Arrays, Case, Damage, Outcome, Problem, Result
+from normdeploy.ort.levels import graph_level
 
 _LONGEST = 160
 """Characters of an error's message that are kept."""
@@ -134,8 +135,7 @@ def _run(path: Path, problem: Problem, *, optimized: bool) -> list[Any]:
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = graph_level("all" if optimized else "disable")
     try:
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         names = [item.name for item in session.get_inputs()]

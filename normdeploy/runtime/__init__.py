@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any
 from normdeploy.installed import require_onnxruntime
 
 if TYPE_CHECKING:
-    from normdeploy.runtime.backend import TensorSpec
+    from normdeploy.ort.machine import Machine, this_machine
+    from normdeploy.ort.providers import Provider, find_providers
+    from normdeploy.ort.settings import Settings
+    from normdeploy.ort.specs import TensorSpec
     from normdeploy.runtime.bench_result import BenchResult
     from normdeploy.runtime.benchmark import bench
     from normdeploy.runtime.bulk import BulkResult, ImageOptions, predict
     from normdeploy.runtime.latency import Latency, Ratio, measure_latency, paired_ratio
-    from normdeploy.runtime.machine import Machine, this_machine
     from normdeploy.runtime.module_peers import ModuleSource
     from normdeploy.runtime.plan import Plan, Trial, plan_path
     from normdeploy.runtime.predictor import CertificateWarning, PlanWarning, Predictor, load
-    from normdeploy.runtime.providers import Provider, find_providers
     from normdeploy.runtime.serving import Serving
-    from normdeploy.runtime.settings import Settings
     from normdeploy.runtime.triton import package_triton
     from normdeploy.runtime.tuning.retune import retune
     from normdeploy.runtime.tuning.search import tune
@@ -47,33 +47,33 @@ if TYPE_CHECKING:
 require_onnxruntime()
 
 _LAZY = {
-    "retune": "tuning.retune",
-    "tune": "tuning.search",
-    "package_triton": "triton",
-    "BulkResult": "bulk",
-    "ImageOptions": "bulk",
-    "predict": "bulk",
-    "BenchResult": "bench_result",
-    "bench": "benchmark",
-    "CertificateWarning": "predictor",
-    "Latency": "latency",
-    "Machine": "machine",
-    "ModuleSource": "module_peers",
-    "Plan": "plan",
-    "PlanWarning": "predictor",
-    "Predictor": "predictor",
-    "Provider": "providers",
-    "Ratio": "latency",
-    "Serving": "serving",
-    "Settings": "settings",
-    "TensorSpec": "backend",
-    "Trial": "plan",
-    "load": "predictor",
-    "measure_latency": "latency",
-    "paired_ratio": "latency",
-    "plan_path": "plan",
-    "find_providers": "providers",
-    "this_machine": "machine",
+    "retune": "runtime.tuning.retune",
+    "tune": "runtime.tuning.search",
+    "package_triton": "runtime.triton",
+    "BulkResult": "runtime.bulk",
+    "ImageOptions": "runtime.bulk",
+    "predict": "runtime.bulk",
+    "BenchResult": "runtime.bench_result",
+    "bench": "runtime.benchmark",
+    "CertificateWarning": "runtime.predictor",
+    "Latency": "runtime.latency",
+    "Machine": "ort.machine",
+    "ModuleSource": "runtime.module_peers",
+    "Plan": "runtime.plan",
+    "PlanWarning": "runtime.predictor",
+    "Predictor": "runtime.predictor",
+    "Provider": "ort.providers",
+    "Ratio": "runtime.latency",
+    "Serving": "runtime.serving",
+    "Settings": "ort.settings",
+    "TensorSpec": "ort.specs",
+    "Trial": "runtime.plan",
+    "load": "runtime.predictor",
+    "measure_latency": "runtime.latency",
+    "paired_ratio": "runtime.latency",
+    "plan_path": "runtime.plan",
+    "find_providers": "ort.providers",
+    "this_machine": "ort.machine",
 }
 
 __all__ = [
@@ -110,4 +110,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'normdeploy.runtime' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"normdeploy.runtime.{_LAZY[name]}"), name)
+    return getattr(importlib.import_module(f"normdeploy.{_LAZY[name]}"), name)

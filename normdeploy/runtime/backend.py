@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,39 +18,11 @@ import onnxruntime as ort
 from normdeploy.errors import GraphError, MissingDependencyError, UsageError
 from normdeploy.files import names_data, require_model_file
 from normdeploy.installed import conflict
+from normdeploy.ort.levels import graph_level
+from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
+from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
+from normdeploy.ort.specs import Array, TensorSpec, session_spec
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
-from normdeploy.runtime.providers import openvino_device, prepare_gpu, provider_chain
-from normdeploy.runtime.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-_DTYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(bool)": "bool",
-    "tensor(string)": "object",
-    **{f"tensor({kind}{bits})": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
-}
-_LEVELS = {
-    "disable": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Name, numpy dtype and shape of one input or output; a dimension is a size, a word, or None when unnamed."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str | None, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"
 
 
 class Backend(Protocol):
@@ -65,22 +37,12 @@ class Backend(Protocol):
         ...
 
 
-def _spec(argument: Any) -> TensorSpec:
-    dtype = _DTYPES.get(argument.type)
-    if dtype is None:
-        raise GraphError(
-            f"{argument.name!r} is a {argument.type}; expected a tensor of a type numpy has: "
-            "keep that value inside the graph and export it as float32 or an integer"
-        )
-    return TensorSpec(argument.name, dtype, tuple(argument.shape))
-
-
 def session_options(settings: Settings) -> ort.SessionOptions:
     """Return onnxruntime's session options for ``settings`` (all but the provider)."""
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors only; what matters is raised
     options.intra_op_num_threads = settings.threads
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[settings.optimization])
+    options.graph_optimization_level = graph_level(settings.optimization)
     spin = "0" if settings.spinning == "off" else "1"
     options.add_session_config_entry("session.intra_op.allow_spinning", spin)
     options.add_session_config_entry("session.inter_op.allow_spinning", spin)
@@ -157,8 +119,8 @@ class OrtBackend:
                 f"onnxruntime fell back from {settings.provider} to {self.provider} for {path.name}; expected the "
                 "provider that was asked for: check its drivers, or load without a plan"
             )
-        self.inputs = tuple(_spec(argument) for argument in self._session.get_inputs())
-        self.outputs = tuple(_spec(argument) for argument in self._session.get_outputs())
+        self.inputs = tuple(session_spec(argument) for argument in self._session.get_inputs())
+        self.outputs = tuple(session_spec(argument) for argument in self._session.get_outputs())
         self._names = [spec.name for spec in self.outputs]
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
@@ -303,7 +265,7 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
     file = require_model_file(path)
     if not settings.fixed_shapes:
         return _session(file, settings)
-    from normdeploy.runtime.declared import file_specs  # it imports onnx, which no other session waits for
+    from normdeploy.ort.declared import file_specs  # it imports onnx, which no other session waits for
 
     inputs, outputs = file_specs(file)
     return FixedShapesBackend(

@@ -13,8 +13,8 @@ import numpy as np
 
 from normdeploy.errors import UsageError
 from normdeploy.files import written_whole
+from normdeploy.ort.machine import this_machine
 from normdeploy.runtime.latency import Latency, Ratio
-from normdeploy.runtime.machine import this_machine
 from normdeploy.runtime.memory import Footprint
 
 OURS, TUNED = "normdeploy", "normdeploy tuned"

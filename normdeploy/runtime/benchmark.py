@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normdeploy.errors import ModelError, UsageError
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.machine import usable_cores
+from normdeploy.ort.providers import device_number
+from normdeploy.ort.settings import GPU_PROVIDERS, Settings
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.bench_result import OURS, TUNED, BenchResult, BenchRow
 from normdeploy.runtime.contestant import CHANNELS_LAST, COMPILED, EAGER, PEERS, PLAIN, FileContestant, Prepared
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
-from normdeploy.runtime.machine import usable_cores
 from normdeploy.runtime.memory import Footprint, measure_footprint, measure_module_footprint
 from normdeploy.runtime.module_peers import (
     ModuleContestant,
@@ -29,9 +31,7 @@ from normdeploy.runtime.module_peers import (
 from normdeploy.runtime.peers import file_peers
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import load
-from normdeploy.runtime.providers import device_number
 from normdeploy.runtime.samples import make_samples, tile_samples
-from normdeploy.runtime.settings import GPU_PROVIDERS, Settings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normdeploy.runtime.backend import Array, OrtBackend, open_backend
-from normdeploy.runtime.providers import device_number
-from normdeploy.runtime.settings import GPU_PROVIDERS, Settings
+from normdeploy.ort.providers import device_number
+from normdeploy.ort.settings import GPU_PROVIDERS, Settings
+from normdeploy.ort.specs import Array
+from normdeploy.runtime.backend import OrtBackend, open_backend
 
 EAGER, CHANNELS_LAST, COMPILED = "torch eager", "torch eager, channels last", "torch.compile"
 PLAIN, SLIM, SIMPLIFIED, OPENVINO, OPENVINO_EXACT = (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from normdeploy.errors import InputError
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.casting import cast, expectation
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from normdeploy.ort.settings import Settings
 from normdeploy.runtime.lazy import Lazy
-from normdeploy.runtime.settings import Settings
 
 if TYPE_CHECKING:
-    from normdeploy.runtime.backend import Array, Backend, TensorSpec
+    from normdeploy.ort.specs import Array, TensorSpec
+    from normdeploy.runtime.backend import Backend
 
 
 def made_for(settings: Settings, feeds: Mapping[str, Array]) -> Settings:

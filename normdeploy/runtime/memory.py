@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from normdeploy.errors import ModelError
-from normdeploy.runtime.backend import Array, open_backend
-from normdeploy.runtime.settings import Settings
+from normdeploy.ort.settings import Settings
+from normdeploy.ort.specs import Array
+from normdeploy.runtime.backend import open_backend
 
 if TYPE_CHECKING:
     from normdeploy.runtime.module_peers import ModuleContestant

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.contestant import CHANNELS_LAST, COMPILED, EAGER, Prepared
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from normdeploy.errors import GraphError, MissingDependencyError, UsageError
+from normdeploy.ort.machine import reduced_precision, this_machine
+from normdeploy.ort.providers import float32_options
+from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
 from normdeploy.runtime.contestant import OPENVINO, OPENVINO_EXACT, PLAIN, SIMPLIFIED, SLIM, FileContestant
-from normdeploy.runtime.machine import reduced_precision, this_machine
-from normdeploy.runtime.providers import float32_options
-from normdeploy.runtime.settings import OPENVINO_RUNTIME, Settings
 
 
 def _require(package: str) -> None:

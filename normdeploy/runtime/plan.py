@@ -7,7 +7,6 @@ mean nothing and the plan is not used; ``resolve`` says which.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -16,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from normdeploy.errors import UsageError
-from normdeploy.files import irregular, names_data, plain_name, sha256_file, storage, write_text
-from normdeploy.runtime.machine import Machine, this_machine
-from normdeploy.runtime.settings import Settings
+from normdeploy.files import irregular, plain_name, storage, write_text
+from normdeploy.ort.digest import model_digest
+from normdeploy.ort.machine import Machine, this_machine
+from normdeploy.ort.settings import Settings
 
 SCHEMA = 1
 Status = Literal["chosen", "accepted", "rejected", "failed", "skipped"]
@@ -265,28 +265,6 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 class PlanMismatch(UsageError):
     """A plan does not hold for this model or this machine; the message says what differs."""
-
-
-def model_digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 that a model is known by: of the file's bytes and of those of all data files it names.
-
-    With data outside, it is the SHA-256 of lines: the file's own, then name and SHA-256 of each data file, by name.
-
-    Raises:
-        GraphError: data that may not be read, is missing or too short.
-        StorageError: the file cannot be read.
-    """
-    if names_data(path):
-        from normdeploy.onnxfile import read_model  # it imports onnx, which workers of other models do without
-
-        model = read_model(path)
-        if model.data:
-            lines = [hashlib.sha256(model.content).hexdigest()]
-            with storage(path, "read"):
-                lines += [f"{name} {sha256_file(file)}" for name, file in model.data.items()]
-            return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    with storage(path, "read"):
-        return sha256_file(path)
 
 
 def variant_name(model: str, precision: str) -> str:

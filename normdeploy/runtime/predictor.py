@@ -12,13 +12,15 @@ import numpy as np
 
 from normdeploy.errors import GraphError, InputError, UsageError
 from normdeploy.files import require_model_file
-from normdeploy.runtime.backend import Array, Backend, TensorSpec, open_backend
+from normdeploy.ort.digest import model_digest
+from normdeploy.ort.providers import default_settings
+from normdeploy.ort.settings import Settings
+from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.runtime.backend import Backend, open_backend
 from normdeploy.runtime.feeds import check_feeds
 from normdeploy.runtime.lazy import Lazy
-from normdeploy.runtime.plan import Plan, PlanMismatch, model_digest
-from normdeploy.runtime.providers import default_settings
+from normdeploy.runtime.plan import Plan, PlanMismatch
 from normdeploy.runtime.rows import Rows, join, run
-from normdeploy.runtime.settings import Settings
 
 
 class PlanWarning(UserWarning):

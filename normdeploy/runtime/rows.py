@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from normdeploy.errors import InputError
-from normdeploy.runtime.backend import Array, Backend, TensorSpec
+from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.runtime.backend import Backend
 from normdeploy.runtime.feeds import fill_up
 
 

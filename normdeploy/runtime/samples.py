@@ -10,7 +10,7 @@ import numpy as np
 
 from normdeploy.errors import InputError, UsageError
 from normdeploy.inputs import require_memory
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.feeds import check_feeds
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.runtime.backend import TensorSpec
+from normdeploy.ort.specs import TensorSpec
 
 
 @dataclass(frozen=True)

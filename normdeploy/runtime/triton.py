@@ -15,13 +15,13 @@ from pathlib import Path
 
 from normdeploy.errors import OutputExistsError, UsageError
 from normdeploy.files import names_data, plain_name, storage
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.providers import device_number
+from normdeploy.ort.settings import CPU, CUDA, Settings
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import Predictor, load
-from normdeploy.runtime.providers import device_number
 from normdeploy.runtime.samples import make_samples, tile_samples
 from normdeploy.runtime.serving import Serving
-from normdeploy.runtime.settings import CPU, CUDA, Settings
 
 _TYPES = {
     "bool": "TYPE_BOOL",

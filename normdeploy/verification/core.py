@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
+from normdeploy.budget import parse_budget
 from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import Traced
 from normdeploy.graph.derivation import Derivation
@@ -21,7 +22,7 @@ from normdeploy.verification.checks.companions import check_companions
 from normdeploy.verification.checks.grid import check_grid
 from normdeploy.verification.checks.logic import check_logic
 from normdeploy.verification.checks.proven import check_proven
-from normdeploy.verification.checks.reduced import check_conversion, lowest_precision, parse_budget
+from normdeploy.verification.checks.reduced import check_conversion, lowest_precision
 from normdeploy.verification.checks.reference import check_reference
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verification.checks.sensitivity import check_sensitivity
@@ -199,7 +200,7 @@ def _diagnose(context: Context) -> None:
     """Follow the error along the graph, and find where a failure starts."""
     with context.stage("depth"):
         if context.level.depth and context.budget.affords(_DEPTH):
-            context.depth = error_by_depth(context.subject.model, context.cases[0], Setting(level="disabled"))
+            context.depth = error_by_depth(context.subject.model, context.cases[0], Setting(level="disable"))
     if context.failed and context.level.localize:
         with context.stage("localization"):
             try:

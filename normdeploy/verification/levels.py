@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from normdeploy.errors import UsageError
+from normdeploy.ort.levels import OPTIMIZATIONS
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,9 @@ class Level:
     exact_mutants: bool = False
 
 
-_ALL = ("disabled", "basic", "extended", "layout", "all")
-
 LEVELS: dict[str, Level] = {
-    "quick": Level("quick", 0.05, 0.25, 4, 4, 4, 16, ("disabled", "all"), True, 0, (1, 2), depth=False),
-    "default": Level("default", 0.25, 1.0, 4, 4, None, 64, _ALL, True, 30, (1, 2, 7, 33)),
+    "quick": Level("quick", 0.05, 0.25, 4, 4, 4, 16, ("disable", "all"), True, 0, (1, 2), depth=False),
+    "default": Level("default", 0.25, 1.0, 4, 4, None, 64, OPTIMIZATIONS, True, 30, (1, 2, 7, 33)),
     "thorough": Level(
         "thorough",
         math.inf,
@@ -69,7 +68,7 @@ LEVELS: dict[str, Level] = {
         12,
         None,
         1024,
-        _ALL,
+        OPTIMIZATIONS,
         True,
         200,
         (1, 2, 3, 7, 33, 65),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from normdeploy.ort.providers import float32_options
+from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.providers import float32_options
-from normdeploy.runtime.settings import OPENVINO_RUNTIME, Settings
 
 pytest.importorskip("openvino", reason="the extra 'peers' is not installed")
 

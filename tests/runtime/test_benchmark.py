@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from normdeploy.errors import InputError, UsageError
+from normdeploy.ort.machine import reduced_precision, this_machine
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import ModuleSource, Settings, bench, tune
 from normdeploy.runtime import contestant as contestant_module
 from normdeploy.runtime import peers as peers_module
-from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.contestant import (
     CHANNELS_LAST,
     COMPILED,
@@ -24,7 +25,6 @@ from normdeploy.runtime.contestant import (
     SIMPLIFIED,
     SLIM,
 )
-from normdeploy.runtime.machine import reduced_precision, this_machine
 from normdeploy.runtime.memory import measure_footprint
 from normdeploy.runtime.module_peers import torch_threads
 from normdeploy.runtime.samples import make_samples, tile_samples
@@ -329,9 +329,9 @@ def test_channels_last_of_a_network_without_images_is_skipped(linear):
 
 def test_whoever_is_compared_runs_where_the_file_runs(linear, monkeypatch):
     """With the file on a GPU, so are plain export and torch, on the same one; inputs and outputs stay there."""
+    from normdeploy.ort.providers import provider_chain
+    from normdeploy.ort.settings import CUDA
     from normdeploy.runtime import benchmark as room
-    from normdeploy.runtime.providers import provider_chain
-    from normdeploy.runtime.settings import CUDA
 
     path, weight, bias = linear
     ours = Settings(CUDA, options=(("use_tf32", "0"), ("device_id", "1")))
@@ -349,9 +349,9 @@ def test_whoever_is_compared_runs_where_the_file_runs(linear, monkeypatch):
 
 
 def test_a_file_on_a_gpu_is_timed_with_bound_arrays(linear, monkeypatch):
+    from normdeploy.ort.settings import CUDA
     from normdeploy.runtime.backend import OrtBackend
     from normdeploy.runtime.contestant import FileContestant
-    from normdeploy.runtime.settings import CUDA
 
     asked = []
     bound = OrtBackend.bound

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from usable_providers import provider_params
 
+from normdeploy.budget import parse_budget
+from normdeploy.ort.providers import float32_options
+from normdeploy.ort.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime import Settings, this_machine, tune
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.providers import float32_options
-from normdeploy.runtime.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime.tuning import search
-from normdeploy.runtime.tuning.budget import parse_budget
 from normdeploy.runtime.tuning.judge import Judge
 
 pytest.importorskip("openvino", reason="needs OpenVINO: install normdeploy[peers]")

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from normdeploy.ort.settings import Settings
 from normdeploy.runtime import this_machine
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.settings import Settings
 from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from normdeploy.budget import parse_budget
 from normdeploy.runtime import Settings
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.tuning.budget import parse_budget
 from normdeploy.runtime.tuning.judge import Judge
 
 

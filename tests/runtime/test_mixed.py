@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.graph import Evaluator
+from normdeploy.ort.settings import Settings
 from normdeploy.runtime import load, this_machine, tune
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.settings import Settings
 from normdeploy.runtime.tuning import search
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
 from normdeploy.runtime.tuning.judge import Outcome

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normdeploy.errors import NormdeployError, OutputExistsError, UsageError
+from normdeploy.ort.digest import model_digest
 from normdeploy.runtime import Plan, PlanWarning, Settings, Trial, load, retune, this_machine, tune
-from normdeploy.runtime.plan import model_digest, plan_path
+from normdeploy.runtime.plan import plan_path
 
 X = np.ones((2, 3), np.float32)
 

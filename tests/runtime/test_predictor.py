@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normdeploy.errors import GraphError, InputError, MissingDependencyError, UsageError
+from normdeploy.ort.digest import model_digest
+from normdeploy.ort.providers import float32_options
+from normdeploy.ort.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime import Machine, Plan, PlanWarning, Predictor, Settings, Trial, load, plan_path, this_machine
-from normdeploy.runtime.plan import model_digest
-from normdeploy.runtime.providers import float32_options
-from normdeploy.runtime.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 
 TWO = """net (float[batch, 3] a, int64[batch] i) => (float[batch, 3] s, float[batch] m) {
     table = Constant <value = float[4] {1.0, 2.0, 3.0, 4.0}> ()

@@ -11,15 +11,15 @@ import onnx
 import pytest
 
 from normdeploy.errors import UsageError
+from normdeploy.ort import machine as machines
+from normdeploy.ort import providers as room
+from normdeploy.ort.machine import reduced_precision
+from normdeploy.ort.providers import Provider, default_settings, provider_chain
+from normdeploy.ort.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT
 from normdeploy.runtime import Settings, this_machine
 from normdeploy.runtime import backend as sessions
-from normdeploy.runtime import machine as machines
-from normdeploy.runtime import providers as room
 from normdeploy.runtime.backend import OrtBackend, open_backend
-from normdeploy.runtime.machine import reduced_precision
 from normdeploy.runtime.plan import Trial
-from normdeploy.runtime.providers import Provider, default_settings, provider_chain
-from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT
 from normdeploy.runtime.tuning import candidates
 
 

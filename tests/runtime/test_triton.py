@@ -9,9 +9,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from normdeploy.errors import InputError, OutputExistsError, StorageError, UsageError
+from normdeploy.ort.digest import model_digest
+from normdeploy.ort.settings import CUDA, OPENVINO_RUNTIME
 from normdeploy.runtime import Plan, Predictor, Serving, Settings, Trial, load, package_triton, this_machine
-from normdeploy.runtime.plan import model_digest
-from normdeploy.runtime.settings import CUDA, OPENVINO_RUNTIME
 from normdeploy.runtime.triton import config_text
 
 _F = descriptor_pb2.FieldDescriptorProto

@@ -16,9 +16,9 @@ from onnx import numpy_helper
 
 from normdeploy.errors import InputError, OutputExistsError, UsageError
 from normdeploy.graph import Evaluator
+from normdeploy.ort.digest import model_digest
+from normdeploy.ort.settings import OPENVINO_RUNTIME
 from normdeploy.runtime import Plan, PlanWarning, Settings, load, retune, this_machine, tune
-from normdeploy.runtime.plan import model_digest
-from normdeploy.runtime.settings import OPENVINO_RUNTIME
 from normdeploy.runtime.tuning import search
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
 

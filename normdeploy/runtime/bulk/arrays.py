@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from normdeploy.errors import InputError
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.bulk.source import Part, ranges, rows_table
 from normdeploy.runtime.casting import cast, expectation
 

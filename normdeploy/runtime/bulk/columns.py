@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.bulk.source import rows_table
 from normdeploy.runtime.casting import cast, expectation
 

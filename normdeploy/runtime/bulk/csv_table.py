@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from normdeploy.errors import InputError
-from normdeploy.runtime.backend import TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.columns import match_columns
 from normdeploy.runtime.bulk.csv_records import LONGEST, cells, first_record, is_plain, split, whole_lines
 from normdeploy.runtime.bulk.source import Part

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from normdeploy.errors import InputError, UsageError
 from normdeploy.images import Filter, Resize, decode_image
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.machine import usable_cores
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.bulk.source import Part, ranges, rows_table
-from normdeploy.runtime.machine import usable_cores
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.lib import format as npy
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.runtime.backend import Array, TensorSpec
+from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.bulk.source import KEEP, OUT, REASON, to_array, to_column
 from normdeploy.runtime.bulk.workspace import read_part
 

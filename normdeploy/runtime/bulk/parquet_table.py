@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from normdeploy.errors import InputError
-from normdeploy.runtime.backend import TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.columns import match_columns
 from normdeploy.runtime.bulk.source import Part
 

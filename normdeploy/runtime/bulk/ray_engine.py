@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from normdeploy.errors import InputError, MissingDependencyError, NormdeployError, UsageError
+from normdeploy.ort.machine import usable_cores
+from normdeploy.ort.settings import CUDA, TENSORRT, Settings
 from normdeploy.runtime.bulk.source import Part
 from normdeploy.runtime.bulk.work import Job, Report
-from normdeploy.runtime.machine import usable_cores
-from normdeploy.runtime.settings import CUDA, TENSORRT, Settings
 
 _PART, _ROWS = "part", "rows"  # columns that say which part a block is, and how many rows it must have
 

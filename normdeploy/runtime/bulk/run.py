@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from normdeploy.errors import InputError, UsageError, kept_when_stopped
 from normdeploy.files import require_writable
-from normdeploy.runtime.backend import TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.csv_table import CsvSource
 from normdeploy.runtime.bulk.images import ImageOptions, ImageSource

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from normdeploy.errors import InputError
-from normdeploy.runtime.backend import Array
+from normdeploy.ort.specs import Array
 
 IN, OUT, KEEP, REASON = "in/", "out/", "keep/", "reason"
 IMAGES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})

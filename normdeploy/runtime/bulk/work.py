@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from normdeploy.errors import InputError
 from normdeploy.files import put_in_place, storage
-from normdeploy.runtime.backend import Array
+from normdeploy.ort.specs import Array
 from normdeploy.runtime.bulk.source import IN, KEEP, OUT, REASON, Source, to_array, to_column
 from normdeploy.runtime.bulk.workspace import UNFINISHED, part_path
 from normdeploy.runtime.predictor import Predictor

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from normdeploy.runtime.machine import Machine, reduced_precision
+from normdeploy.ort.machine import Machine, reduced_precision
+from normdeploy.ort.providers import Provider, device_number, device_options, float32_options
+from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 from normdeploy.runtime.plan import Trial
-from normdeploy.runtime.providers import Provider, device_number, device_options, float32_options
-from normdeploy.runtime.settings import CPU, CUDA, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 
 UNTUNED = "untuned"
 _HINTS = {"bfloat16": "bf16", "float16": "f16"}  # OpenVINO's words

@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from normdeploy.errors import InputError
-from normdeploy.runtime.backend import Array, Backend, TensorSpec
+from normdeploy.ort.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
+from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.runtime.backend import Backend
 from normdeploy.runtime.feeds import fill_up
 from normdeploy.runtime.fixed_shapes import made_for
-from normdeploy.runtime.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime.tuning.candidates import Candidate
 
 _GAIN = (OPENVINO_PLUGIN, OPENVINO_RUNTIME)  # onnxruntime's own CPU kernels gain nothing (benchmarks/fixed_shapes.py)

@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from normdeploy.graph.files import strip_inner_shapes
 from normdeploy.onnxfile import whole_proto
-from normdeploy.runtime.backend import Array
-from normdeploy.runtime.machine import Machine
+from normdeploy.ort.machine import Machine
+from normdeploy.ort.specs import Array
 from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
 from normdeploy.runtime.tuning.lower import quiet

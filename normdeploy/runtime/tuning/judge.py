@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from normdeploy.budget import Budget
 from normdeploy.errors import InputError, UsageError
 from normdeploy.graph import load_graph
-from normdeploy.runtime.backend import Array
-from normdeploy.runtime.tuning.budget import Budget
+from normdeploy.ort.specs import Array
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.judging.outputs import hold_against

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from normdeploy.errors import UsageError
 from normdeploy.files import require_writable, storage, written_whole
-from normdeploy.runtime.plan import VARIANTS, Plan, model_digest, plan_path, variant_name
+from normdeploy.ort.digest import model_digest
+from normdeploy.runtime.plan import VARIANTS, Plan, plan_path, variant_name
 
 
 def require_places(model: Path, *, lossy: bool, overwrite: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from normdeploy.runtime.backend import Array
+from normdeploy.ort.specs import Array
 from normdeploy.runtime.latency import PAUSE, STRETCH, measure_latency
 from normdeploy.runtime.module_peers import COMPILED, ModuleContestant, torch_threads
 from normdeploy.runtime.plan import Trial

@@ -20,17 +20,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.budget import Budget, parse_budget
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
-from normdeploy.runtime.backend import Array, Backend, open_backend
+from normdeploy.ort.digest import model_digest
+from normdeploy.ort.machine import this_machine, usable_cores
+from normdeploy.ort.providers import default_settings, find_providers, float32_options
+from normdeploy.ort.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
+from normdeploy.ort.specs import Array
+from normdeploy.runtime.backend import Backend, open_backend
 from normdeploy.runtime.latency import PAUSE, STRETCH, measure_latency
-from normdeploy.runtime.machine import this_machine, usable_cores
-from normdeploy.runtime.plan import Plan, Trial, model_digest, variant_name
-from normdeploy.runtime.providers import default_settings, find_providers, float32_options
+from normdeploy.runtime.plan import Plan, Trial, variant_name
 from normdeploy.runtime.samples import check_rows, fixed_batch, make_samples, read_arrays, tile_samples
-from normdeploy.runtime.settings import CPU, CUDA, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
 from normdeploy.runtime.tuning import candidates
-from normdeploy.runtime.tuning.budget import Budget, parse_budget
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate, named
 from normdeploy.runtime.tuning.final import compare_finalists
 from normdeploy.runtime.tuning.fixed import InFixedBatches, with_fixed_shapes

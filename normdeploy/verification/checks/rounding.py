@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from normdeploy.errors import GraphError
+from normdeploy.ort.levels import available_levels
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import judge_outputs
-from normdeploy.verification.sides.sessions import LEVELS, Setting
+from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.structure import is_float, shortened
 
 
@@ -96,9 +97,10 @@ def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:
     telling = [c for c in context.cases if c.family.user or c.family.name == "normal"] or context.cases[:1]
     if context.level.everywhere:
         telling = context.cases
+    available = available_levels()
     for setting in context.settings:
         for name in context.level.optimization:
             other = replace(setting, level=name)
-            if name in LEVELS and other not in context.settings:
+            if name in available and other not in context.settings:
                 plan.append((other, telling))
     return plan

@@ -23,7 +23,7 @@ from onnx import numpy_helper
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph import bare_proto
-from normdeploy.verification.diagnosis.optimizers import LEVEL_NAMES
+from normdeploy.ort.levels import LEVEL_NAMES
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.values import Array
 

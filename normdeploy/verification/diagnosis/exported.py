@@ -86,7 +86,7 @@ def _with_bundle(
         {str(v.name): values[str(v.name)] for v in small.graph.inputs},
         {name: values[name]},
         {name: bound},
-        Setting(level="disabled"),
+        Setting(level="disable"),
         note=f"{name} is wrong in the file",
     )
     return replace(found, bundle=str(context.folder), rerun=command)

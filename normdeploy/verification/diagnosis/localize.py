@@ -91,8 +91,8 @@ def _fails(case: Case, outputs: Sequence[Array]) -> bool:
 def _in_the_runtime(context: Context, case: Case, setting: Setting, found: Localization) -> Localization:
     """Bisect the optimizers where the plain runtime is right, else find the operator that errs on right inputs."""
     forced = Forced(context.subject, case, setting, context.folder)
-    if setting.level == "disabled" or _fails(
-        case, context.subject.run(case.family.feeds, replace(setting, level="disabled"))
+    if setting.level == "disable" or _fails(
+        case, context.subject.run(case.family.feeds, replace(setting, level="disable"))
     ):
         return forced.first_bad(found)
 

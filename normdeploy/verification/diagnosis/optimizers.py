@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normdeploy.errors import GraphError, UsageError
+from normdeploy.ort.levels import LEVEL_NAMES
 
 RULES: tuple[str, ...] = (
     "EliminateIdentity",
@@ -58,13 +59,6 @@ options.log_severity_level = 0
 options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
 ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled or None)
 """
-LEVEL_NAMES: dict[str, str] = {
-    "disabled": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,25 +14,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from normdeploy.ort.machine import this_machine
 from normdeploy.verification.sides.values import to_numpy
-
-_FEATURES = (
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_bf16",
-    "amx_int8",
-    "asimd",
-    "bf16",
-    "i8mm",
-    "sve",
-)
 
 
 def environment() -> dict[str, Any]:
     """Return versions and processor facts as plain data."""
+    machine = this_machine()
     return {
         "versions": {
             "python": platform.python_version(),
@@ -45,30 +31,9 @@ def environment() -> dict[str, Any]:
             "numpy": np.__version__,
         },
         "platform": platform.platform(),
-        "processor": {"name": _processor(), "features": _features(), "cores": os.cpu_count()},
+        "processor": {"name": machine.processor, "features": list(machine.instructions), "cores": machine.cores},
         "torch_threads": torch.get_num_threads(),
     }
-
-
-def _cpuinfo() -> dict[str, str]:
-    path = Path("/proc/cpuinfo")
-    if not path.is_file():
-        return {}
-    pairs = (line.split(":", 1) for line in path.read_text(errors="replace").splitlines() if ":" in line)
-    found: dict[str, str] = {}
-    for key, value in pairs:
-        found.setdefault(key.strip(), value.strip())
-    return found
-
-
-def _processor() -> str:
-    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
-
-
-def _features() -> list[str]:
-    info = _cpuinfo()
-    flags = set((info.get("flags") or info.get("Features") or "").split())
-    return [feature for feature in _FEATURES if feature in flags]
 
 
 def module_digest(model: nn.Module) -> str:

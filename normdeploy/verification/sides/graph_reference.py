@@ -87,7 +87,7 @@ class GraphReference:
         """Return onnxruntime's outputs of the file as it is, unoptimized."""
         if self._ran is None or self._ran[0] is not feeds:
             if self._session is None:
-                self._session = open_session(self._run_as, Setting(level="disabled"))
+                self._session = open_session(self._run_as, Setting(level="disable"))
             self._ran = feeds, run_session(self._session, feeds, self.output_names)
         return list(self._ran[1])
 

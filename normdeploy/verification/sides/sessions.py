@@ -12,16 +12,8 @@ import onnxruntime as ort
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.onnxfile import session_source
+from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.verification.sides.values import Feeds
-
-LEVELS: dict[str, Any] = {
-    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
-if hasattr(ort.GraphOptimizationLevel, "ORT_ENABLE_LAYOUT"):
-    LEVELS["layout"] = ort.GraphOptimizationLevel.ORT_ENABLE_LAYOUT
 
 
 @dataclass(frozen=True)
@@ -29,7 +21,7 @@ class Setting:
     """One way to run a file.
 
     Args:
-        level: graph optimization level, a key of :data:`LEVELS`.
+        level: graph optimization level, one of :func:`normdeploy.ort.levels.available_levels`.
         provider: execution provider.
         threads: intra-operator threads; 0 leaves the choice to the runtime.
         disabled: names of graph optimizers switched off.
@@ -58,8 +50,9 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         UsageError: unknown level, or the provider is not available here.
         GraphError: onnxruntime refuses the file, or silently left the provider out.
     """
-    if setting.level not in LEVELS:
-        raise UsageError(f"optimization level {setting.level!r} is unknown; expected one of {sorted(LEVELS)}")
+    levels = available_levels()
+    if setting.level not in levels:
+        raise UsageError(f"optimization level {setting.level!r} is unknown; expected one of {', '.join(levels)}")
     available = ort.get_available_providers()
     if setting.provider not in available:
         raise UsageError(
@@ -67,7 +60,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
             "install its package"
         )
     options = ort.SessionOptions()
-    options.graph_optimization_level = LEVELS[setting.level]
+    options.graph_optimization_level = graph_level(setting.level)
     options.intra_op_num_threads = setting.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails raises; its text would stand on the console a second time

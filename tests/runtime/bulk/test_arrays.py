@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from normdeploy.errors import InputError
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import predict
-from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.parquet_table import ParquetSource
 from normdeploy.runtime.bulk.source import IN, Part, to_array

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normdeploy.errors import InputError
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import predict
-from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk.csv_records import split
 from normdeploy.runtime.bulk.csv_table import CsvSource
 from normdeploy.runtime.bulk.source import IN, REASON, to_array

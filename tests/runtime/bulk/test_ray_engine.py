@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from normdeploy.errors import MissingDependencyError, UsageError
+from normdeploy.ort.settings import CUDA, TENSORRT
 from normdeploy.runtime import Settings, predict
 from normdeploy.runtime.bulk import run
 from normdeploy.runtime.bulk.ray_engine import actor_options
-from normdeploy.runtime.settings import CUDA, TENSORRT
 
 _RUN = """
 import sys, warnings

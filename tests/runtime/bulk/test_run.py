@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normdeploy.errors import InputError, OutputExistsError, UsageError
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import load, predict
-from normdeploy.runtime.backend import TensorSpec
 from normdeploy.runtime.bulk import run
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.run import part_rows

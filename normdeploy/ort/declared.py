@@ -8,7 +8,7 @@ import onnx
 
 from normdeploy.errors import GraphError
 from normdeploy.onnxfile import read_model
-from normdeploy.runtime.backend import TensorSpec
+from normdeploy.ort.specs import TensorSpec
 
 
 def file_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from normdeploy.errors import UsageError
+from normdeploy.ort.levels import OPTIMIZATIONS, Optimization
 
-Optimization = Literal["disable", "basic", "extended", "layout", "all"]
-OPTIMIZATIONS: tuple[Optimization, ...] = get_args(Optimization)
 Spinning = Literal["off", "run", "always"]
 SPINNING: tuple[Spinning, ...] = get_args(Spinning)
 

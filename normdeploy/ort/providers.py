@@ -23,7 +23,8 @@ import onnxruntime as ort
 
 from normdeploy.errors import MissingDependencyError
 from normdeploy.installed import conflict
-from normdeploy.runtime.settings import CPU, CUDA, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
+from normdeploy.ort.digest import model_digest
+from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
 
 _REGISTRATION = "normdeploy.openvino"
 _registered = threading.Lock()
@@ -92,8 +93,6 @@ def _engine_cache(model: Path) -> dict[str, str]:
     TensorRT names an engine by the graph and does not look at the weights: another file needs another folder, and so
     does another build of onnxruntime.
     """
-    from normdeploy.runtime.plan import model_digest
-
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "normdeploy" / "tensorrt" / f"{model_digest(model)[:32]}-{ort.__version__}"
     folder.mkdir(parents=True, exist_ok=True)
