@@ -1,0 +1,36 @@
+"""Each reproduction in docs/upstream shows the error it reports, on the versions that its page names."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "upstream").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_reproductions(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    for module in (torch, onnxruntime):
+        version = module.__version__.partition("+")[0]
+        for named in re.findall(rf"\b{module.__name__} (\d+\.\d+\.\d+)", text):
+            if named != version:
+                pytest.skip(f"{page.name} was written for {module.__name__} {named}; this is {version}: look again")
+    room: dict[str, Any] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's and onnxruntime's own
+            if "# raises" in block:
+                with pytest.raises(Exception):  # noqa: B017 - whatever the library raises
+                    exec(block, room)
+            else:
+                exec(block, room)
