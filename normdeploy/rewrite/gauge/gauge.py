@@ -216,7 +216,7 @@ class Ties:
 
     def same_scale(self, left: Gauge, right: Gauge, tie: Tie) -> None:
         """State s_left = s_right."""
-        _held(self.scale_map(left, right, 1.0, tie))
+        self._stated(Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0), tie)
 
     def same_shift(self, left: Gauge, right: Gauge, tie: Tie) -> None:
         """State t_left = t_right."""
@@ -238,7 +238,7 @@ class Ties:
     def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
         """State s_result = product of s ** exponent."""
         terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
-        _held(self.scales.add(Rows.of(*terms, constant=1.0), tie))
+        self._stated(Rows.of(*terms, constant=1.0), tie)
 
     def total(self, result: Gauge, terms: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
         """State t_result = sum of factor * t."""
@@ -254,15 +254,23 @@ class Ties:
 
     def no_scale(self, gauge: Gauge, tie: Tie) -> Gauge:
         """State s = 1, and return the gauge without its scale."""
-        _held(self.scales.add(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+        self._stated(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie)
         if tie.node is not None and tie.clause:
             self.unscaled[tie.node] = tie.clause
         return gauge.unscaled
 
     def pinned(self, gauge: Gauge, tie: Tie) -> None:
         """State s = 1, t = 0."""
-        _held(self.scales.add(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+        self._stated(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie)
         _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
+
+    def _stated(self, rows: Rows, tie: Tie) -> None:
+        """State a product of scales; what enters it by powers alone (S^2 T^3 = 1) keeps its scale."""
+        conflict = self.scales.add(rows, tie)
+        while conflict is not None and conflict.loose is not None:
+            _held(self.scales.add(Rows.of((conflict.loose, 1.0), constant=1.0), tie))
+            conflict = self.scales.add(rows, tie)
+        _held(conflict)
 
     def positive(self, gauge: Gauge, tie: Tie) -> None:
         """State s > 0."""

@@ -70,6 +70,19 @@ def power(base: Floats, exponent: Floats) -> Floats:
     return np.where(rest, np.power(np.where(rest, base, 1.0), exponent), inverse)
 
 
+def rooted(rows: Rows, which: npt.NDArray[np.bool_]) -> Rows:
+    """Take the root that all exponents of a product share: S^2 T^-4 k = 1 becomes S T^-2 sqrt(k) = 1.
+
+    Left as they are: exponents that are no whole numbers or share no divisor, and the even root of a negative number.
+    """
+    whole = which & (rows.coefficients == np.round(rows.coefficients)).all(axis=1)
+    shared = np.gcd.reduce(np.abs(np.where(whole[:, None], rows.coefficients, 0.0)).astype(np.int64), axis=1)
+    shared = np.where((rows.constant > 0) | (shared % 2 == 1), np.maximum(shared, 1), 1)
+    constant = np.sign(rows.constant) * np.abs(rows.constant) ** (1.0 / shared)
+    constant = np.where(shared == 1, rows.constant, constant)
+    return Rows(rows.unknowns, rows.coefficients / shared[:, None], constant, np.abs(constant))
+
+
 def gathered(parts: list[tuple[Ints, Rows]]) -> Rows:
     """Put parts of a batch together again."""
     if len(parts) == 1:

@@ -13,7 +13,8 @@ more. Equations come as batches, one row per cell of a gauge, so that the work i
 The pivot is an unknown that few rows of the batch share, and among these one marked as *slack*: the bias of a layer
 that writes a branch takes up what the readers of the sum ask for.
 
-Unknown 0 is the neutral constant (T = 0, S = 1). The exponents of pivots are 1 or -1.
+Unknown 0 is the neutral constant (T = 0, S = 1). The exponents of pivots are 1 or -1; where a value is multiplied with
+itself, S^2 k = 1, the positive root is taken.
 
 Source: R. E. Tarjan and J. van Leeuwen, Worst-case analysis of set union algorithms, 1984, for the potentials;
 B. A. Galler and M. J. Fisher, An improved equivalence algorithm, 1964.
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, combined, gathered, power, trimmed
+from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, combined, gathered, power, rooted, trimmed
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
@@ -42,6 +43,8 @@ class Conflict:
         row: the first contradictory row.
         found: the constant that is left where the neutral one was expected.
         sign: it is the sign that contradicts.
+        loose: unknowns that are left where it is no contradiction: none of them is there without a power, or the root
+            of a negative number would be asked for.
     """
 
     system: System
@@ -49,6 +52,7 @@ class Conflict:
     row: int
     found: float
     sign: bool = False
+    loose: Ints | None = None
 
 
 @dataclass
@@ -145,8 +149,12 @@ class System:
                     return None
             column, possible = self._pivots(left)
             if not possible.all():
+                left = rooted(left, ~possible)
+                column, possible = self._pivots(left)
+            if not possible.all():
                 at = int(np.flatnonzero(~possible)[0])
-                return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
+                loose = left.unknowns[at][left.coefficients[at] != 0]
+                return Conflict(self, stated, int(origin[at]), float(left.constant[at]), loose=loose)
             pivots = left.unknowns[np.arange(len(left)), column]
             first = self._first(pivots)
             if first.all():

@@ -153,3 +153,42 @@ def test_weights_that_do_not_sum_to_one_pass_no_shift(graph, fold, axis):
         result.folded()
     else:
         result.kept("MatMul 'average' multiplies two computed values, which leaves no place for a shift")
+
+
+def times_itself(g, y, kind):
+    """Return a value in which y comes by powers alone: s_result = s^2, s^3, or s_a^2 s_b^3."""
+    if kind == "square":
+        return g.op("Mul", y, y)
+    if kind == "cube":
+        return g.op("Mul", y, g.op("Mul", y, y))
+    if kind == "gram":
+        return g.op("MatMul", y, g.op("Transpose", y, perm=[0, 1, 3, 2]))
+    if kind == "sum of squares":
+        other = g.op("Conv", y, np.full((4, 4, 1, 1), 0.25))
+        return g.op("Add", g.op("Mul", y, y), g.op("Mul", other, other))
+    other = g.op("Conv", y, np.full((4, 4, 1, 1), 0.25))  # "square by cube"
+    return g.op("Mul", g.op("Mul", y, y), g.op("Mul", other, g.op("Mul", other, other)))
+
+
+@pytest.mark.parametrize("kind", ["square", "cube", "gram", "sum of squares", "square by cube"])
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_is_multiplied_with_itself_has_a_gauge(graph, fold, kind, behind):
+    """In front of an operator that sees every scale, s^2 = 1 says s = 1; it contradicts nothing, and the map goes."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Conv", g.input("x", ["N", 3, 5, 5]), rng.normal(size=(4, 3, 1, 1)))
+    y = times_itself(g, g.op("Mul", y, rng.uniform(0.5, 2, (4, 1, 1))), kind)
+    y = g.op("Mul", y, np.float64(4.0)) if behind else y
+    g.output(g.op("Sigmoid", y))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    if kind != "square by cube" or not behind:  # its powers share no root: the map behind it stays
+        result.folded(1 + behind)
+
+
+def test_a_square_is_never_negative(graph, fold):
+    """-y^2 is no square of anything: the scale in front of the Sigmoid stays, and says so."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Conv", g.input("x", ["N", 3, 5, 5]), rng.normal(size=(4, 3, 1, 1)))
+    g.output(g.op("Sigmoid", g.op("Mul", g.op("Mul", y, y), np.float64(-4.0))))
+    fold(g).agree(g.feeds(rng, N=2)).kept("Sigmoid")

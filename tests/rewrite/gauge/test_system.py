@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,9 +85,8 @@ def test_multiplicative_equations_hold_as_long_as_their_logarithms_say(seed, cou
         if conflict is None:
             assert solvable(wider, longer)
             matrix, right = wider, longer
-        else:  # a row left with squares alone has no pivot, and is refused though roots would solve it
-            remaining = system.reduce(conflict.equation.rows)
-            assert not solvable(wider, longer) or (np.abs(remaining.coefficients) != 1).all()
+        else:  # what is left with powers alone that share no root is refused though fractional powers would solve it
+            assert not solvable(wider, longer) or (conflict.loose is not None and len(conflict.loose) > 1)
             system.rollback(mark)
             assert snapshot(system, names) == before
     found = values(system, rng.uniform(0.5, 2, system.size))[names]
@@ -168,8 +168,34 @@ def test_a_slack_takes_up_what_a_sum_asks_for():
     assert system.holder(int(total[0])) is None
 
 
-def test_an_unknown_behind_itself_squared_is_signed():
-    """S * S * k = 1 has no pivot of exponent 1: it is refused, never solved by a root."""
+@pytest.mark.parametrize(("exponents", "constant", "root"), [((2,), 0.25, 2.0), ((3,), -8.0, -0.5), ((-4,), 16.0, 2.0)])
+def test_an_unknown_that_is_multiplied_with_itself_is_its_root(exponents, constant, root):
+    """S^n k = 1 with no power 1 in it: the positive root, or the only one."""
     system = System(multiplicative=True)
-    name = system.new((1,))
-    assert system.add(Rows.of((name, 1.0), (name, 1.0), constant=0.25), "square") is not None
+    name = system.new((1,)).reshape(-1)
+    assert stated(system, name, np.array(exponents, np.float64), constant) is None
+    np.testing.assert_allclose(values(system, np.ones(system.size))[name], root, rtol=1e-15)
+
+
+def test_powers_that_share_a_root_stay_tied():
+    """S_a^2 = 9 S_b^2, as where a^2 + b^2 is computed: one of both is still free."""
+    system = System(multiplicative=True)
+    names = system.new((2,)).reshape(-1)
+    assert stated(system, names, np.array([2.0, -2.0]), 1 / 9) is None
+    found = values(system, np.full(system.size, 5.0))[names]
+    np.testing.assert_allclose(found[0], 3 * found[1])
+    assert 5.0 in found
+
+
+@pytest.mark.parametrize(("exponents", "constant"), [((2.0, 0.0), -4.0), ((2.0, 3.0), 1.0), ((0.5, 1.5), 1.0)])
+def test_what_has_no_root_is_refused_and_says_what_is_loose(exponents, constant):
+    system = System(multiplicative=True)
+    names = system.new((2,)).reshape(-1)
+    before = snapshot(system, names)
+    mark = system.mark()
+    conflict = stated(system, names, np.array(exponents), constant)
+    assert conflict is not None
+    assert conflict.loose is not None
+    assert sorted(conflict.loose) == [name for name, power in zip(names, exponents, strict=True) if power]
+    system.rollback(mark)
+    assert snapshot(system, names) == before
