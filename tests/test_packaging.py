@@ -84,3 +84,17 @@ def test_versions_agree() -> None:
 def test_what_readme_links_to_exists() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_hashes_are_those_of_the_tested_versions() -> None:
+    def rows(name: str) -> dict[str, str]:
+        lines = [
+            line.split()[0] for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if line[:1] not in "#"
+        ]
+        pairs = (line.split("==") for line in lines)
+        return {re.sub(r"[-_.]+", "-", key).lower(): value.partition("+")[0] for key, value in pairs}
+
+    tested, hashed = rows("constraints.txt"), rows("hashes.txt")
+    assert len(hashed) > 50
+    assert {"torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy"} <= set(hashed)
+    assert {name: tested.get(name) for name in hashed} == hashed
