@@ -166,7 +166,7 @@ def export(
         seconds["rewrite"] = time.perf_counter() - started
         program, ledger = rewritten.model, rewritten.ledger
 
-    budget = APPROXIMATION if any(row.reason.startswith("approximate") for row in ledger) else None
+    budget = APPROXIMATION if any(row.detail.get("approximate") for row in ledger) else None
     budget = REDUCED if dtype == "float16" else budget
 
     def prove(candidate: Path) -> Verdict:

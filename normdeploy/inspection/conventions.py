@@ -20,7 +20,6 @@ _STOCK = {
 }
 # these operators hold epsilon as a float32 attribute and compute statistics in float32 whatever the data's type
 _IN_FLOAT32 = frozenset({"LayerNormalization", "RMSNormalization"})
-_SINGLE_PASS = "E[x^2] - E[x]^2"
 
 
 def check_conventions(row: LedgerRow, values: Mapping[str, ir.Value]) -> Iterator[Finding]:
@@ -43,7 +42,7 @@ def check_conventions(row: LedgerRow, values: Mapping[str, ir.Value]) -> Iterato
         yield _outside(row, stock, epsilon * _units(count, correction, outside=True))
     if correction:
         yield _unbiased(row, stock, count)
-    if _SINGLE_PASS in row.reason:
+    if detail.get("single_pass"):
         yield Finding(
             "note",
             "single-pass-variance",

@@ -1,6 +1,6 @@
 """A Pad of zeros in front of a MaxPool names its axes, so that no runtime takes it for the pool's own padding.
 
-A MaxPool pads with minus infinity, a Pad with its value. onnxruntime's Pad fusion (every level but "disabled", seen
+A MaxPool pads with minus infinity, a Pad with its value. onnxruntime's Pad fusion (every level but "disable", seen
 up to 1.31) moves a Pad of zeros into the MaxPool behind it all the same, and windows over the border of a negative
 image come out wrong. It leaves a Pad with the input ``axes`` (opset 18) alone, which here lists all axes: the same
 function, for nothing.

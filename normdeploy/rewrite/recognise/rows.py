@@ -94,9 +94,11 @@ def fused_row(where: str, found: Found, nodes: list[ir.Node], note: str, *, spel
         notes.append("epsilon is outside the root: exact short form; approximate=True allows LayerNormalization")
     if found.norm.correction:
         notes.append(_DYNAMIC_COUNT)
-    if _has_single_pass_variance(found):
+    single_pass = _has_single_pass_variance(found)
+    if single_pass:
         notes.append(_TWO_PASS)
-    return LedgerRow(where, kind, "fused", into, "; ".join(notes), _site(found), _detail(found))
+    detail = _detail(found) | {"approximate": bool(note), "single_pass": single_pass}
+    return LedgerRow(where, kind, "fused", into, "; ".join(notes), _site(found), detail)
 
 
 def _has_single_pass_variance(found: Found) -> bool:

@@ -10,6 +10,7 @@ from normdeploy.verification.checks.sizes import drawn_at, why
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.samples.families import Kind
 from normdeploy.verification.samples.specs import batch_name
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.structure import is_float
@@ -70,7 +71,7 @@ def check_companions(context: Context) -> list[Check]:
 
 def _limit(context: Context, index: int, moved: float) -> float:
     """Return what rounding may move an element by, as measured on N(0, 1); S is measured only where it decides."""
-    case = next((c for c in context.cases if c.family.name == "normal"), context.cases[0])
+    case = next((c for c in context.cases if c.family.kind is Kind.NORMAL), context.cases[0])
     limit = _reach(case.bounds(index, spread=case.rounding.measured))
     return limit if moved <= limit else _reach(case.bounds(index))
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from normdeploy.budget import Budget
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.samples.families import Kind
 from normdeploy.verification.sides.reference import Reference
 
 
@@ -36,8 +37,8 @@ def check_conversion(
         context: its reference is the file's own graph. original: what was converted.
         dtypes: input dtypes of the original. budget: what it may cost.
     """
-    users = [case for case in context.cases if case.family.user and case.family.name != "example"]
-    cases = users or [case for case in context.cases if case.family.name in ("example", "normal")]
+    users = [case for case in context.cases if case.family.kind is Kind.DATA]
+    cases = users or [case for case in context.cases if case.family.kind in (Kind.EXAMPLE, Kind.NORMAL)]
     if not users:
         context.not_checked.append("conversion loss on your own data (none was given)")
     losses: list[float] = []

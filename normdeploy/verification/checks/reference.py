@@ -7,7 +7,7 @@ from typing import Any
 from normdeploy.errors import GraphError
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.samples.families import Family, make_families, user_families
+from normdeploy.verification.samples.families import Family, Kind, make_families, user_families
 from normdeploy.verification.samples.specs import batch_name, resized
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.values import Arrays
@@ -27,7 +27,7 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
     """
     name = batch_name(context.specs)
     specs = resized(context.specs, {name: 1 if context.heavy else context.level.batch}) if name else context.specs
-    families = [Family("example", example, user=True)]
+    families = [Family("example", example, Kind.EXAMPLE)]
     if data is not None:
         families += user_families(data, context.specs, rows=context.level.user_rows)
     else:

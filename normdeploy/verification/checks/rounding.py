@@ -12,6 +12,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.samples.families import Kind
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.structure import is_float, shortened
 
@@ -94,7 +95,7 @@ def check_finite(context: Context) -> list[Check]:
 def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:
     """Return every deployed setting with all cases, then its other optimization levels with the telling ones."""
     plan = [(setting, context.cases) for setting in context.settings]
-    telling = [c for c in context.cases if c.family.user or c.family.name == "normal"] or context.cases[:1]
+    telling = [c for c in context.cases if c.family.user or c.family.kind is Kind.NORMAL] or context.cases[:1]
     if context.level.everywhere:
         telling = context.cases
     available = available_levels()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -21,18 +22,33 @@ from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array, Arrays, as_array
 
 
+class Kind(Enum):
+    """What inputs are drawn by, as far as anything depends on it."""
+
+    EXAMPLE = auto()
+    DATA = auto()
+    NORMAL = auto()
+    SMALL_VARIANCE = auto()
+    OTHER = auto()
+
+
 @dataclass(frozen=True)
 class Family:
     """Named inputs of one kind.
 
     Args:
-        name: what is special about them. feeds: array per input name.
-        user: they are the user's own data.
+        name: what is special about them, for a reader. feeds: array per input name.
+        kind: what they are drawn by.
     """
 
     name: str
     feeds: Arrays
-    user: bool = False
+    kind: Kind = Kind.OTHER
+
+    @property
+    def user(self) -> bool:
+        """True where they were given: as the example or as data."""
+        return self.kind in (Kind.EXAMPLE, Kind.DATA)
 
 
 Fill = Callable[[np.random.Generator, tuple[int, ...]], Any]
@@ -136,25 +152,28 @@ def make_families(
         seed: of the random numbers; each family draws its own.
         epsilons: of the graph's normalizations; the smallest and the largest get a small-variance family each.
     """
-    fills: list[tuple[str, Fill]] = [("normal", _normal)]
+    first: list[tuple[Kind, str, Fill]] = [(Kind.NORMAL, "normal", _normal)]
+    rest: list[tuple[str, Fill]] = []
     if any(spec.is_float for spec in specs):
         chosen = sorted({float(e) for e in epsilons if e > 0}) or [1e-5]
-        fills += [(f"row variance around {e:.0e}", _small_variance(e)) for e in dict.fromkeys((chosen[0], chosen[-1]))]
-        fills += [("image of 0 to 255", _smooth(0.0, 255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
-        fills += [("constant rows", _constant_rows), ("image of 0 to 1", _smooth(0.0, 1.0)), ("spots", _spots)]
-        fills += [("zeros", _full(0.0)), ("ones", _full(1.0)), ("denormals", _denormal)]
+        ends = dict.fromkeys((chosen[0], chosen[-1]))
+        first += [(Kind.SMALL_VARIANCE, f"row variance around {e:.0e}", _small_variance(e)) for e in ends]
+        rest += [("image of 0 to 255", _smooth(0.0, 255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
+        rest += [("constant rows", _constant_rows), ("image of 0 to 1", _smooth(0.0, 1.0)), ("spots", _spots)]
+        rest += [("zeros", _full(0.0)), ("ones", _full(1.0)), ("denormals", _denormal)]
         if any(spec.is_float and len(spec.shape) >= 3 for spec in specs):
-            fills.append(("border impulse", _border))
+            rest.append(("border impulse", _border))
+    fills = [*first, *((Kind.OTHER, name, fill) for name, fill in rest)]
     drawn = [
-        Family(name, _feeds(specs, np.random.default_rng((seed, i)), fill)) for i, (name, fill) in enumerate(fills)
+        Family(name, _feeds(specs, np.random.default_rng((seed, i)), fill), kind)
+        for i, (kind, name, fill) in enumerate(fills)
     ]
-    first = sum(name == "normal" or name.startswith("row variance") for name, _ in fills)
-    yield from drawn[:first]
+    yield from drawn[: len(first)]
     for name, pattern in _mask_patterns(specs):
         rng = np.random.default_rng((seed, 91))
         yield Family(name, _feeds(specs, rng, _normal, mask=partial(masks.filled, pattern)))
     yield from _integer_families(specs, seed)
-    yield from drawn[first:]
+    yield from drawn[len(first) :]
 
 
 def _mask_patterns(specs: Sequence[InputSpec]) -> list[tuple[str, masks.Rows]]:
@@ -236,7 +255,7 @@ def _to_the_ends(place: int) -> Draw:
 def small_spread_first(spec: InputSpec, seed: int, epsilon: float) -> list[Family]:
     """Return the families of a single input, those with a spread near epsilon first: as a variance, as a deviation."""
     families = list(make_families([spec], seed=seed, epsilons=(epsilon**2, epsilon)))
-    return sorted(families, key=lambda family: not family.name.startswith("row variance"))
+    return sorted(families, key=lambda family: family.kind is not Kind.SMALL_VARIANCE)
 
 
 def _feeds(
@@ -295,5 +314,5 @@ def user_families(data: Any, specs: Sequence[InputSpec], *, rows: int) -> list[F
                 )
             array = array[:rows] if 0 in spec.dynamic else array
             feeds[spec.name] = array.astype(spec.dtype)
-        families.append(Family("your data" if len(batches) == 1 else f"your data {number}", feeds, user=True))
+        families.append(Family("your data" if len(batches) == 1 else f"your data {number}", feeds, Kind.DATA))
     return families

@@ -1,0 +1,65 @@
+"""The room's own order: modules and subrooms import one way, and none has more lines than one sitting reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import normdeploy.verification as room
+
+ROOT = Path(room.__file__).parent
+NAME = room.__name__
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield what a module imports when it runs, wherever that stands in it (imports for types alone left out)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def modules(root: Path, name: str) -> dict[str, Path]:
+    """Return every module under a folder but the packages' own, by name."""
+    files = (path for path in root.rglob("*.py") if path.name != "__init__.py")
+    return {".".join([name, *path.relative_to(root).with_suffix("").parts]): path for path in files}
+
+
+def links(found: dict[str, Path]) -> dict[str, set[str]]:
+    """Return which of some modules each of them imports."""
+    return {name: {other for other in imported(path) if other in found} for name, path in found.items()}
+
+
+def test_modules_import_each_other_in_no_circle():
+    TopologicalSorter(links(modules(ROOT, NAME))).prepare()  # raises CycleError, which names it
+
+
+def test_subrooms_import_each_other_in_no_circle():
+    def subroom(name: str) -> str:
+        return name.rpartition(".")[0] if name.count(".") > NAME.count(".") + 1 else name
+
+    graph: dict[str, set[str]] = {}
+    for name, others in links(modules(ROOT, NAME)).items():
+        graph.setdefault(subroom(name), set()).update(map(subroom, others))
+    for name, others in graph.items():
+        others.discard(name)
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("where", ["at the top", "in a function"])
+def test_a_circle_would_be_seen(tmp_path: Path, where: str):
+    (tmp_path / "a.py").write_text("from room import b\n")
+    line = "from room.a import x" if where == "at the top" else "def f():\n    import room.a"
+    (tmp_path / "b.py").write_text(line)
+    with pytest.raises(ValueError, match="cycle"):
+        TopologicalSorter(links(modules(tmp_path, "room"))).prepare()
