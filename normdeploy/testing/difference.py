@@ -70,7 +70,11 @@ def _site(verdict: Verdict) -> Iterator[str]:
     place = verdict.localization
     if place is None:
         return
-    blame = "the file itself, whatever runs it" if place.side is Side.EXPORT else "the runtime; the file is right"
+    blame = {
+        Side.EXPORT: "the file itself, whatever runs it",
+        Side.RUNTIME: "the runtime; the file is right",
+        Side.TRACE: "torch's trace of the module; the file is what was traced",
+    }[place.side]
     yield _row("wrong", blame)
     if place.where:
         yield _row("site", f"{place.where} ({place.op})")

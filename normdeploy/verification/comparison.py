@@ -14,6 +14,7 @@ from torch import nn
 from normdeploy.errors import NormdeployError, TraceError, UsageError
 from normdeploy.exporting.forward import flatten_arguments
 from normdeploy.exporting.trace import Traced, trace
+from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.onnxfile import Copied, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification.samples.example import example_from_file
@@ -100,6 +101,11 @@ def compared_module(
             notes.append(f"the reference cannot be traced ({error}): no noise model and no mutants")
     if traced is not None and traced.input_names != signature.names:
         raise UsageError(f"the trace has inputs {traced.input_names}; expected {signature.names}, those of the file")
+    notes += [
+        f"{f'module {path!r}' if path else 'the module'} ({kind}) on inputs unlike the samples, where it asks "
+        f"{question}: the trace is what it computes then"
+        for path, kind, question in traced_otherwise(module)
+    ]
     reference = EagerReference(module, signature, None if traced is None else traced.model)
     return Comparison(reference, signature.feeds, notes)
 

@@ -179,3 +179,27 @@ def test_outputs_that_decide_pass_where_what_they_decide_on_is_proven(head: str,
     assert verdict.status == "pass", verdict.summary()
     wrong = write(split % (kind, "1e-3", text), "c", **known)
     assert verify(right, wrong).status != "pass"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        (
+            "int64[N] other",
+            "c = Identity(z) best = ArgMax<axis=-1, keepdims=0>(z) other = ArgMin<axis=-1, keepdims=0>(c)",
+        ),
+        ("float[N,5] z", "c = Identity(z) best = ArgMax<axis=-1, keepdims=0>(c)"),
+    ],
+    ids=["two names of one value", "an output"],
+)
+def test_what_decisions_are_taken_on_is_looked_at_once(ends: tuple[str, str], write: Write):
+    """Two names hold one value: in front of the decisions it becomes an output once, or is one already."""
+    rng = np.random.default_rng(0)
+    known = {"w": rng.standard_normal((6, 5)).astype(np.float32), "s": np.ones(5, np.float32)}
+    head, body = (
+        f"g (float[N,6] x) => (int64[N] best, {ends[0]})",
+        "m = MatMul(x, w) z = LayerNormalization<axis=-1>(m, s)",
+    )
+    path = write(f"{head} {{ {body} {ends[1]} }}", **known)
+    verdict = verify(path, path, level="quick")
+    assert verdict.status == "pass", verdict.summary()

@@ -104,12 +104,17 @@ def _opened_graphs(context: Context, evaluator: Evaluator) -> Cut | None:
     try:
         values = run_evaluator(evaluator, feeds, fetch=in_front(evaluator.graph))
         names: list[tuple[str, str, str]] = []
+        # two values may be one in another graph, or its output: none becomes an output twice
+        taken = {str(value.name) for value in reference.graph.outputs}, set(file.output_names)
         for name, value in values.items():
             if value.dtype != np.float64 or not value.size or not np.isfinite(value).all():
                 continue
             own = first_equal(context.noisy.evaluator, feeds, value, SAME_GRAPH)
             its = first_equal(file.evaluator, feeds, value, SAME_FILE)
-            names += [(own, name, its)] if own and its else []
+            if own and its and own not in taken[0] and its not in taken[1]:
+                names.append((own, name, its))
+                taken[0].add(own)
+                taken[1].add(its)
     except GraphError:
         return None
     if not names:

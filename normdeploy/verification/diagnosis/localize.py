@@ -1,8 +1,9 @@
 """Where a failure starts: which site, which mistake, export or runtime, and which optimizer.
 
-The file's float64 logic tells the two apart: if it is wrong, the export is wrong and no runtime setting will help
-(:mod:`.exported`). If it is right, the runtime is wrong: with its optimizers, which are bisected, or without them, in
-an operator that errs on right inputs (:mod:`.forced`).
+The file's float64 logic tells them apart. If it is wrong, no runtime setting will help: the file is to blame
+(:mod:`.exported`), or torch's trace where the file is what was traced and that is not the module (:mod:`.untraced`). If
+it is right, the runtime is wrong: with its optimizers, which are bisected, or without them, in an operator that errs on
+right inputs (:mod:`.forced`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from normdeploy.verification.context import Context
 from normdeploy.verification.diagnosis.exported import first_bad_value
 from normdeploy.verification.diagnosis.forced import Forced
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
+from normdeploy.verification.diagnosis.untraced import untraced
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.mutation.closest_mutant import likeliest
@@ -44,11 +46,12 @@ def localize(context: Context) -> Localization | None:
         return None
     case, setting = failure.case, failure.setting
     if setting is None:
-        found = Localization(case.family.name, Side.EXPORT)
-        found = first_bad_value(context, case, found)
+        trace = untraced(context, case, failure.outputs)
+        if trace is not None:
+            return trace
+        found = first_bad_value(context, case, Localization(case.family.name, Side.EXPORT))
     else:
-        found = Localization(case.family.name, Side.RUNTIME, str(setting))
-        found = _in_the_runtime(context, case, setting, found)
+        found = _in_the_runtime(context, case, setting, Localization(case.family.name, Side.RUNTIME, str(setting)))
     likely = likeliest(context, case, failure.outputs)
     if not likely.text:
         return found

@@ -156,10 +156,11 @@ HISTOGRAM_EDGES: tuple[float, ...] = tuple(-4.0 + 0.25 * i for i in range(41))
 
 
 class Side(StrEnum):
-    """What is to blame for a failure: the file itself, or the runtime that computes a right file wrongly."""
+    """What is to blame for a failure: the file, the runtime that computes a right file wrongly, or torch's trace."""
 
     EXPORT = "export"
     RUNTIME = "runtime"
+    TRACE = "trace"
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,11 @@ class Localization:
     @property
     def blame(self) -> str:
         """The side in words."""
-        if self.side is Side.EXPORT:
-            return "the file itself is wrong, whatever runs it"
-        return "the file is right in float64; the runtime computes it wrongly"
+        return {
+            Side.EXPORT: "the file itself is wrong, whatever runs it",
+            Side.RUNTIME: "the file is right in float64; the runtime computes it wrongly",
+            Side.TRACE: "the file is what torch traced, and that is not what the module computes",
+        }[self.side]
 
     @property
     def summary(self) -> str:
