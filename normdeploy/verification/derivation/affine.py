@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.verification.derivation.gauges import Floats, composed, radius, ranked
+from normdeploy.graph import FLOATS
+from normdeploy.verification.derivation.gauges import Floats, composed, ranked
 from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 _LONGEST = 64
@@ -97,8 +97,7 @@ def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
     array = side.constant(value)
     if array is None:
         return None
-    stored = constant_tensor(value)
-    return array, np.zeros(()) if stored is None else radius(array, stored.dtype)
+    return array, side.off(value, array)
 
 
 def _same(side: Side, node: ir.Node) -> Affine | None:

@@ -118,8 +118,17 @@ def check_derivation(
         Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
     """
     ours = Side(_flat(source), assignments)
-    relation = Relation(ours, Side(_flat(file), ours.followed), further=returned)
+    relation = Relation(ours, Side(_flat(file), ours.followed), further=_further)
     return _Checker(relation, derivation).run(outputs)
+
+
+def _further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
+    """Return the claim for a value of the source that moving, not computing, makes of what v holds, or the reverse."""
+    found = returned(relation, w, v)
+    if found is None:
+        moved = confirm_moved(relation, v, w)
+        found = next((claim for _, claim in moved.claims), None) if isinstance(moved, Proof) else None
+    return found
 
 
 def _flat(model: ir.Model) -> ir.Model:
@@ -146,7 +155,7 @@ class _Checker:
         ours = {value.name: value for value in relation.source.graph.inputs}
         one, nought = np.ones(()), np.zeros(())
         for value in relation.file.graph.inputs:
-            if value.name in ours and value.name not in relation.file.graph.initializers:
+            if value.name in ours and _fed_alike(ours[value.name], value):
                 relation.add(ours[value.name], Claim(value, one, nought))
         for node in relation.file.nodes:
             if all(relation.file.is_sized(value) for value in node.outputs):
@@ -277,6 +286,14 @@ class _Checker:
             seen.add(node)
             queue += [value.producer() for value in node.inputs if value is not None]
         return [row for node, row in self.rows.items() if node in seen]
+
+
+def _fed_alike(w: ir.Value, v: ir.Value) -> bool:
+    """Tell whether two inputs are given the same, where they are fed and where they are not."""
+    want, have = w.const_value, v.const_value
+    if want is None or have is None:
+        return want is have
+    return want.dtype == have.dtype and np.array_equal(want.numpy(), have.numpy())
 
 
 def _fits(scale: np.ndarray, shift: np.ndarray, shapes: tuple[Shape, ...]) -> bool:

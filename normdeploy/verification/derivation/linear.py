@@ -6,7 +6,7 @@ so that equal numbers are equal functions; where borders are padded with zeros, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,30 @@ from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 
 @dataclass(frozen=True)
+class _Weights:
+    """Weights as they are stored and in what; or a constant in float64, and how far rounding may be in it."""
+
+    array: Array
+    dtype: ir.DataType | None
+    off: Floats | None
+
+    def laid(self, change: Callable[[Array], Array]) -> _Weights:
+        return _Weights(change(self.array), self.dtype, None if self.off is None else change(self.off))
+
+    def times(self, factor: float) -> _Weights:
+        if factor == 1:
+            return self
+        off = radius(self.array, self.dtype) if self.off is None else self.off
+        return _Weights(self.array.astype(np.float64) * factor, None, off * abs(factor))
+
+
+@dataclass(frozen=True)
 class Linear:
     """An operator with weights, and the affine map behind it.
 
     Args:
         node: the operator. x: what it reads. behind: the map of its result.
-        weight: rows are results: (results, operands, ...) per group. dtype: what they are stored in.
+        weights: rows are results: (results, operands, ...) per group.
         bias: one number per result, and how far its rounding may have moved it.
         axis: of operands in x and of results in y; counted from the end where below 0.
         groups: how many. form: all else that has to be the same in both graphs.
@@ -38,8 +56,7 @@ class Linear:
     node: ir.Node
     x: ir.Value
     behind: Affine
-    weight: Array
-    dtype: ir.DataType | None
+    weights: _Weights
     bias: Floats
     off_bias: Floats
     axis: int
@@ -51,6 +68,11 @@ class Linear:
     def results(self) -> int:
         """How many results there are."""
         return int(self.weight.shape[0])
+
+    @property
+    def weight(self) -> Array:
+        """The weights' numbers."""
+        return self.weights.array
 
 
 def linears(side: Side, value: ir.Value) -> Iterator[Linear]:
@@ -102,7 +124,8 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     factor = (a / (s_y * a_f))[:, None] * columns
     off = np.abs(r_a / a_f)
     slack = off.reshape(-1, *(1,) * (have.weight.ndim - 1)) * np.abs(have.weight) if off.any() else 0.0
-    wrong = compare(have.weight, have.dtype, want.weight, factor.reshape(*factor.shape, *rest), slack=slack)
+    slack = slack if have.weights.off is None else slack + have.weights.off
+    wrong = compare(have.weight, have.weights.dtype, want.weight, factor.reshape(*factor.shape, *rest), slack=slack)
     if wrong is not None:
         return Wrong(f"weights of {kind(have.node)}: {wrong.text}", wrong.rounding)
     added, size = np.zeros(want.results), np.zeros(want.results)
@@ -116,7 +139,7 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     slack = np.abs(a_f) * have.off_bias + np.abs(have.bias) * r_a + r_c
     wrong = compare(found, None, expected, slack=slack, size=size)
     if wrong is not None:
-        unit = radius(np.maximum(np.abs(expected), size), have.dtype)
+        unit = radius(np.maximum(np.abs(expected), size), have.weights.dtype)
         close = bool((np.abs(found - expected) <= slack + 16 * unit).all())
         return Wrong(f"bias of {kind(have.node)}: {wrong.text}", close)
     known = Claim(value, target.scale, target.shift, claim.assumed)
@@ -133,14 +156,12 @@ def along_last(array: Floats, linear: Linear) -> Floats | None:
     return along(array, linear.axis, linear.results)
 
 
-def _weights(side: Side, value: ir.Value | None) -> tuple[Array, ir.DataType | None] | None:
-    """Return stored weights as they are stored, or a constant expression's value in float64."""
+def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
     tensor = constant_tensor(value)
     if tensor is not None:
-        array = tensor.numpy()
-        return (array, tensor.dtype) if tensor.dtype != ir.DataType.STRING else None
+        return None if tensor.dtype == ir.DataType.STRING else _Weights(tensor.numpy(), tensor.dtype, None)
     computed = side.constant(value)
-    return None if computed is None or value is None else (computed, side.type_of(value))
+    return None if computed is None or value is None else _Weights(computed, None, side.off(value, computed))
 
 
 def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) -> tuple[Floats, Floats] | None:
@@ -156,23 +177,28 @@ def _convolution(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
     inputs = inputs_of(node)
     x = inputs[0]
     found = _weights(side, inputs[1])
-    if x is None or found is None or found[0].ndim < 3:
+    if x is None or found is None or found.array.ndim < 3:
         return None
-    weight, dtype = found
     groups = node.attributes.get_int("group", 1)
     transposed = kind(node) == "ConvTranspose"
-    if transposed:  # (operands, results / groups, ...): rows become results, per group
-        operands, part = weight.shape[:2]
-        split = weight.reshape(groups, operands // groups, part, *weight.shape[2:])
-        weight = np.swapaxes(split, 1, 2).reshape(groups * part, operands // groups, *weight.shape[2:])
-    bias = _bias(side, inputs[2] if len(inputs) > 2 else None, len(weight))
-    spatial = weight.ndim - 2
-    form = window(node, weight.shape[2:])
+    if transposed:
+        found = found.laid(lambda array: _by_results(array, groups))
+    bias = _bias(side, inputs[2] if len(inputs) > 2 else None, len(found.array))
+    spatial = found.array.ndim - 2
+    form = window(node, found.array.shape[2:])
     if bias is None or form is None:
         return None
     moving = ("moving",) if transposed else ()
     bordered = not transposed and (any(form.pads) or form.auto not in ("NOTSET", "VALID"))
-    return Linear(node, x, behind, weight, dtype, *bias, -spatial - 1, groups, (kind(node), form, *moving), bordered)
+    form_of = (kind(node), form, *moving)
+    return Linear(node, x, behind, found, *bias, -spatial - 1, groups, form_of, bordered)
+
+
+def _by_results(array: Array, groups: int) -> Array:
+    """Return (operands, results / groups, ...) with a row per result, per group."""
+    operands, part = array.shape[:2]
+    split = array.reshape(groups, operands // groups, part, *array.shape[2:])
+    return np.swapaxes(split, 1, 2).reshape(groups * part, operands // groups, *array.shape[2:])
 
 
 def _gemm(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
@@ -181,12 +207,11 @@ def _gemm(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
     found = _weights(side, inputs[1])
     if inputs[0] is None or found is None or attributes.get_int("transA", 0) != 0:
         return None
-    if attributes.get_float("alpha", 1.0) != 1:
-        return None
-    weight, dtype = found
-    weight = weight if attributes.get_int("transB", 0) != 0 else weight.T
-    bias = _bias(side, inputs[2] if len(inputs) > 2 else None, len(weight), attributes.get_float("beta", 1.0))
-    return None if bias is None else Linear(node, inputs[0], behind, weight, dtype, *bias, -1, 1, ("rows",), False)
+    found = found.times(attributes.get_float("alpha", 1.0))
+    found = found if attributes.get_int("transB", 0) != 0 else found.laid(np.transpose)
+    beta = attributes.get_float("beta", 1.0)
+    bias = _bias(side, inputs[2] if len(inputs) > 2 else None, len(found.array), beta)
+    return None if bias is None else Linear(node, inputs[0], behind, found, *bias, -1, 1, ("rows",), False)
 
 
 def _matmul(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
@@ -195,13 +220,12 @@ def _matmul(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
         return None
     left = side.is_constant(x)
     found = _weights(side, x if left else y)
-    if found is None or found[0].ndim != 2:
+    if found is None or found.array.ndim != 2:
         return None
-    weight, dtype = found
-    weight = weight if left else weight.T
-    nought = np.zeros(len(weight))
+    found = found if left else found.laid(np.transpose)
+    nought = np.zeros(len(found.array))
     form, axis = (("columns",), -2) if left else (("rows",), -1)
-    return Linear(node, y if left else x, behind, weight, dtype, nought, nought, axis, 1, form, False)
+    return Linear(node, y if left else x, behind, found, nought, nought, axis, 1, form, False)
 
 
 _READERS = {"Conv": _convolution, "ConvTranspose": _convolution, "Gemm": _gemm, "MatMul": _matmul}

@@ -21,7 +21,7 @@ from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 MOVES = frozenset({
     "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "GatherElements",
-    "GatherND", "Split", "Concat", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
+    "GatherND", "Split", "SplitToSequence", "SequenceAt", "Concat", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
 })  # fmt: skip
 """Operators each of whose results is one of the elements that they read, whatever these are."""
 

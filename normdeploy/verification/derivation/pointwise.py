@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor
 from normdeploy.verification.derivation.affine import spread
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, ranked, uniform
 from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same import equal
-from normdeploy.verification.derivation.side import inputs_of, kind
+from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 Carried = tuple[Floats, Floats] | Wrong | str
 """s and t of a result, or why there are none."""
@@ -144,17 +143,16 @@ def _against_constant(at: Reading) -> Carried:
     if claim is None or want is None or have is None or (claim.scale <= 0).any():
         return f"{kind(at.node)}: what it reads is not known"
     expected = (want[0] - claim.shift) / claim.scale
-    wrong = _constant_wrong(at.node.inputs[open_at[0]], have, expected)
+    wrong = _constant_wrong(at.relation.file, at.node.inputs[open_at[0]], have, expected)
     return wrong or (claim.scale, claim.shift)
 
 
-def _constant_wrong(value: ir.Value | None, have: Floats, expected: Floats) -> Wrong | None:
-    stored = constant_tensor(value)
+def _constant_wrong(file: Side, value: ir.Value | None, have: Floats, expected: Floats) -> Wrong | None:
     expected = np.asarray(expected)
     if expected.size == 1 and have.size == 1:
         expected = expected.reshape(have.shape)
     aligned = ranked(have, max(expected.ndim, have.ndim))
-    wrong = compare(aligned if aligned is not None else have, None if stored is None else stored.dtype, expected)
+    wrong = compare(aligned if aligned is not None else have, file.stored_in(value), expected)
     return None if wrong is None else Wrong(f"operand {value.name if value else ''!r}: {wrong.text}", wrong.rounding)
 
 
@@ -170,7 +168,7 @@ def clip(at: Reading) -> Carried:
         if (w is None) != (v is None) or (w is not None and (want is None or have is None)):
             return "Clip: a bound is not known"
         if want is not None and have is not None:
-            wrong = _constant_wrong(v, have, (want - shift) / scale)
+            wrong = _constant_wrong(at.relation.file, v, have, (want - shift) / scale)
             if wrong is not None:
                 return wrong
     return claim.scale, claim.shift
@@ -192,7 +190,7 @@ def where(at: Reading) -> Carried:
     want, have = spread(at.relation.source, at.origin.inputs[open_at[0]]), at.relation.file.constant(stored)
     if want is None or have is None:
         return "Where: what it reads is not known"
-    wrong = _constant_wrong(stored, have, (want[0] - claim.shift) / claim.scale)
+    wrong = _constant_wrong(at.relation.file, stored, have, (want[0] - claim.shift) / claim.scale)
     return wrong or (claim.scale, claim.shift)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim
@@ -78,8 +78,7 @@ def _same_numbers(
         if ours.shape != theirs.shape and ours.size != theirs.size:
             return f"operand {v.name!r} has shape {list(theirs.shape)}; expected {list(ours.shape)}"
         if number:
-            stored = constant_tensor(v)
-            wrong = compare(theirs, None if stored is None else stored.dtype, ours.reshape(theirs.shape))
+            wrong = compare(theirs, relation.file.stored_in(v), ours.reshape(theirs.shape))
             if wrong is not None:
                 return Wrong(f"operand {v.name!r}: {wrong.text}", wrong.rounding)
         elif ours.shape != theirs.shape or not np.array_equal(ours, theirs):

@@ -151,9 +151,8 @@ def _norm(
         ("scale", gamma_f, want, 0.0, theirs[1] if len(theirs) > 1 else None),
         ("shift", beta_f, shift, size, theirs[2] if len(theirs) > 2 else None),
     ):
-        stored = constant_tensor(v)
         shape = np.broadcast_shapes(have.shape, np.shape(expected))
-        wrong = compare(np.broadcast_to(have, shape), None if stored is None else stored.dtype, expected, size=terms)
+        wrong = compare(np.broadcast_to(have, shape), relation.file.stored_in(v), expected, size=terms)
         if wrong is not None:
             return Wrong(f"{name} of {kind(node)}: {wrong.text}", wrong.rounding)
     known = Claim(value, target.scale, target.shift, claim.assumed)

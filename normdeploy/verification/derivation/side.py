@@ -15,6 +15,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.evaluate import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.verification.derivation.gauges import radius
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -66,7 +67,7 @@ class Side:
         self._folded: dict[ir.Value, Array] = {}
         self._types: dict[ir.Value, ir.DataType] = {}
         for value in self.graph.inputs:
-            if value.dtype is not None and value.name not in self.graph.initializers:
+            if value.dtype is not None:
                 self._types[value] = value.dtype
         for node in self.nodes:
             self._classify(node)
@@ -91,6 +92,35 @@ class Side:
         """Return what numbers of a value are stored in."""
         tensor = constant_tensor(value)
         return tensor.dtype if tensor is not None else self._types.get(value)
+
+    def stored_in(self, value: ir.Value | None) -> ir.DataType | None:
+        """Return what a constant's numbers are stored in, where they are stored and at most moved; None otherwise."""
+        while value is not None:
+            tensor, node = constant_tensor(value), value.producer()
+            if tensor is not None:
+                return tensor.dtype
+            if not self.is_constant(value) or not has(node, Trait.MOVES):
+                return None
+            value = node.inputs[0]
+        return None
+
+    def off(self, value: ir.Value, number: Array) -> Array:
+        """Return how far rounding may have moved a constant from what it was, through what it is computed by."""
+        dtype, node = self.stored_in(value), value.producer()
+        if dtype is not None or node is None:
+            return radius(number, dtype)
+        operands = [None if read is None else self.constant(read) for read in inputs_of(node)]
+        place = 1 if kind(node) == "DequantizeLinear" else 0  # its result is proportional to its scale
+        read, part = node.inputs[place], operands[place]
+        if read is None or part is None or not (place or has(node, Trait.MOVES)):
+            return np.zeros_like(number, np.float64)
+        operands[place] = self.off(read, part)
+        found = evaluate_node(
+            node,
+            [None if array is None else torch.from_numpy(np.array(array)) for array in operands],
+            opset_imports=self.imports,
+        )
+        return np.asarray(np.abs(found[value.index() or 0].numpy()))
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return a constant, floats in float64; None where it is none, or cannot be computed."""
@@ -183,9 +213,9 @@ class Side:
         """Follow shapes through the graph: floats are only sizes, what follows from sizes is computed."""
         known: dict[ir.Value, Tensor] = {}
         for value in self.graph.inputs:
-            if value.name in self.graph.initializers:
-                continue
-            shape = shapes.get(str(value.name))
+            held = value.const_value  # the number that is taken where none is fed
+            fixed = None if held is None else tuple(int(n) for n in held.shape.numpy())
+            shape = shapes.get(str(value.name), fixed)
             if shape is None or value.dtype is None:
                 return {}
             known[value] = _blank(shape, value.dtype)
