@@ -118,7 +118,7 @@ def check_derivation(
         Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
     """
     ours = Side(_flat(source), assignments)
-    relation = Relation(ours, Side(_flat(file), ours.followed), further=_further)
+    relation = Relation(ours, Side(_flat(file), ours.followed, beside=ours), further=_further)
     return _Checker(relation, derivation).run(outputs)
 
 

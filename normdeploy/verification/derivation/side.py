@@ -16,15 +16,13 @@ from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.evaluate import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.gauges import radius
+from normdeploy.verification.derivation.sizes import SMALL, Sizes
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _KEPT = 1 << 16
 """Folded constants up to this size are kept."""
-
-_SMALL = 64
-"""Float constants up to this size may decide a shape."""
 
 _SHAPES = frozenset({"Shape", "Size"})
 
@@ -53,14 +51,18 @@ class Side:
     Args:
         model: the graph, functions inlined.
         assignments: shape of each input, by name, at each of a few assignments of sizes.
+        beside: the other graph, if it is known: operators of the same sizes are not evaluated twice.
 
     Attributes:
         followed: the assignments at which most of the graph could be followed; others are left out.
     """
 
-    def __init__(self, model: ir.Model, assignments: Sequence[Mapping[str, Shape]]) -> None:
+    def __init__(
+        self, model: ir.Model, assignments: Sequence[Mapping[str, Shape]], *, beside: Side | None = None
+    ) -> None:
         self.graph = model.graph
         self.imports = dict(model.graph.opset_imports)
+        self._sizes = Sizes(self.imports, None if beside is None else beside._sizes)
         self.nodes = list(model.graph)
         self._constants: set[ir.Value] = set()
         self._sized: set[ir.Value] = set()
@@ -229,36 +231,19 @@ class Side:
                 if read is not None and operands[-1] is None:
                     break
             else:
-                known.update(zip(node.outputs, self._evaluated(node, operands), strict=False))
+                known.update(zip(node.outputs, self._sizes.of(node, operands), strict=False))
         return known
 
     def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor], *, whole: bool) -> Tensor | None:
         if value in known:
             return known[value]
         tensor = constant_tensor(value)
-        if tensor is not None and tensor.dtype in FLOATS and tensor.size > _SMALL and not whole:
+        if tensor is not None and tensor.dtype in FLOATS and tensor.size > SMALL and not whole:
             return torch.empty(tuple(int(n) for n in tensor.shape.numpy()), dtype=torch.float64, device="meta")
         array = self.constant(value)
         if array is None:
             return None
         return torch.from_numpy(np.array(array))
-
-    def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
-        """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""
-        forms = [operands]
-        if any(t is not None and t.device.type == "meta" for t in operands):
-            forms += [
-                [None if t is None else t.to("meta") if t.is_floating_point() else t for t in operands],
-                [None if t is None else t.to("meta") for t in operands],
-                [None if t is None else torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else t for t in operands],
-            ]
-        for form in forms:
-            try:
-                with torch.no_grad():
-                    return evaluate_node(node, form, opset_imports=self.imports)
-            except (GraphError, RuntimeError, ValueError, TypeError, ArithmeticError, IndexError, KeyError):
-                continue
-        return []
 
 
 def _blank(shape: Shape, dtype: ir.DataType) -> Tensor:

@@ -1,0 +1,82 @@
+"""Results of operators as sizes alone: one operator, on operands of the same sizes, is asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import evaluate_node
+from normdeploy.graph.evaluate import opset_of
+
+SMALL = 64
+"""Constants up to this size may decide a shape."""
+
+_PLAIN = frozenset(
+    {
+        ir.AttributeType.INT,
+        ir.AttributeType.FLOAT,
+        ir.AttributeType.STRING,
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRINGS,
+    }
+)
+
+
+class Sizes:
+    """What operators return, floats on torch's device "meta" wherever that is enough.
+
+    Args:
+        imports: operator set versions of the graph.
+        others: another graph's, whose answers hold here as well: an answer depends on the operator, its version, its
+            attributes and its operands, and on nothing else.
+    """
+
+    def __init__(self, imports: Mapping[str, int], others: Sizes | None = None) -> None:
+        self._imports = imports
+        self._known: dict[tuple[Any, ...], list[Tensor]] = {} if others is None else others._known
+
+    def of(self, node: ir.Node, operands: Sequence[Tensor | None]) -> list[Tensor]:
+        """Return a node's results; [] where it cannot be evaluated."""
+        key = self._key(node, operands)
+        if key is None:
+            return self._evaluated(node, list(operands))
+        if key not in self._known:
+            self._known[key] = self._evaluated(node, list(operands))
+        return self._known[key]
+
+    def _key(self, node: ir.Node, operands: Sequence[Tensor | None]) -> tuple[Any, ...] | None:
+        """Return all that a result depends on; None where that is too much to compare."""
+        attributes = list(node.attributes.values())
+        if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
+            return None
+        if any(t is not None and not t.is_meta and t.numel() > SMALL for t in operands):
+            return None
+        said = tuple((a.name, a.type, str(a.value)) for a in attributes)
+        read = tuple(
+            None if t is None else (tuple(t.shape), t.dtype, None if t.is_meta else repr(t.tolist()))
+            for t in operands
+        )
+        return node.domain, node.op_type, opset_of(node, self._imports), len(node.outputs), said, read
+
+    def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
+        """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""
+        forms = [operands]
+        if any(t is not None and t.is_meta for t in operands):
+            forms += [
+                [None if t is None else t.to("meta") if t.is_floating_point() else t for t in operands],
+                [None if t is None else t.to("meta") for t in operands],
+                [None if t is None else torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else t for t in operands],
+            ]
+        for form in forms:
+            try:
+                with torch.no_grad():
+                    return evaluate_node(node, form, opset_imports=self._imports)
+            except (GraphError, RuntimeError, ValueError, TypeError, ArithmeticError, IndexError, KeyError):
+                continue
+        return []
