@@ -77,7 +77,7 @@ class Case:
         return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
 
     def chain_bounds(self, index: int, *, spread: bool = True) -> Bounds:
-        """Return the chain's bound for one output: constants' spread, float64's noise, ten times link 2 as measured.
+        """Return the chain's bound for one output: constants' spread, float64's noise, ten times what link 1 measured.
 
         Args:
             spread: count the first two, which take runs of their own; False takes 0 for them.

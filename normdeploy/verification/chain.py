@@ -1,6 +1,6 @@
 r"""The float64 chain from the reference to the stored numbers: what is known of the file, and of one family.
 
-Its links are checked in :mod:`normdeploy.verification.checks.links`. Where all hold, a difference far below float32's
+Its links are checked in :mod:`normdeploy.verification.checks.traced`. Where all hold, a difference far below float32's
 rounding of the whole network would have shown.
 """
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from normdeploy.verification.bounds.criteria import Floats
-from normdeploy.verification.derivation.recomputed import Difference
 from normdeploy.verification.record.answers import Check
 from normdeploy.verification.sides.values import Array
 
@@ -28,12 +27,12 @@ FLOAT64_NOISE = 64 * 2.0**-53
 
 @dataclass
 class Chain:
-    """What is known of one family in float64: the links of :mod:`normdeploy.verification.checks.links`.
+    """What is known of one family in float64 (:mod:`normdeploy.verification.checks.traced`).
 
     Args:
         traced: outputs of the reference's graph.
         moved: returns the spread by the rounding of stored constants alone, per output.
-        resolution: measured relative difference of the recomputed graph from the traced one, per output.
+        resolution: measured relative difference of the traced graph from the module, per output.
     """
 
     traced: list[Array]
@@ -52,10 +51,9 @@ class Links:
 
     Args:
         checks: their answers. traced: nothing was found between the module and its traced graph.
-        hold: all were checked and hold, so that the chain can show a mutant. stored: numbers that are not what follows.
+        hold: that, and the file is confirmed for every input, so that the chain can show a mutant.
     """
 
     checks: tuple[Check, ...] = ()
     traced: bool = True
     hold: bool = False
-    stored: tuple[Difference, ...] = ()

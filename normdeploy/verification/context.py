@@ -20,7 +20,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, Evaluated, make_case
 from normdeploy.verification.chain import Links
 from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Budget, Counted, counted, elements
-from normdeploy.verification.derivation.checker import Report
+from normdeploy.verification.derivation.checker import Report, Row
 from normdeploy.verification.hints import Hints
 from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.levels import Level
@@ -161,6 +161,12 @@ class Context:
     def answered(self, question: Question, status: Status) -> bool:
         """True where a question has an answer."""
         return any(check.name is question and check.status is status for check in self.checks)
+
+    @property
+    def contradicted(self) -> list[Row]:
+        """Operators of the file that are proven to hold other numbers than they should."""
+        wrong = self.answered(Question.DERIVATION, Status.FAIL)
+        return self.proven.contradicted if wrong and self.proven is not None else []
 
     @property
     def failed(self) -> bool:

@@ -2,25 +2,25 @@
 
 The file's rounded weights are taken as exact. Each is off by half a unit in the last place, which is less than one
 rounding of each operator's result, so the noise model's spread bounds the difference. Sharper questions, where they
-can be asked, are in :mod:`normdeploy.verification.checks.links`.
+can be asked, are in :mod:`normdeploy.verification.checks.traced`.
 """
 
 from __future__ import annotations
 
 from normdeploy.errors import GraphError
-from normdeploy.verification.checks.links import check_links
+from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.context import Context
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.structure import plural, shortened
 
 _SAMPLED = 1
-"""Families on which the file is evaluated in float64 where every link holds: the links say the same of all others."""
+"""Families on which the file is evaluated in float64 where the float64 chain holds: it says the same of all others."""
 
 
 def check_logic(context: Context) -> list[Check]:
-    """Check the links of the float64 chain, and compare the file with the truth as a whole."""
-    context.links = check_links(context)
+    """Check the float64 chain, and compare the file with the truth as a whole."""
+    context.links = check_traced(context)
     return [_file_against_truth(context), *context.links.checks]  # the whole is read first
 
 
@@ -51,5 +51,5 @@ def _file_against_truth(context: Context) -> Check:
         f"(at most {worst:.2f} of what rounding its weights explains)"
     )
     if len(cases) < len(context.cases):
-        text += "; on the others because it is the recomputed graph, number by number"
+        text += "; on the others because algebra shows it for every input"
     return Check(Question.LOGIC, Status.PASS, text, measured)

@@ -5,31 +5,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from normdeploy.errors import GraphError
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
+from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.context import Context
-from normdeploy.verification.derivation.checker import Report, Row, check_derivation
+from normdeploy.verification.derivation.checker import Report, Row, check_derivation, unchanged
 from normdeploy.verification.derivation.side import Shape, kind
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.specs import InputSpec
-from normdeploy.verification.sides.structure import plural
+from normdeploy.verification.sides.structure import plural, shortened
+from normdeploy.verification.sides.values import run_evaluator
 
 _NAMED = 6
 """Operators named in the answer."""
 
 
 def check_proven(context: Context) -> list[Check]:
-    """Confirm the file's operators; say which ones only samples cover."""
-    if context.reference.graph is None or context.reduced:
+    """Confirm the file's operators; say which ones hold wrong numbers, and which ones only samples cover."""
+    graph = context.reference.graph
+    if graph is None or context.reduced:
         return []
+    sizes, outputs = assignments(context.specs), context.subject.output_names
     try:
-        report = check_derivation(
-            context.reference.graph,
-            context.subject.model,
-            context.hints.derivation,
-            assignments(context.specs),
-            outputs=context.subject.output_names,
-        )
+        report = check_derivation(graph, context.subject.model, context.hints.derivation, sizes, outputs=outputs)
+        if not report.confirmed:  # another tool's file may be nearer to the source as it is
+            plain = check_derivation(graph, context.subject.model, unchanged(graph), sizes, outputs=outputs)
+            report = min(report, plain, key=lambda r: (not r.confirmed, not r.contradicted, len(r.open)))
     except (GraphError, ArithmeticError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
@@ -43,7 +47,41 @@ def check_proven(context: Context) -> list[Check]:
     if report.confirmed:
         text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
         return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]
+    if _is_wrong(context, report):
+        return [
+            Check(Question.DERIVATION, Status.FAIL, shortened([_wrong(row) for row in report.contradicted]), measured)
+        ]
     return [Check(Question.DERIVATION, Status.NOTE, _what_is_open(report), measured)]
+
+
+def _is_wrong(context: Context, report: Report) -> bool:
+    """Tell whether operators of the file hold numbers that rounding does not explain, and that nothing undoes."""
+    rows = report.contradicted
+    if context.own:
+        return bool(rows)
+    wrong = [row for row in rows if row.wrong is not None and not row.wrong.rounding]
+    # a scale that one operator takes up and another gives back leaves two numbers that are not as expected
+    return bool(wrong) and (len(wrong) == 1 or not _undone(context))
+
+
+def _undone(context: Context) -> bool:
+    """Tell whether the file computes all the same, on two families in float64."""
+    for family in list(make_families(context.specs, seed=context.seed))[:2]:
+        try:
+            want = list(run_evaluator(context.noisy.evaluator, family.feeds).values()) if context.noisy else []
+            have = context.subject.logic(family.feeds)
+        except GraphError:
+            return False
+        alike = [
+            a.shape == b.shape and np.allclose(a, b, 1e-5, 1e-5 * rms(a)) for a, b in zip(want, have, strict=False)
+        ]
+        if not alike or not all(alike):
+            return False
+    return True
+
+
+def _wrong(row: Row) -> str:
+    return f"{_named(row)} at {row.where!r}: {row.reason}" if row.where else f"{_named(row)}: {row.reason}"
 
 
 def _what_is_open(report: Report) -> str:
@@ -52,9 +90,11 @@ def _what_is_open(report: Report) -> str:
     named = ", ".join(_named(row) for row in report.open[:_NAMED])
     more = f" and {len(report.open) - _NAMED} more" if len(report.open) > _NAMED else ""
     confirmed = len(report.rows) - len(report.open)
+    close = bool(report.contradicted) and all(row.wrong.rounding for row in report.contradicted if row.wrong)
+    reason = report.open[0].reason or "no operator of the source fits"
     return (
         f"{confirmed} of {plural(len(report.rows), 'operator')} hold for every input; covered by samples only: "
-        f"{named}{more} (first: {report.open[0].reason or 'no operator of the source fits'})"
+        f"{named}{more} (first: {reason}{', right within another rounding' if close else ''})"
     )
 
 

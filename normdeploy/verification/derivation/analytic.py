@@ -41,6 +41,9 @@ _MOST = 1 << 23
 _SCALES = (1.0, 1e-3, 1e-6, 30.0)
 """Spreads of the points, of a variance like the epsilons in use and far above it."""
 
+_ROUNDED = 256 * 2.0**-24
+"""Difference that stored constants explain which are rounded otherwise, or computed in their own precision."""
+
 _TOLERANCE = 1e-9
 """Largest difference in units of the largest result: float64's rounding in a statistic, far below an epsilon's part."""
 
@@ -159,8 +162,8 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
         wrong = _compared(relation, value, target, (theirs, ours), leaves, claims, constants)
     except Unlike as error:
         return error.wrong
-    if wrong:
-        return Wrong(f"{kind(node)}: {wrong}")
+    if wrong is not None:
+        return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding)
     assumed = any(claim.assumed for claim in claims.values())
     known = Claim(value, target.scale, target.shift, assumed)
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
@@ -174,8 +177,8 @@ def _compared(
     leaves: Mapping[ir.Value, None],
     claims: Mapping[ir.Value, Claim],
     constants: Constants,
-) -> str:
-    """Return how two regions differ at random points; "" if they do not."""
+) -> Wrong | None:
+    """Return how two regions differ at random points; None if they do not."""
     theirs, ours = regions
     for k in range(relation.file.assignments):
         for scale in _SCALES:
@@ -185,9 +188,9 @@ def _compared(
             want = _evaluate(relation.source, ours, target.value, given, k, None)
             have = have * torch.from_numpy(target.scale) + torch.from_numpy(target.shift)
             wrong = _differs(want, have)
-            if wrong:
+            if wrong is not None:
                 return wrong
-    return ""
+    return None
 
 
 def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:
@@ -275,17 +278,18 @@ def _evaluate(
     return known[value]
 
 
-def _differs(want: Tensor, have: Tensor) -> str:
-    """Return how two results differ, each row of the last axes by its own size; "" if they do not."""
+def _differs(want: Tensor, have: Tensor) -> Wrong | None:
+    """Return how two results differ, each row of the last axes by its own size; None if they do not."""
     if want.shape != have.shape:
-        return f"its shape is {list(have.shape)}; expected {list(want.shape)}"
+        return Wrong(f"its shape is {list(have.shape)}; expected {list(want.shape)}")
     if not bool(torch.isfinite(want).all() & torch.isfinite(have).all()):
-        return "it is not finite"
+        return Wrong("it is not finite")
     if not want.numel():
-        return ""
+        return None
     axis = 1 if want.dim() > 2 else -1
     others = [i for i in range(want.dim()) if i != axis % want.dim()]
     size, off = (t.amax(others) if others else t for t in (want.abs(), (want - have).abs()))
     size = torch.maximum(size, 1e-3 * size.max())
     worst = float((off / size).nan_to_num(0.0).max())
-    return "" if worst <= _TOLERANCE else f"it differs by {worst:.3g} of its size"
+    text = f"it differs by {worst:.3g} of its size"
+    return None if worst <= _TOLERANCE else Wrong(text, worst <= _ROUNDED)

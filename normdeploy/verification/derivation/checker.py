@@ -72,6 +72,11 @@ class Row:
         """Where it stands in the module."""
         return module_path(self.node)
 
+    @property
+    def result(self) -> str:
+        """Name of its first result."""
+        return str(self.node.outputs[0].name)
+
 
 @dataclass
 class Report:
@@ -80,11 +85,13 @@ class Report:
     Args:
         rows: its operators that outputs depend on, in order.
         outputs: names of the outputs that are not confirmed to be the source's.
+        follows: but for the operators that are open, the outputs would be the source's.
         used: hints and unrounded constants of the derivation that were needed.
     """
 
     rows: list[Row] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    follows: bool = False
     used: Collection[Hint | Exact] = ()
 
     @property
@@ -96,6 +103,11 @@ class Report:
     def open(self) -> list[Row]:
         """The operators that nothing is known of."""
         return [row for row in self.rows if not row.identity]
+
+    @property
+    def contradicted(self) -> list[Row]:
+        """The operators that hold a wrong number each, where all else makes the outputs the source's; [] otherwise."""
+        return self.open if self.follows and all(row.wrong for row in self.open) else []
 
 
 def check_derivation(
@@ -129,6 +141,12 @@ def _further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
         moved = confirm_moved(relation, v, w)
         found = next((claim for _, claim in moved.claims), None) if isinstance(moved, Proof) else None
     return found
+
+
+def unchanged(source: ir.Model) -> Derivation:
+    """Return the hints for a file that is the source as it is."""
+    keys = dataflow_keys(source.graph)
+    return Derivation(tuple(Hint(str(v.name), str(v.name), key) for v, key in keys.items() if v.name))
 
 
 def _flat(model: ir.Model) -> ir.Model:
@@ -171,14 +189,16 @@ class _Checker:
             report.outputs = names
             return report
         for w, name in zip(relation.source.graph.outputs, names, strict=True):
-            if not self._is_output(w, theirs[name]):
+            if not self._is_output(w, theirs[name], assumed=False):
                 report.outputs.append(name)
+        pairs = zip(relation.source.graph.outputs, names, strict=True)
+        report.follows = all(self._is_output(w, theirs[name], assumed=True) for w, name in pairs)
         return report
 
-    def _is_output(self, w: ir.Value, v: ir.Value) -> bool:
+    def _is_output(self, w: ir.Value, v: ir.Value, *, assumed: bool) -> bool:
         claim = self.relation.by(w, v)
         if claim is not None:
-            return claim.is_identity and not claim.assumed
+            return claim.is_identity and (assumed or not claim.assumed)
         want, have = self.relation.source.numbers(w), self.relation.file.numbers(v)
         return want is not None and have is not None and len(want) == len(have) and all(map(np.array_equal, want, have))
 
@@ -222,8 +242,9 @@ class _Checker:
                     if found is not None:
                         found.identity, found.reason, found.wrong = finding.kind, "", None
                 return True
-            if isinstance(finding, Wrong) and (target.hinted or finding.rounding) and row.wrong is None:
-                row.wrong, row.reason = finding, finding.text
+            if isinstance(finding, Wrong) and (target.hinted or finding.rounding):
+                if row.wrong is None or (finding.rounding and not row.wrong.rounding):
+                    row.wrong, row.reason = finding, finding.text
             elif isinstance(finding, str) and finding and row.wrong is None and (target.hinted or not row.reason):
                 row.reason = finding
         return False

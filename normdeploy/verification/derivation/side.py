@@ -62,7 +62,7 @@ class Side:
     ) -> None:
         self.graph = model.graph
         self.imports = dict(model.graph.opset_imports)
-        self._sizes = Sizes(self.imports, None if beside is None else beside._sizes)
+        self._sizes: Sizes = Sizes(self.imports, None if beside is None else beside._sizes)
         self.nodes = list(model.graph)
         self._constants: set[ir.Value] = set()
         self._sized: set[ir.Value] = set()

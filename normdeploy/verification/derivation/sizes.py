@@ -59,8 +59,7 @@ class Sizes:
             return None
         said = tuple((a.name, a.type, str(a.value)) for a in attributes)
         read = tuple(
-            None if t is None else (tuple(t.shape), t.dtype, None if t.is_meta else repr(t.tolist()))
-            for t in operands
+            None if t is None else (tuple(t.shape), t.dtype, None if t.is_meta else repr(t.tolist())) for t in operands
         )
         return node.domain, node.op_type, opset_of(node, self._imports), len(node.outputs), said, read
 

@@ -28,9 +28,9 @@ def first_bad_value(context: Context, case: Case, found: Localization) -> Locali
     Args:
         case: the inputs that show the failure. found: what is known of it.
     """
-    if context.links.stored:
-        first = context.links.stored[0]
-        return replace(found, where=first.where, op="stored weights", stored=first.text)
+    if context.contradicted:
+        first = context.contradicted[0]
+        return replace(found, where=first.where, op="stored weights", value=first.result, stored=first.reason)
     produced = {str(v.name): node for node in context.subject.model.graph for v in node.outputs if v.name}
     model, shared = _most_alike(context, produced)
     if model is None:

@@ -73,7 +73,7 @@ def _failure(context: Context) -> _Failure | None:
             break
         if logic_problems(case, outputs)[0]:
             return _Failure(case, None, outputs)
-    if context.links.stored:
+    if context.contradicted:
         case = context.cases[0]
         return _Failure(case, None, context.subject.logic(case.family.feeds))
     for setting in context.wrong_under:

@@ -32,8 +32,6 @@ class Question(StrEnum):
     DERIVATION = "derivation"
     LOGIC = "logic"
     TRACED = "traced"
-    RECOMPUTED = "recomputed"
-    WEIGHTS = "weights"
     ROUNDING = "rounding"
     COMPANIONS = "companions"
     DYNAMIC = "dynamic"

@@ -1,16 +1,16 @@
-r"""The float64 chain from the eager model to the stored weights, link by link.
+r"""The float64 chain from the eager model to the stored numbers.
 
 ::
 
-    eager, float64 --(1)-- traced graph, float64 --(2)-- recomputed graph, unrounded --(3)-- numbers in the file
+    eager, float64 --(1)-- traced graph, float64 --(2)-- numbers in the file
 
 1. The trace stores the model's Python constants (an epsilon, a scale) as float32, and nothing else changes: the bound
-   is the spread of float64 runs in which only these constants move by one rounding.
-2. Two float64 graphs of one function: float64's own rounding.
-3. Each stored number is the one rounding of the recomputed value
-   (:mod:`normdeploy.verification.derivation.recomputed`).
+   is the spread of float64 runs in which only these constants move by one rounding. Samples show it, here.
+2. The file computes what the traced graph computes, each of its numbers rounded once: algebra shows it for every input
+   (:mod:`normdeploy.verification.derivation.checker`).
 
-Where all three hold, an error far below float32's rounding of the whole network would have shown.
+Where both hold, an error far below float32's rounding of the whole network would have shown: in the file by algebra,
+and between module and trace by as much as the two are seen to agree.
 """
 
 from __future__ import annotations
@@ -29,41 +29,37 @@ from normdeploy.graph import FLOATS, Evaluator, ExactTensor
 from normdeploy.verification.bounds.criteria import Floats, judge, rms
 from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.cases import Case
-from normdeploy.verification.chain import EXACT, FLOAT64_NOISE, Chain, Links
+from normdeploy.verification.chain import Chain, Links
 from normdeploy.verification.context import Context
-from normdeploy.verification.derivation.recomputed import Comparison, compare_graphs
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.sides.grids import unrounded
 from normdeploy.verification.sides.reference import EagerReference
-from normdeploy.verification.sides.structure import is_float, nonfinite_problems, shortened
+from normdeploy.verification.sides.structure import is_float, nonfinite_problems
 from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Feeds, run_evaluator
 
 _RUNS = 3
 
 _ALWAYS = 2
-"""Families on which the links are followed whatever that costs."""
+"""Families on which the two are compared whatever that costs."""
 
 SHARE = 0.5
-"""Share of a level's work after which they are followed on no further family."""
+"""Share of a level's work after which they are compared on no further family."""
 
 
-def check_links(context: Context) -> Links:
-    """Follow the three links; the chain is used by the sensitivity check only if all hold."""
+def check_traced(context: Context) -> Links:
+    """Hold the traced graph against the module; the chain is used by the sensitivity check only if both links hold."""
     if context.evaluator is None:
         return Links()
     if not context.reference.has_truth:
         context.not_checked.append("the traced graph against the module in float64 (the module does not run in it)")
         return Links(traced=False)
     constants = _MovedConstants(context)
-    recomputed = None if context.derived is None else Evaluator(context.derived)
-    traced_worst, recomputed_worst, where = 0.0, 0.0, ""
+    worst = 0.0
     left: list[str] = []
-    proven = context.proven is not None and context.proven.confirmed
     for number, case in enumerate(context.cases):
         if number >= _ALWAYS and not context.budget.affords(SHARE):
             left.append(case.family.name)
             continue
-        context.tell("links", number / len(context.cases))
+        context.tell("traced", number / len(context.cases))
         try:
             traced = context.traced(case)
         except GraphError as error:
@@ -75,62 +71,22 @@ def check_links(context: Context) -> Links:
         case.chain = Chain(traced, partial(constants.spread, case.family.feeds, traced))
         for i, y in enumerate(traced):
             if is_float(y) and y.shape == case.truth[i].shape:
-                traced_worst = max(traced_worst, _ratio(case, i, y))
-        if recomputed is not None and not (proven and number):
-            context.budget.spend(1, case.family.feeds)
-            after = list(run_evaluator(recomputed, case.family.feeds).values())
-            pairs = list(enumerate(zip(traced, after, strict=True)))
-            ratio = max((_exact_ratio(case, i, a, b) for i, (a, b) in pairs), default=0.0)
-            ratio = max(ratio, _unrounded_ratio(context.evaluator, recomputed, case))
-            case.chain.resolution += [_relative(a, b) for _, (a, b) in pairs]
-            if ratio > recomputed_worst:
-                recomputed_worst, where = ratio, case.family.name
+                worst = max(worst, _ratio(case, i, y))
+        case.chain.resolution += [_relative(a, b) for a, b in zip(case.truth, traced, strict=True)]
     if left:
-        context.leave_out(f"the links of the float64 chain on {', '.join(left)}")
-    tight = traced_worst <= 1
-    traced_check = Check(
+        context.leave_out(f"the traced graph against the module in float64 on {', '.join(left)}")
+    tight = worst <= 1
+    check = Check(
         Question.TRACED,
         Status.PASS if tight else Status.NOTE,
         "the traced graph is the reference in float64, but for the rounding of its constants"
         if tight
-        else f"the traced graph differs from eager float64 by {traced_worst:.3g} times what rounding its constants "
-        "explains; float32's bound judges alone",
-        {"worst_ratio": traced_worst},
+        else f"the traced graph differs from eager float64 by {worst:.3g} times what rounding its constants explains; "
+        "float32's bound judges alone",
+        {"worst_ratio": worst},
     )
-    if context.derived is None:
-        context.not_checked.append("stored weights against weights recomputed from the reference")
-        return Links((traced_check,), traced=tight)
-    if recomputed_worst > 1:
-        recomputed_check = Check(
-            Question.RECOMPUTED,
-            Status.FAIL,
-            f"the graph recomputed from the reference differs from it in float64 by {recomputed_worst:.3g} times what "
-            f"float64's rounding explains ({where})",
-            {"worst_ratio": recomputed_worst},
-        )
-    else:
-        text = "unrounded, the recomputed graph is the reference's function in float64"
-        recomputed_check = Check(Question.RECOMPUTED, Status.PASS, text, {"worst_ratio": recomputed_worst})
-    weights_check, comparison = _stored_against_recomputed(context)
-    exact = comparison.same_structure and not comparison.problems
-    return Links(
-        (traced_check, recomputed_check, weights_check),
-        traced=tight,
-        hold=tight and recomputed_worst <= 1 and exact,
-        stored=tuple(comparison.problems) if weights_check.status is Status.FAIL else (),
-    )
-
-
-def _unrounded_ratio(traced: Evaluator, recomputed: Evaluator, case: Case) -> float:
-    """Compare the two graphs without the rounding of their quantizers, which hides what is smaller than a step."""
-    before, after = unrounded(traced), unrounded(recomputed)
-    if not before or len(before) != len(after):  # with other quantizers they have no unrounded run in common
-        return 0.0
-    sides = [
-        run_evaluator(evaluator, case.family.feeds, stand_ins=rounding).values()
-        for evaluator, rounding in ((traced, before), (recomputed, after))
-    ]
-    return max((_exact_ratio(case, i, a, b) for i, (a, b) in enumerate(zip(*sides, strict=True))), default=0.0)
+    proven = context.proven is not None and context.proven.confirmed
+    return Links((check,), traced=tight, hold=tight and proven)
 
 
 def _ratio(case: Case, index: int, y: Array) -> float:
@@ -162,16 +118,6 @@ def _relative(a: Array, b: Array) -> float:
     keep = np.isfinite(a) & np.isfinite(b)
     difference = rms(a[keep] - b[keep])
     return difference / (rms(a[keep]) or 1.0)
-
-
-def _exact_ratio(case: Case, index: int, a: Array, b: Array) -> float:
-    if not is_float(a) or a.shape != b.shape:
-        return 0.0 if a.shape == b.shape else float("inf")
-    keep = np.isfinite(a) & np.isfinite(b)
-    difference, allowed = rms(a[keep] - b[keep]), EXACT * rms(a[keep])
-    if difference > allowed:  # where float64's own noise is larger than the limit (a cancelling input), it is the limit
-        allowed += rms(np.where(keep, case.spread[index], 0.0)) / case.roundoff * FLOAT64_NOISE
-    return difference / allowed if difference > 0 and allowed > 0 else (0.0 if difference == 0 else float("inf"))
 
 
 class _MovedConstants:
@@ -242,29 +188,3 @@ def _moved(value: Tensor, u: float, seed: int) -> Tensor:
         return value
     short = value.to(torch.float32).view(torch.int32) & 0xFFF == 0
     return torch.where(short, value, value * (1 + u * hashed_noise(value, seed)))
-
-
-def _stored_against_recomputed(context: Context) -> tuple[Check, Comparison]:
-    """Compare the file with the recomputed graph, or with the graph before folding if that is what it is."""
-    assert context.derived is not None
-    names = context.subject.output_names
-    comparison = compare_graphs(context.derived, context.subject.model, outputs=names)
-    if not comparison.same_structure and context.reference.graph is not None:
-        unfolded = compare_graphs(context.reference.graph, context.subject.model, outputs=names)
-        comparison = unfolded if unfolded.same_structure else comparison
-    if not comparison.same_structure:
-        context.not_checked.append("stored weights against weights recomputed from the reference")
-        text = f"stored weights were not recomputed: {comparison.reason}"
-        return Check(Question.WEIGHTS, Status.NOTE, text), comparison
-    measured = {"tensors": comparison.tensors}
-    if comparison.problems and not context.own and all(p.rounding for p in comparison.problems):
-        text = (
-            f"{len(comparison.problems)} of {comparison.tensors} stored tensors are not the one rounding of the "
-            "recomputed values, but no further off than folding in their own precision explains: right within rounding"
-        )
-        text = f"{text} ({comparison.problems[0].text})"
-        return Check(Question.WEIGHTS, Status.PASS, text, measured), comparison
-    if comparison.problems:
-        return Check(Question.WEIGHTS, Status.FAIL, shortened([p.text for p in comparison.problems])), comparison
-    text = f"all {comparison.tensors} stored tensors are the one rounding of the recomputed values"
-    return Check(Question.WEIGHTS, Status.PASS, text, measured), comparison
