@@ -100,7 +100,7 @@ def test_a_failed_export_prints_its_checks_and_names_its_page(
     failed = run("export", f"{home}/net.py:Net", *words, "-o", tmp_path / "x.onnx")
     assert failed.exit_code == 1, failed.output
     assert not (tmp_path / "x.onnx").exists()
-    for word in ("verdict: FAIL", "structure", "rounding", "weights", f"wrote {page}"):
+    for word in ("verdict: FAIL", "structure", "rounding", "derivation", f"wrote {page}"):
         assert word in failed.stdout
     assert "<html" in page.read_text(encoding="utf-8")
     (line,) = [line for line in failed.stderr.splitlines() if "not proven equal" in line]

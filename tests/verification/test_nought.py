@@ -1,4 +1,4 @@
-"""Norms whose result is multiplied by 0: the recomputed graph holds 0 there, not the tiny number 0 counts as."""
+"""Norms whose result is multiplied by 0: the rewritten graph holds 0 there, not the tiny number 0 counts as."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def test_a_norm_times_nought_is_itself(
     ir.save(model, tmp_path / "g.onnx")
     verdict = verify(tmp_path / "g.onnx", tmp_path / "g.onnx", level="quick")
     assert verdict.status == "not-exercised", verdict.summary()  # what 0 hides, nothing can show
-    for name in ("logic", "recomputed", "rounding"):
+    for name in ("derivation", "logic", "rounding"):
         assert verdict.check(name).status == "pass", verdict.summary()

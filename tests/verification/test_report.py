@@ -18,7 +18,7 @@ def verdict(small) -> Verdict:
 def test_the_summary_names_checks_and_mutants(verdict: Verdict):
     text = verdict.summary()
     assert text.startswith("verdict: PASS")
-    for name in ("structure", "logic", "recomputed", "weights", "rounding", "companions", "dynamic", "sensitivity"):
+    for name in ("structure", "derivation", "logic", "traced", "rounding", "companions", "dynamic", "sensitivity"):
         assert name in text
     assert "mutants killed" in text
 

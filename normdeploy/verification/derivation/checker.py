@@ -32,11 +32,13 @@ from normdeploy.graph.derivation import Derivation, Exact, Hint, dataflow_keys
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.derivation.affine import back, step_of
 from normdeploy.verification.derivation.analytic import Constants, confirm_analytic
+from normdeploy.verification.derivation.bodies import confirm_bodies
 from normdeploy.verification.derivation.carried import confirm_carried
 from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.linear import confirm_linear
 from normdeploy.verification.derivation.moving import confirm_moved, returned
 from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.recurrent import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.same import confirm_same
 from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
@@ -159,7 +161,7 @@ def _flat(model: ir.Model) -> ir.Model:
 
 class _Checker:
     def __init__(self, relation: Relation, derivation: Derivation) -> None:
-        self.relation = relation
+        self.relation, self.derivation = relation, derivation
         self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
         self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
         self.keys = dataflow_keys(relation.file.graph)
@@ -175,13 +177,7 @@ class _Checker:
         for value in relation.file.graph.inputs:
             if value.name in ours and _fed_alike(ours[value.name], value):
                 relation.add(ours[value.name], Claim(value, one, nought))
-        for node in relation.file.nodes:
-            if all(relation.file.is_sized(value) for value in node.outputs):
-                continue
-            self.rows[node] = Row(node)
-            for value in node.outputs:
-                if value.name and (value.uses() or value.is_graph_output()):
-                    self._value(node, value)
+        self.walk()
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)
         report = Report(self._live(theirs[name] for name in names), used={*self.used, *self.constants.used})
@@ -194,6 +190,31 @@ class _Checker:
         pairs = zip(relation.source.graph.outputs, names, strict=True)
         report.follows = all(self._is_output(w, theirs[name], assumed=True) for w, name in pairs)
         return report
+
+    def walk(self) -> None:
+        """Find what each operator's results are, in order."""
+        relation = self.relation
+        for node in relation.file.nodes:
+            if all(relation.file.is_sized(value) for value in node.outputs):
+                continue
+            self.rows[node] = Row(node)
+            for value in node.outputs:
+                if value.name and (value.uses() or value.is_graph_output()):
+                    self._value(node, value)
+
+    def _inside(self, inner: Relation) -> Wrong | str:
+        """Go through two bodies; return what is open there."""
+        checker = _Checker(inner, self.derivation)
+        checker.walk()
+        self.used |= checker.used
+        self.constants.used |= checker.constants.used
+        live = checker._live(iter(inner.file.graph.outputs))
+        rows = [row for row in live if not row.identity]
+        first = next((row for row in rows if not row.wrong), None)
+        if first is not None:
+            return f"{kind(first.node)} {first.name!r}: {first.reason or 'no operator of the source fits'}"
+        found = sorted((row.wrong for row in rows if row.wrong), key=lambda wrong: wrong.rounding)
+        return found[0] if found else ""
 
     def _is_output(self, w: ir.Value, v: ir.Value, *, assumed: bool) -> bool:
         claim = self.relation.by(w, v)
@@ -274,6 +295,8 @@ class _Checker:
             if kind(origin) == kind(node) and step.value.index() == value.index():
                 yield confirm_same(relation, node, origin)
                 yield confirm_carried(relation, node, origin)
+                yield confirm_recurrent(relation, node, origin)
+                yield confirm_bodies(relation, node, origin, self._inside)
         if target.hinted:
             yield confirm_analytic(relation, value, target, self.constants)
 

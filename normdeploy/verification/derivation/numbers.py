@@ -57,7 +57,7 @@ def compare(
     except ValueError:
         return Wrong(f"has shape {list(have.shape)}; expected {list(np.shape(want))}")
     rows = max(_CHUNK // max(have.size // max(len(have), 1), 1), 1)
-    first, count, rounding = "", 0, True
+    worst, furthest, count, rounding = "", 0.0, 0, True
     for start in range(0, len(have), rows):
         cut = slice(start, start + rows)
         stored = have[cut].astype(np.float64)
@@ -73,10 +73,13 @@ def compare(
         if good.all():
             continue
         count += int((~good).sum())
-        if not first:
-            at = tuple(int(i) for i in np.argwhere(~good)[0])
-            first = f"is {stored[at]:.9g} at {[at[0] + start, *at[1:]]}; expected {expected[at]:.12g}"
         allowed = radius(expected, dtype) * _OTHER_ROUNDING + slacks[cut] + noise
+        with np.errstate(divide="ignore", invalid="ignore"):
+            far = np.where(good, 0.0, np.nan_to_num(off / allowed, nan=np.inf))
+        if far.max() > furthest:
+            furthest = float(far.max())
+            at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
+            worst = f"is {stored[at]:.9g} at {[at[0] + start, *at[1:]]}; expected {expected[at]:.12g}"
         top = radius(np.array([np.abs(expected).max(initial=0.0), np.max(sizes[cut], initial=0.0)]), dtype).max()
         rounding &= bool((off[~good] <= (allowed + _OF_THE_LARGEST * top)[~good]).all())
-    return Wrong(f"{first} ({count} of {have.size} numbers differ)", rounding) if count else None
+    return Wrong(f"{worst} ({count} of {have.size} numbers differ)", rounding) if count else None

@@ -8,10 +8,11 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.attributes import difference
+from normdeploy.verification.derivation.body import bodies_of
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.side import has_body, inputs_of, kind
+from normdeploy.verification.derivation.side import inputs_of, kind
 
 
 def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
@@ -20,7 +21,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     Args:
         node: of the file. origin: of the source.
     """
-    if kind(node) != kind(origin) or has(node, Trait.RANDOM) or has_body(node):
+    if kind(node) != kind(origin) or has(node, Trait.RANDOM) or bodies_of(node):
         return f"{kind(node)} is not {kind(origin)}, or not known to repeat"
     text = difference(relation.source, origin, relation.file, node)
     if text:
@@ -36,7 +37,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
         found = [equal(relation, w, v) for w, v in zip(ours, order, strict=True)]
         bad = [item for item in found if not isinstance(item, bool)]
         if not bad:
-            return _proof(node, origin, assumed=any(item is True for item in found))
+            return same_results(node, origin, assumed=any(item is True for item in found))
         wrong = [item for item in bad if isinstance(item, Wrong)]
         if len(wrong) == len(bad):
             reason = wrong[0]
@@ -45,7 +46,8 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     return reason
 
 
-def _proof(node: ir.Node, origin: ir.Node, *, assumed: bool) -> Proof:
+def same_results(node: ir.Node, origin: ir.Node, *, assumed: bool) -> Proof:
+    """Return the proof that each result of an operator is that of another."""
     one, nought = np.ones(()), np.zeros(())
     pairs = zip(node.outputs, origin.outputs, strict=False)
     return Proof(

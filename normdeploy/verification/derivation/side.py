@@ -15,6 +15,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.evaluate import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.verification.derivation.body import bodies_of, fed, opened, states_of, turns_of
 from normdeploy.verification.derivation.gauges import radius
 from normdeploy.verification.derivation.sizes import SMALL, Sizes
 
@@ -40,25 +41,21 @@ def inputs_of(node: ir.Node) -> list[ir.Value | None]:
     return found
 
 
-def has_body(node: ir.Node) -> bool:
-    """Tell whether an operator holds graphs."""
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-
-
 class Side:
     """A graph.
 
     Args:
         model: the graph, functions inlined.
-        assignments: shape of each input, by name, at each of a few assignments of sizes.
+        assignments: shape of each input (or the input itself, as sizes), by name, at each of a few assignments.
         beside: the other graph, if it is known: operators of the same sizes are not evaluated twice.
 
     Attributes:
         followed: the assignments at which most of the graph could be followed; others are left out.
+        runs: each value at each of these: floats as sizes alone.
     """
 
     def __init__(
-        self, model: ir.Model, assignments: Sequence[Mapping[str, Shape]], *, beside: Side | None = None
+        self, model: ir.Model, assignments: Sequence[Mapping[str, Shape | Tensor]], *, beside: Side | None = None
     ) -> None:
         self.graph = model.graph
         self.imports = dict(model.graph.opset_imports)
@@ -76,7 +73,7 @@ class Side:
         runs = [(shapes, self._run(shapes)) for shapes in assignments]
         most = max((len(run) for _, run in runs), default=0)
         self.followed = [shapes for shapes, run in runs if len(run) == most]
-        self._runs = [run for _, run in runs if len(run) == most]
+        self.runs = [run for _, run in runs if len(run) == most]
 
     def opset(self, node: ir.Node) -> int:
         """Return the version of the operator set that gives a node its meaning."""
@@ -165,8 +162,8 @@ class Side:
         """Return a value's shape at each assignment; () where it is not known."""
         tensor = constant_tensor(value)
         if tensor is not None:
-            return (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self._runs), 1)
-        found = [run.get(value) for run in self._runs]
+            return (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self.runs), 1)
+        found = [run.get(value) for run in self.runs]
         return (
             () if not found or any(t is None for t in found) else tuple(tuple(t.shape) for t in found if t is not None)
         )
@@ -175,10 +172,10 @@ class Side:
         """Return what a value that follows from sizes is at each assignment."""
         constant = self.constant(value)
         if constant is not None:
-            return (constant,) * max(len(self._runs), 1)
-        if not self.is_sized(value) or not self._runs:
+            return (constant,) * max(len(self.runs), 1)
+        if not self.is_sized(value) or not self.runs:
             return None
-        found = [run.get(value) for run in self._runs]
+        found = [run.get(value) for run in self.runs]
         if any(t is None or t.device.type == "meta" for t in found):
             return None
         return tuple(t.numpy() for t in found if t is not None)
@@ -186,11 +183,11 @@ class Side:
     @property
     def assignments(self) -> int:
         """How many assignments of sizes the graph could be followed at."""
-        return len(self._runs)
+        return len(self.runs)
 
     def _classify(self, node: ir.Node) -> None:
         inputs = [value for value in inputs_of(node) if value is not None]
-        if node.op_type != "Constant" and not has_body(node) and not has(node, Trait.RANDOM):
+        if node.op_type != "Constant" and not bool(bodies_of(node)) and not has(node, Trait.RANDOM):
             moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs
             if inputs and all(self.is_constant(value) for value in moved):
                 self._constants.update(node.outputs)
@@ -211,7 +208,7 @@ class Side:
                 return self.type_of(value)
         return None
 
-    def _run(self, shapes: Mapping[str, Shape]) -> dict[ir.Value, Tensor]:
+    def _run(self, shapes: Mapping[str, Shape | Tensor]) -> dict[ir.Value, Tensor]:
         """Follow shapes through the graph: floats are only sizes, what follows from sizes is computed."""
         known: dict[ir.Value, Tensor] = {}
         for value in self.graph.inputs:
@@ -220,9 +217,12 @@ class Side:
             shape = shapes.get(str(value.name), fixed)
             if shape is None or value.dtype is None:
                 return {}
-            known[value] = _blank(shape, value.dtype)
+            known[value] = shape if isinstance(shape, Tensor) else _blank(shape, value.dtype)
         for node in self.nodes:
-            if has_body(node) or node.op_type == "Constant" or all(v in self._constants for v in node.outputs):
+            if node.op_type == "Constant" or all(v in self._constants for v in node.outputs):
+                continue
+            if bodies_of(node):
+                known.update(zip(node.outputs, self._with_bodies(node, known), strict=False))
                 continue
             operands: list[Tensor | None] = []
             plain = any(output in self._sized for output in node.outputs)
@@ -233,6 +233,25 @@ class Side:
             else:
                 known.update(zip(node.outputs, self._sizes.of(node, operands), strict=False))
         return known
+
+    def _with_bodies(self, node: ir.Node, known: Mapping[ir.Value, Tensor]) -> list[Tensor]:
+        """Return results of If, Loop or Scan as sizes; [] where they are not known, or a state changes its size."""
+        results: list[list[Tensor]] = []
+        for graph in bodies_of(node).values():
+            body = opened(graph, self.imports)
+            given = fed(node, body, known)
+            run = {} if given is None else Side(body.model, [given]).runs[0]
+            results.append([run[value] for value in body.model.graph.outputs if value in run])
+            if given is None or len(results[-1]) < len(body.model.graph.outputs):
+                return []
+        kept = results[0][1:] if kind(node) == "Loop" else results[0]
+        states = [known[value].shape for value in states_of(node) if value is not None]
+        if any(a.shape != b.shape for other in results for a, b in zip(other, results[0], strict=True)):
+            return []
+        if any(first != last.shape for first, last in zip(states, kept, strict=False)):
+            return []
+        turns = turns_of(node, known)
+        return [t if kind(node) == "If" or i < len(states) else t.expand(turns, *t.shape) for i, t in enumerate(kept)]
 
     def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor], *, whole: bool) -> Tensor | None:
         if value in known:
