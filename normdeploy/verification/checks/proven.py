@@ -103,15 +103,16 @@ def _named(row: Row) -> str:
 
 
 def assignments(specs: Sequence[InputSpec]) -> list[dict[str, Shape]]:
-    """Return the inputs' shapes at the example's sizes and at others; dimensions of one name keep one size."""
+    """Return the inputs' shapes at the example's sizes and at others; dimensions of one name keep one size.
+
+    All dimensions grow by different amounts, once, and all by one factor, for networks that take no other sizes.
+    """
     names = list(dict.fromkeys(name for spec in specs for name in spec.dynamic.values()))
-    first = {spec.name: tuple(spec.shape) for spec in specs}
-    found = [first]
-    for number in (1, 2) if names else ():
-        grown = {name: number * (2 + index) for index, name in enumerate(names)}
-        found.append({spec.name: _resized(spec, grown, 1) for spec in specs})
+    found = [{spec.name: tuple(spec.shape) for spec in specs}]
     if names:
-        found += [{spec.name: _resized(spec, {}, factor) for spec in specs} for factor in (2, 4)]
+        grown = {name: 2 * index + 3 for index, name in enumerate(names)}
+        found.append({spec.name: _resized(spec, grown, 1) for spec in specs})
+        found += [{spec.name: _resized(spec, {}, factor) for spec in specs} for factor in (2, 3)]
     return found
 
 

@@ -10,20 +10,20 @@ believed only where each stored number is within half a unit in the last place o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
-from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
-from normdeploy.verification.derivation.gauges import Array, Claim, Floats
+from normdeploy.graph import evaluate_node
+from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.moving import MOVES
-from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.points import draw, points
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.unrounded import Constants, Unlike
 
 ANALYTIC = MOVES | frozenset({
     "Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum",
@@ -33,10 +33,14 @@ ANALYTIC = MOVES | frozenset({
 })  # fmt: skip
 """Operators that are analytic wherever they are defined; as few as make linear maps and norms."""
 
-_MOST_TRIED = 8
+_ROOTS = frozenset({
+    "Sqrt", "Pow", "Reciprocal", "Div", "ReduceL2", "LayerNormalization", "RMSNormalization", "InstanceNormalization",
+    "GroupNormalization", "LpNormalization", "MeanVarianceNormalization",
+})  # fmt: skip
+"""Operators in which a number may count at some spreads alone, as an epsilon does; the others make polynomials."""
+
 _MOST_NODES = 128
-_MOST = 1 << 23
-"""Constants that are tried for one, operators of a region, and elements of what it reads."""
+"""Operators of a region."""
 
 _SCALES = (1.0, 1e-3, 1e-6, 30.0)
 """Spreads of the points, of a variance like the epsilons in use and far above it."""
@@ -46,98 +50,6 @@ _ROUNDED = 256 * 2.0**-24
 
 _TOLERANCE = 1e-9
 """Largest difference in units of the largest result: float64's rounding in a statistic, far below an epsilon's part."""
-
-
-@dataclass
-class Constants:
-    """Unrounded constants of the file, by the derivation.
-
-    Args:
-        file: the graph. derivation: what says so. used: the constants that were needed.
-    """
-
-    file: Side
-    derivation: Derivation
-    used: set[Exact] = field(default_factory=set)
-    _named: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
-    _keyed: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._keys = dataflow_keys(self.file.graph)
-        for exact in self.derivation.constants:
-            self._named.setdefault((exact.value, exact.which), []).append(exact)
-            self._keyed.setdefault((exact.key, exact.which), []).append(exact)
-
-    def of(self, node: ir.Node, index: int) -> Floats | None:
-        """Return an input of an operator unrounded; None where nothing says that it is not as stored.
-
-        Raises:
-            Unlike: what is stored is not the one rounding of it.
-        """
-        tensor = constant_tensor(node.inputs[index])
-        if tensor is None or tensor.dtype not in FLOATS:
-            return None
-        return self._unrounded(node, str(index), tensor.numpy(), tensor.dtype)
-
-    def operator(self, node: ir.Node) -> ir.Node:
-        """Return an operator of the file with its attributes unrounded.
-
-        Raises:
-            Unlike: what is stored is not the one rounding of it.
-        """
-        kept = []
-        for attribute in _as_stored(node).attributes.values():
-            exact = None
-            if attribute.type == ir.AttributeType.FLOAT:
-                exact = self._unrounded(node, attribute.name, np.array(attribute.value), ir.DataType.FLOAT)
-            kept.append(attribute if exact is None else ir.AttrFloat32(attribute.name, float(exact)))
-        return _with(node, kept)
-
-    def _unrounded(self, node: ir.Node, which: str, stored: Array, dtype: ir.DataType) -> Floats | None:
-        result = node.outputs[0]
-        found = [
-            *self._named.get((str(result.name), which), []),
-            *self._keyed.get((self._keys.get(result, ""), which), []),
-        ]
-        wrong: Wrong | None = None
-        for exact in found[:_MOST_TRIED]:
-            number = exact.compute()
-            if number.shape != stored.shape or not np.isfinite(number).all():
-                continue
-            off = compare(stored, dtype, number)
-            if off is None:
-                self.used.add(exact)
-                return number
-            wrong = wrong or off
-        if wrong is not None:
-            raise Unlike(Wrong(f"{which!r} of {kind(node)}: {wrong.text}", wrong.rounding))
-        return None
-
-
-def _as_stored(node: ir.Node) -> ir.Node:
-    """Return an operator with the attributes that a file can hold: floats are of 32 bits."""
-    kept = [
-        ir.AttrFloat32(a.name, float(np.float32(a.value))) if a.type == ir.AttributeType.FLOAT else a
-        for a in node.attributes.values()
-    ]
-    return _with(node, kept)
-
-
-def _with(node: ir.Node, attributes: list[ir.Attr]) -> ir.Node:
-    count = len(node.outputs)
-    return ir.Node(node.domain, node.op_type, list(node.inputs), attributes, num_outputs=count, version=node.version)
-
-
-class Unlike(Exception):
-    """A stored number is not the one rounding of what the derivation says it was.
-
-    Args:
-        wrong: which.
-    """
-
-    def __init__(self, wrong: Wrong) -> None:
-        super().__init__(wrong.text)
-        self.wrong = wrong
 
 
 class _Outside(Exception):
@@ -180,9 +92,11 @@ def _compared(
 ) -> Wrong | None:
     """Return how two regions differ at random points; None if they do not."""
     theirs, ours = regions
-    for k in range(relation.file.assignments):
-        for scale in _SCALES:
-            drawn = _draw(relation.file, leaves, k, scale)
+    gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
+    spreads = _SCALES if any(kind(node) in _ROOTS for node in (*theirs, *ours)) else _SCALES[:1]
+    for number, (k, shapes) in enumerate(points(relation, theirs, ours, list(leaves), gauges)):
+        for scale in spreads if number == 0 else _SCALES[:1]:
+            drawn = {leaf: draw(relation.file, leaf, shape, scale, k) for leaf, shape in shapes.items()}
             have = _evaluate(relation.file, theirs, value, drawn, k, constants)
             given = {w: _of(claim, drawn[claim.value]) for w, claim in claims.items()}
             want = _evaluate(relation.source, ours, target.value, given, k, None)
@@ -233,18 +147,9 @@ def _region(
     return sorted(found, key=lambda node: order[node])
 
 
-def _draw(side: Side, leaves: Mapping[ir.Value, None], k: int, scale: float) -> dict[ir.Value, Tensor]:
-    generator = torch.Generator().manual_seed(20 + k)
-    drawn = {}
-    for leaf in leaves:
-        shape = side.shapes(leaf)[k] if side.shapes(leaf) else None
-        if shape is None or int(np.prod(shape)) > _MOST or side.type_of(leaf) not in FLOATS:
-            raise RuntimeError("what it reads is too large, or no number")
-        drawn[leaf] = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-    return drawn
-
-
 def _of(claim: Claim, drawn: Tensor) -> Tensor:
+    if not drawn.is_floating_point():
+        return drawn
     return drawn * torch.from_numpy(claim.scale) + torch.from_numpy(claim.shift)
 
 

@@ -31,7 +31,7 @@ from normdeploy.graph import module_path
 from normdeploy.graph.derivation import Derivation, Exact, Hint, dataflow_keys
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.derivation.affine import back, step_of
-from normdeploy.verification.derivation.analytic import Constants, confirm_analytic
+from normdeploy.verification.derivation.analytic import confirm_analytic
 from normdeploy.verification.derivation.bodies import confirm_bodies
 from normdeploy.verification.derivation.carried import confirm_carried
 from normdeploy.verification.derivation.gauges import Claim, ranked
@@ -43,6 +43,7 @@ from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.same import confirm_same
 from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
 from normdeploy.verification.derivation.side import Shape, Side, kind
+from normdeploy.verification.derivation.unrounded import Constants
 
 _MOST_HINTS = 32
 """How many hints are tried for one value."""
@@ -238,7 +239,7 @@ class _Checker:
         row.hinted = row.hinted or bool(hinted)
         proven = False
         for hint, target in hinted:
-            known_already = relation.by(target.value, value)
+            known_already = relation.known(target.value, value)
             if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target):
                 self.used.add(hint)
                 proven = True
@@ -282,7 +283,11 @@ class _Checker:
             yield f"{kind(node)} cannot be looked at: {error}"
 
     def _laws(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
-        relation = self.relation
+        relation, direct = self.relation, target.value.producer()
+        if direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
+            same = confirm_same(relation, node, direct)
+            if isinstance(same, Proof):  # what is the most frequent is cheap to see
+                yield same
         yield confirm_affine(relation, value, target)
         yield confirm_linear(relation, value, target)
         yield confirm_table(relation, value, target)

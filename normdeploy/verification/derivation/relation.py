@@ -109,12 +109,17 @@ class Relation:
         """Return the claim for a value of the source in terms of one of the file, confirmed ones first."""
         if w is None or v is None:
             return None
-        found = [claim for claim in self.express(w) if claim.value is v]
-        if not found and self.further is not None and self.alike(w, v) and (w, v) not in self._looked:
+        found = self.known(w, v)
+        if found is None and self.further is not None and self.alike(w, v) and (w, v) not in self._looked:
             self._looked.add((w, v))
             claim = self.further(self, w, v)
             if claim is not None and self.add(w, claim):
                 return self.by(w, v)
+        return found
+
+    def known(self, w: ir.Value, v: ir.Value) -> Claim | None:
+        """Return the claim that is there, without looking further."""
+        found = [claim for claim in self.express(w) if claim.value is v]
         return min(found, key=lambda claim: claim.assumed, default=None)
 
     def near(self, values: list[ir.Value]) -> list[ir.Value]:

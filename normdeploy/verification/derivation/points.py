@@ -1,0 +1,128 @@
+"""At which points two regions are compared: random ones, as few and as small as show every difference.
+
+Convolutions and maps channel by channel do the same at every place, but at borders: a picture that holds each border
+once, with the same rest by the strides, shows what a larger one does, and one sample what several do. What looks rows
+up in tables and goes on row by row is compared at every row there is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import FLOATS
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.gauges import Array, Floats
+from normdeploy.verification.derivation.relation import Relation
+from normdeploy.verification.derivation.side import Shape, Side, inputs_of, kind
+
+_MOST = 1 << 23
+"""Elements of what a region reads."""
+
+_LOCAL = frozenset({"BatchNormalization", "Identity", "Add", "Sub", "Mul", "Div", "Neg", "Sum"})
+
+Regions = Sequence[tuple[Side, Sequence[ir.Node]]]
+
+
+def points(
+    relation: Relation,
+    theirs: Sequence[ir.Node],
+    ours: Sequence[ir.Node],
+    leaves: Sequence[ir.Value],
+    gauges: Sequence[Floats],
+) -> Iterator[tuple[int, Mapping[ir.Value, Shape]]]:
+    """Return assignments of sizes, the smallest first, and the shapes to draw at.
+
+    Args:
+        theirs, ours: operators of the regions. leaves: what the file's reads. gauges: of all that enters and leaves.
+
+    Raises:
+        RuntimeError: what is read is too large, or of no known size.
+    """
+    regions = ((relation.file, theirs), (relation.source, ours))
+    rows = _rows(regions, leaves)
+    seen: list[dict[ir.Value, Shape]] = []
+    for k in range(relation.file.assignments):
+        shapes = {leaf: relation.file.shapes(leaf)[k] for leaf in leaves if relation.file.shapes(leaf)}
+        if len(shapes) < len(leaves):
+            raise RuntimeError("what it reads is of no known size")
+        if rows is not None:
+            shapes = {leaf: (*(1,) * (len(shape) - 1), rows) for leaf, shape in shapes.items()}
+        window = _window(regions, leaves, gauges)
+        if window is not None:
+            shapes = {leaf: _small(shape, *window) for leaf, shape in shapes.items()}
+        if shapes not in seen or (window is None and rows is None):
+            seen.append(shapes)
+    counted = sorted((sum(math.prod(shape) for shape in shapes.values()), k) for k, shapes in enumerate(seen))
+    if counted and counted[0][0] > _MOST:
+        raise RuntimeError("what it reads is too large")
+    yield from ((k, seen[k]) for count, k in counted if count <= _MOST)
+
+
+def draw(side: Side, leaf: ir.Value, shape: Shape, scale: float, seed: int) -> Tensor:
+    """Return a value's elements: random numbers, or each index once."""
+    if side.type_of(leaf) not in FLOATS:
+        return torch.arange(math.prod(shape)).reshape(shape)
+    generator = torch.Generator().manual_seed(20 + seed)
+    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _window(regions: Regions, leaves: Sequence[ir.Value], gauges: Sequence[Floats]) -> tuple[int, int] | None:
+    """Return how far operators look around, and what strides make together; None where they are not local."""
+    rank = 0 if len(leaves) != 1 else len(regions[0][0].shapes(leaves[0])[0])
+    if rank < 3 or any(n != 1 for array in gauges for n in array.shape[2:]):
+        return None
+    reach, strides = 0, 1
+    for side, nodes in regions:
+        for node in nodes:
+            inputs = [value for value in inputs_of(node) if value is not None]
+            constants = [side.constant(value) for value in inputs if side.is_constant(value)]
+            if kind(node) == "Conv" and constants and constants[0] is not None and len(inputs) - len(constants) == 1:
+                at = {name: tuple(node.attributes.get_ints(name, ())) or (1,) for name in ("dilations", "strides")}
+                pads = tuple(node.attributes.get_ints("pads", ())) or (0,)
+                reach += max((n - 1) * d for n in constants[0].shape[2:] for d in at["dilations"]) + max(pads)
+                strides *= math.prod(at["strides"])
+            elif kind(node) not in _LOCAL or (kind(node) != "BatchNormalization" and not _by_channel(constants, rank)):
+                return None
+    return reach, strides
+
+
+def _by_channel(constants: Sequence[Array | None], rank: int) -> bool:
+    """Tell whether constants are the same at every place of a picture."""
+    return all(
+        c is not None and (c.size == 1 or (c.ndim > rank - 2 and set(c.shape[2 - rank :]) == {1})) for c in constants
+    )
+
+
+def _small(shape: Shape, reach: int, strides: int) -> Shape:
+    """Return a picture's shape that holds each border once, with the same rest by the strides."""
+    least = (2 * reach + 2) * strides
+    return (1, *shape[1:2], *(min(n, least + (n - least) % strides) for n in shape[2:]))
+
+
+def _rows(regions: Regions, leaves: Sequence[ir.Value]) -> int | None:
+    """Return how many rows tables have where a region looks up rows and goes on row by row; None where it does not."""
+    if len(leaves) != 1 or regions[0][0].type_of(leaves[0]) in FLOATS:
+        return None
+    counts = set()
+    for side, nodes in regions:
+        for node in nodes:
+            table = side.constant(node.inputs[0]) if kind(node) == "Gather" else None
+            if table is not None and node.attributes.get_int("axis", 0) == 0:
+                counts.add(len(table))
+            elif not _by_row(side, node):
+                raise RuntimeError("indices are read by more than rows of tables")
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _by_row(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator looks at one row, along the last axis, at a time."""
+    if has(node, Trait.BY_ROW):
+        shapes = [] if node.inputs[0] is None else side.shapes(node.inputs[0])
+        return bool(shapes) and node.attributes.get_int("axis", -1) in (-1, len(shapes[0]) - 1)
+    constants = [side.constant(v) for v in inputs_of(node) if v is not None and side.is_constant(v)]
+    return has(node, Trait.POINTWISE) and all(c is not None and c.ndim <= 1 for c in constants)

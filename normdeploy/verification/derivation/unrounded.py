@@ -1,0 +1,116 @@
+"""Constants of the file before they were rounded, as the derivation says; believed where what is stored is their
+rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
+from normdeploy.verification.derivation.gauges import Array, Floats
+from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.side import Side, kind
+
+_MOST_TRIED = 8
+"""Constants that are tried for one."""
+
+
+@dataclass
+class Constants:
+    """Unrounded constants of the file, by the derivation.
+
+    Args:
+        file: the graph. derivation: what says so. used: the constants that were needed.
+    """
+
+    file: Side
+    derivation: Derivation
+    used: set[Exact] = field(default_factory=set)
+    _named: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
+    _keyed: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
+    _found: dict[tuple[ir.Node, str], Floats | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._keys = dataflow_keys(self.file.graph)
+        for exact in self.derivation.constants:
+            self._named.setdefault((exact.value, exact.which), []).append(exact)
+            self._keyed.setdefault((exact.key, exact.which), []).append(exact)
+
+    def of(self, node: ir.Node, index: int) -> Floats | None:
+        """Return an input of an operator unrounded; None where nothing says that it is not as stored.
+
+        Raises:
+            Unlike: what is stored is not the one rounding of it.
+        """
+        tensor = constant_tensor(node.inputs[index])
+        if tensor is None or tensor.dtype not in FLOATS:
+            return None
+        return self._unrounded(node, str(index), tensor.numpy(), tensor.dtype)
+
+    def operator(self, node: ir.Node) -> ir.Node:
+        """Return an operator of the file with its attributes unrounded.
+
+        Raises:
+            Unlike: what is stored is not the one rounding of it.
+        """
+        kept = []
+        for attribute in _as_stored(node).attributes.values():
+            exact = None
+            if attribute.type == ir.AttributeType.FLOAT:
+                exact = self._unrounded(node, attribute.name, np.array(attribute.value), ir.DataType.FLOAT)
+            kept.append(attribute if exact is None else ir.AttrFloat32(attribute.name, float(exact)))
+        return _with(node, kept)
+
+    def _unrounded(self, node: ir.Node, which: str, stored: Array, dtype: ir.DataType) -> Floats | None:
+        if (node, which) not in self._found:
+            self._found[node, which] = self._looked_up(node, which, stored, dtype)
+        return self._found[node, which]
+
+    def _looked_up(self, node: ir.Node, which: str, stored: Array, dtype: ir.DataType) -> Floats | None:
+        result = node.outputs[0]
+        found = [
+            *self._named.get((str(result.name), which), []),
+            *self._keyed.get((self._keys.get(result, ""), which), []),
+        ]
+        wrong: Wrong | None = None
+        for exact in found[:_MOST_TRIED]:
+            number = exact.compute()
+            if number.shape != stored.shape or not np.isfinite(number).all():
+                continue
+            off = compare(stored, dtype, number)
+            if off is None:
+                self.used.add(exact)
+                return number
+            wrong = wrong or off
+        if wrong is not None:
+            raise Unlike(Wrong(f"{which!r} of {kind(node)}: {wrong.text}", wrong.rounding))
+        return None
+
+
+def _as_stored(node: ir.Node) -> ir.Node:
+    """Return an operator with the attributes that a file can hold: floats are of 32 bits."""
+    kept = [
+        ir.AttrFloat32(a.name, float(np.float32(a.value))) if a.type == ir.AttributeType.FLOAT else a
+        for a in node.attributes.values()
+    ]
+    return _with(node, kept)
+
+
+def _with(node: ir.Node, attributes: list[ir.Attr]) -> ir.Node:
+    count = len(node.outputs)
+    return ir.Node(node.domain, node.op_type, list(node.inputs), attributes, num_outputs=count, version=node.version)
+
+
+class Unlike(Exception):
+    """A stored number is not the one rounding of what the derivation says it was.
+
+    Args:
+        wrong: which.
+    """
+
+    def __init__(self, wrong: Wrong) -> None:
+        super().__init__(wrong.text)
+        self.wrong = wrong
