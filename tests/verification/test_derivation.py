@@ -218,7 +218,7 @@ def test_what_another_tool_folded_wrongly_is_called_wrong_by_name(folded_by_torc
     check = verdict.check("derivation")
     assert check.status == "fail"
     assert "weights of Conv" in check.detail
-    assert "[1, 1, 0, 0]" in check.detail
+    assert " at [1, 1, " in check.detail
     assert verdict.localization is not None
     assert "weights of Conv" in verdict.localization.stored
 
