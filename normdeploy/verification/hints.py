@@ -27,11 +27,13 @@ class Hints:
     Args:
         derivation: it. origin: where it comes from. rejected: why what lies beside the file was not used; "" where
             nothing does, or it was.
+        anew: what our own rewriting says, where ``derivation`` was read from a file; None where it is that.
     """
 
     derivation: Derivation
     origin: str = ANEW
     rejected: str = ""
+    anew: Derivation | None = None
 
 
 def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str], anew: Derivation) -> Hints:
@@ -63,7 +65,7 @@ def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str], anew:
         kept = read_derivation(text)
     except GraphError as error:
         return _rejected(anew, f"{beside.name} is not used: {error}")
-    return Hints(kept.followed_by(anew) if kept.left_out else kept, beside.name)
+    return Hints(kept.followed_by(anew) if kept.left_out else kept, beside.name, anew=anew)
 
 
 def _rejected(anew: Derivation, why: str) -> Hints:

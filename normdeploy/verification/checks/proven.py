@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.context import Context
 from normdeploy.verification.derivation.checker import Report, Row, check_derivation, unchanged
 from normdeploy.verification.derivation.side import Shape, kind
+from normdeploy.verification.hints import Hints
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.specs import InputSpec
@@ -30,19 +33,25 @@ def check_proven(context: Context) -> list[Check]:
         return []
     sizes, outputs = assignments(context.specs), context.subject.output_names
     try:
-        report = check_derivation(graph, context.subject.model, context.hints.derivation, sizes, outputs=outputs)
-        if not report.confirmed:  # another tool's file may be nearer to the source as it is
-            plain = check_derivation(graph, context.subject.model, unchanged(graph), sizes, outputs=outputs)
-            report = min(report, plain, key=lambda r: (not r.confirmed, not r.contradicted, len(r.open)))
+        report, trusted = None, context.hints.anew is None
+        for derivation in _tried(context.hints, graph):
+            found = check_derivation(graph, context.subject.model, derivation, sizes, outputs=outputs)
+            if not trusted:  # what was read may be wrong itself: it confirms, and contradicts nothing
+                found.follows = False
+            trusted = True
+            report = found if report is None else min(report, found, key=_nearness)
+            if report.confirmed:
+                break
+        assert report is not None
     except (GraphError, ArithmeticError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
         return [Check(Question.DERIVATION, Status.NOTE, text)]
     context.proven = report
     context.kept = context.hints.derivation.pruned(report.used).to_json()
-    found = Counter(row.identity for row in report.rows if row.identity)
+    counts = Counter(row.identity for row in report.rows if row.identity)
     rows = [{"node": row.name, "operator": kind(row.node), "reason": row.reason} for row in report.open]
-    measured = {"operators": len(report.rows), "confirmed": dict(found), "by_samples_only": rows}
+    measured = {"operators": len(report.rows), "confirmed": dict(counts), "by_samples_only": rows}
     measured["hints"] = context.hints.origin
     if report.confirmed:
         text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
@@ -52,6 +61,18 @@ def check_proven(context: Context) -> list[Check]:
             Check(Question.DERIVATION, Status.FAIL, shortened([_wrong(row) for row in report.contradicted]), measured)
         ]
     return [Check(Question.DERIVATION, Status.NOTE, _what_is_open(report), measured)]
+
+
+def _tried(hints: Hints, source: ir.Model) -> Iterator[Derivation]:
+    """Return the hints; what a rewriting made anew says; and that nothing was rewritten, as in another tool's file."""
+    yield hints.derivation
+    if hints.anew is not None:
+        yield hints.anew
+    yield unchanged(source)
+
+
+def _nearness(report: Report) -> tuple[bool, bool, int]:
+    return not report.confirmed, not report.contradicted, len(report.open)
 
 
 def _is_wrong(context: Context, report: Report) -> bool:

@@ -54,7 +54,7 @@ def confirm_bodies(
         if isinstance(reason, str) and (reason or len(known) < len(inner.file.graph.outputs)):
             return f"{where}: {reason or 'its results are not known'}"
         if isinstance(reason, Wrong):
-            return Wrong(f"{where}: {reason.text}", reason.rounding)
+            return Wrong(f"{where}: {reason.text}", reason.rounding, reason.node)
         gauges.append(known)
         assumed |= any(claim.assumed for claim in known)
     if kind(node) != "If":

@@ -20,7 +20,7 @@ believed: a wrong hint is an identity that does not hold. Without one, operators
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -73,7 +73,7 @@ class Row:
     @property
     def where(self) -> str:
         """Where it stands in the module."""
-        return module_path(self.node)
+        return module_path(self.node if self.wrong is None or self.wrong.node is None else self.wrong.node)
 
     @property
     def result(self) -> str:
@@ -214,8 +214,8 @@ class _Checker:
         first = next((row for row in rows if not row.wrong), None)
         if first is not None:
             return f"{kind(first.node)} {first.name!r}: {first.reason or 'no operator of the source fits'}"
-        found = sorted((row.wrong for row in rows if row.wrong), key=lambda wrong: wrong.rounding)
-        return found[0] if found else ""
+        found = [replace(row.wrong, node=row.wrong.node or row.node) for row in rows if row.wrong]
+        return min(found, key=lambda wrong: wrong.rounding, default="")
 
     def _is_output(self, w: ir.Value, v: ir.Value, *, assumed: bool) -> bool:
         claim = self.relation.by(w, v)

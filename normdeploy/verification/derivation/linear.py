@@ -160,7 +160,7 @@ def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
     tensor = constant_tensor(value)
     if tensor is not None:
         return None if tensor.dtype == ir.DataType.STRING else _Weights(tensor.numpy(), tensor.dtype, None)
-    computed = side.constant(value)
+    computed = side.fixed(value)
     return None if computed is None or value is None else _Weights(computed, None, side.off(value, computed))
 
 

@@ -21,10 +21,12 @@ class Wrong:
 
     Args:
         text: a clause. rounding: none is further off than another order of rounding explains.
+        node: the operator of a body that holds it.
     """
 
     text: str
     rounding: bool = False
+    node: ir.Node | None = None
 
 
 def compare(

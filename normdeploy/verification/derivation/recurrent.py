@@ -30,7 +30,7 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
         return f"{kind(node)}: {text}"
     ours, theirs = ([*inputs_of(n), *[None] * 8][:8] for n in (origin, node))
     claim = relation.by(ours[_X], theirs[_X])
-    want, have = relation.source.constant(ours[_W]), relation.file.constant(theirs[_W])
+    want, have = relation.source.fixed(ours[_W]), relation.file.fixed(theirs[_W])
     weights = theirs[_W]
     if claim is None or want is None or have is None or weights is None or want.ndim != 3:
         return f"what {kind(node)} reads is not known to be what the source's reads"
@@ -65,5 +65,5 @@ def _bias(side: Side, value: ir.Value | None, weight: Floats) -> tuple[Floats, F
     if value is None:
         nought = np.zeros((weight.shape[0], 2 * weight.shape[1]))
         return nought, nought
-    array = side.constant(value)
+    array = side.fixed(value)
     return None if array is None else (array, side.off(value, array))

@@ -180,6 +180,13 @@ class Side:
             return None
         return tuple(t.numpy() for t in found if t is not None)
 
+    def fixed(self, value: ir.Value | None) -> Array | None:
+        """Return a constant, or what is the same at each assignment of those that follow from sizes."""
+        found = None if value is None else self.numbers(value)
+        if found is None or any(a.shape != found[0].shape or not np.array_equal(a, found[0]) for a in found[1:]):
+            return None
+        return found[0]
+
     @property
     def assignments(self) -> int:
         """How many assignments of sizes the graph could be followed at."""
