@@ -16,7 +16,7 @@ from normdeploy.verification.record.certificate import certificate_path, certifi
 from normdeploy.verification.record.kept import MOST_BYTES as MOST_CERTIFICATE
 from normdeploy.verification.record.kept import derivation_path, read_bytes
 
-ANEW, OWN = "made anew by rewriting", "handed over by the rewriting"
+ANEW, OWN, PLAIN = "made anew by rewriting", "handed over by the rewriting", "that nothing was rewritten"
 """Where hints come from that nothing keeps."""
 
 

@@ -9,13 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.context import Context
 from normdeploy.verification.derivation.checker import Report, Row, check_derivation, unchanged
 from normdeploy.verification.derivation.side import Shape, kind
-from normdeploy.verification.hints import Hints
+from normdeploy.verification.hints import PLAIN, Hints
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.specs import InputSpec
@@ -33,26 +32,25 @@ def check_proven(context: Context) -> list[Check]:
         return []
     sizes, outputs = assignments(context.specs), context.subject.output_names
     try:
-        report, trusted = None, context.hints.anew is None
-        for derivation in _tried(context.hints, graph):
-            found = check_derivation(graph, context.subject.model, derivation, sizes, outputs=outputs)
-            if not trusted:  # what was read may be wrong itself: it confirms, and contradicts nothing
-                found.follows = False
-            trusted = True
-            report = found if report is None else min(report, found, key=_nearness)
+        found: list[tuple[Report, Hints]] = []
+        for hints in _tried(context.hints, graph):
+            report = check_derivation(graph, context.subject.model, hints.derivation, sizes, outputs=outputs)
+            if hints.anew is not None:  # what was read may be wrong itself: it confirms, and contradicts nothing
+                report.follows = False
+            found.append((report, hints))
             if report.confirmed:
                 break
-        assert report is not None
+        report, hints = min(found, key=lambda pair: _nearness(pair[0]))
     except (GraphError, ArithmeticError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
         return [Check(Question.DERIVATION, Status.NOTE, text)]
     context.proven = report
-    context.kept = context.hints.derivation.pruned(report.used).to_json()
+    context.kept = hints.derivation.pruned(report.used).to_json()
     counts = Counter(row.identity for row in report.rows if row.identity)
     rows = [{"node": row.name, "operator": kind(row.node), "reason": row.reason} for row in report.open]
     measured = {"operators": len(report.rows), "confirmed": dict(counts), "by_samples_only": rows}
-    measured["hints"] = context.hints.origin
+    measured["hints"] = hints.origin
     if report.confirmed:
         text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
         return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]
@@ -63,12 +61,12 @@ def check_proven(context: Context) -> list[Check]:
     return [Check(Question.DERIVATION, Status.NOTE, _what_is_open(report), measured)]
 
 
-def _tried(hints: Hints, source: ir.Model) -> Iterator[Derivation]:
+def _tried(hints: Hints, source: ir.Model) -> Iterator[Hints]:
     """Return the hints; what a rewriting made anew says; and that nothing was rewritten, as in another tool's file."""
-    yield hints.derivation
+    yield hints
     if hints.anew is not None:
-        yield hints.anew
-    yield unchanged(source)
+        yield Hints(hints.anew)
+    yield Hints(unchanged(source), PLAIN)
 
 
 def _nearness(report: Report) -> tuple[bool, bool, int]:

@@ -83,7 +83,7 @@ def _inside(relation: Relation, ours: tuple[ir.Node, ir.Graph], theirs: tuple[ir
     """Return what is known inside two bodies before their operators are looked at."""
     sides, bodies = [], []
     for side, (node, graph) in ((relation.source, ours), (relation.file, theirs)):
-        body = opened(graph, side.imports)
+        body = opened(graph, side.imports, side.type_of)
         given = [fed(node, body, run) for run in side.runs]
         if not given or any(one is None for one in given):
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -36,8 +36,12 @@ class Body:
     outside: tuple[tuple[ir.Value, ir.Value], ...]
 
 
-def opened(body: ir.Graph, imports: Mapping[str, int]) -> Body:
-    """Return a body as a graph of its own; constants from outside become its own."""
+def opened(body: ir.Graph, imports: Mapping[str, int], type_of: Callable[[ir.Value], ir.DataType | None]) -> Body:
+    """Return a body as a graph of its own; constants from outside become its own.
+
+    Args:
+        imports: operator sets. type_of: what is known of values outside.
+    """
     graph = body.clone(allow_outer_scope_values=True)
     graph.opset_imports.update(imports)
     inside = {value for one in (graph, *graph.subgraphs()) for value in (*one.inputs, *one.initializers.values())}
@@ -49,7 +53,9 @@ def opened(body: ir.Graph, imports: Mapping[str, int]) -> Body:
             return value
         if value not in made:
             tensor = constant_tensor(value)
-            made[value] = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
+            dtype = type_of(value)
+            known = None if dtype is None else ir.TensorType(dtype)
+            made[value] = ir.Value(name=value.name, type=known, shape=value.shape, const_value=tensor)
             if tensor is None:
                 graph.inputs.append(made[value])
             else:

@@ -245,7 +245,7 @@ class Side:
         """Return results of If, Loop or Scan as sizes; [] where they are not known, or a state changes its size."""
         results: list[list[Tensor]] = []
         for graph in bodies_of(node).values():
-            body = opened(graph, self.imports)
+            body = opened(graph, self.imports, self.type_of)
             given = fed(node, body, known)
             run = {} if given is None else Side(body.model, [given]).runs[0]
             results.append([run[value] for value in body.model.graph.outputs if value in run])

@@ -55,7 +55,7 @@ class Sizes:
         attributes = list(node.attributes.values())
         if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
             return None
-        if any(t is not None and not t.is_meta and t.numel() > SMALL for t in operands):
+        if any(t is not None and (type(t) is not Tensor or (not t.is_meta and t.numel() > SMALL)) for t in operands):
             return None
         said = tuple((a.name, a.type, str(a.value)) for a in attributes)
         read = tuple(

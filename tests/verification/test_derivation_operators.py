@@ -1,0 +1,235 @@
+"""The checker on operators with weights of other forms, bodies, sequences, tables: right files, and each damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import body_graphs
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
+
+from normdeploy.graph import load_graph, save_graph
+from normdeploy.graph.derivation import Derivation
+from normdeploy.rewrite import rewrite
+from normdeploy.verification.derivation.checker import check_derivation, unchanged
+
+Sizes = list[dict[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A source. Args: text: of the graph. sizes: of its inputs. known: its constants. opset: of its operators."""
+
+    text: str
+    sizes: Sizes
+    known: dict[str, np.ndarray] = field(default_factory=dict)
+    opset: int = 20
+
+    def model(self) -> ModelProto:
+        """Return the source."""
+        whole = self.text.lstrip().startswith("<")
+        head = "" if whole else f'<ir_version: 10, opset_import: ["": {self.opset}]> '
+        proto = onnx.parser.parse_model(head + self.text)
+        for name, value in self.known.items():
+            proto.graph.initializer.append(numpy_helper.from_array(value, name))
+        return proto
+
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def positive(*shape: int) -> np.ndarray:
+    return RNG.uniform(0.5, 2, shape).astype(np.float32)
+
+
+def recurrent(kind: str, gates: int, **attributes: Any) -> Graph:
+    said = ", ".join(f"{key} = {value}" for key, value in {"hidden_size": 3, **attributes}.items())
+    text = f"""g (float[T,N,4] x) => (float[T,1,N,3] y) {{
+        a = Mul(x, s) b = Add(a, t) y = {kind}<{said}>(b, w, r, c) }}"""
+    known = {"s": positive(4), "t": drawn(4), "w": drawn(1, 3 * gates, 4), "r": drawn(1, 3 * gates, 3)}
+    return Graph(text, [{"x": (n, n + 1, 4)} for n in (2, 3)], {**known, "c": drawn(1, 6 * gates)})
+
+
+def norm(channels: int) -> dict[str, np.ndarray]:
+    return {"g": positive(channels), "h": drawn(channels), "m": drawn(channels), "v": positive(channels)}
+
+
+PICTURES: Sizes = [{"x": (n, 3, 5, 6)} for n in (1, 2)]
+ROWS: Sizes = [{"x": (n, 4)} for n in (2, 3)]
+BODIES: Sizes = [{"x": (n, body_graphs.N), "c": ()} for n in (2, 3)]
+
+GRAPHS: dict[str, Graph] = {
+    "Gemm with alpha and beta": Graph(
+        """g (float[N,4] x) => (float[N,5] y) { a = Mul(x, s)
+            b = Gemm<alpha = 0.5, beta = 2.0>(a, w, c) y = BatchNormalization(b, g, h, m, v) }""",
+        ROWS,
+        {"s": positive(4), "w": drawn(4, 5), "c": drawn(5), **norm(5)},
+    ),
+    "LSTM": recurrent("LSTM", 4),
+    "GRU": recurrent("GRU", 3),
+    "GRU, reset after": recurrent("GRU", 3, linear_before_reset=1),
+    "RNN": recurrent("RNN", 1),
+    "norm behind If": Graph(
+        """g (float[N,3,H,W] x, bool c) => (float[N,4,H,W] y) {
+            z = If (c) < then_branch = t () => (float[N,4,H,W] a) { a = Conv(x, w1) },
+                         else_branch = e () => (float[N,4,H,W] b) { b = Conv(x, w2, d) } >
+            y = BatchNormalization(z, g, h, m, v) }""",
+        [{**shapes, "c": ()} for shapes in PICTURES],
+        {"w1": drawn(4, 3, 1, 1), "w2": drawn(4, 3, 1, 1), "d": drawn(4), **norm(4)},
+    ),
+    "norms in branches": Graph(body_graphs.BRANCHES, BODIES),
+    "norms in a Loop": Graph(body_graphs.STEPS, BODIES),
+    "Einsum": Graph(
+        """g (float[N,T,4] x) => (float[N,T,5] y) {
+            a = Mul(x, s) b = Einsum<equation = "nti,oi->nto">(a, w) y = Add(b, c) }""",
+        [{"x": (n, n + 1, 4)} for n in (2, 3)],
+        {"s": positive(4), "w": drawn(5, 4), "c": drawn(5)},
+    ),
+    "split by a sequence": Graph(
+        """g (float[N,6] x) => (float[N,2] y) { q = SplitToSequence<axis = 1>(x, parts)
+            a = SequenceAt(q, one) b = SequenceAt(q, nought) d = Mul(a, s) y = MatMul(d, w) }""",
+        [{"x": (n, 6)} for n in (2, 3)],
+        {
+            "parts": np.array([2, 4]),
+            "one": np.array(1),
+            "nought": np.array(0),
+            "s": positive(4),
+            "w": drawn(4, 2),
+        },
+    ),
+    "norm of an embedding": Graph(
+        """g (int64[N,T] x) => (float[N,T,6] y) {
+            e = Gather(table, x) y = LayerNormalization<epsilon = 1e-3>(e, s, t) }""",
+        [{"x": (n, n + 1)} for n in (2, 3)],
+        {"table": drawn(9, 6), "s": positive(6), "t": drawn(6)},
+    ),
+    "weights in integers": Graph(
+        """g (float[N,3,H,W] x) => (float[N,4,H,W] y) { w = DequantizeLinear<axis = 0>(q, s)
+            a = Conv(x, w) y = BatchNormalization(a, g, h, m, v) }""",
+        PICTURES,
+        {"q": RNG.integers(-99, 99, (4, 3, 1, 1)).astype(np.int8), "s": positive(4), **norm(4)},
+    ),
+    "activations in integers": Graph(
+        """g (float[N,4] x) => (float[N,5] y) { a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z)
+            w = DequantizeLinear<axis = 1>(q, k) y = MatMul(b, w) }""",
+        ROWS,
+        {
+            "s": np.float32(0.1),
+            "z": np.int8(3),
+            "q": RNG.integers(-99, 99, (4, 5)).astype(np.int8),
+            "k": positive(5),
+        },
+    ),
+    "Attention": Graph(
+        """g (float[N,2,T,4] x) => (float[N,2,T,4] y) { k = Relu(x) v = Tanh(x)
+            a = Attention<scale = 0.3>(x, k, v) y = Mul(a, s) }""",
+        [{"x": (n, 2, n + 1, 4)} for n in (2, 3)],
+        {"s": positive(4)},
+        23,
+    ),
+}
+
+_NUMBERS = ("alpha", "beta", "epsilon", "scale")
+_WHOLE = ("linear_before_reset", "transB", "is_causal")
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from graphs(attribute.g)
+
+
+def changed(tensor: TensorProto) -> bool:
+    """Change the largest number by a thousandth, or by 1; False where that changes nothing."""
+    value = numpy_helper.to_array(tensor).copy()
+    if value.dtype.kind not in "fi" or (value.dtype.kind == "i" and value.dtype != np.int8) or not value.any():
+        return False
+    at = np.unravel_index(int(np.argmax(np.abs(value.astype(np.float64)))), value.shape)
+    value[at] = value[at] * np.float32(1.001) if value.dtype.kind == "f" else value[at] - np.sign(value[at])
+    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    return True
+
+
+def damages(proto: ModelProto) -> Iterator[tuple[str, ModelProto]]:
+    """Return a copy for each constant and each attribute, of bodies too, that is another one in it."""
+
+    def places(model: ModelProto) -> list[Any]:
+        found: list[Any] = []
+        for graph in graphs(model.graph):
+            found += graph.initializer
+            for node in graph.node:
+                found += [a.t if a.type == AttributeProto.TENSOR else a for a in node.attribute]
+        return found
+
+    for index, place in enumerate(places(proto)):
+        copy = ModelProto()
+        copy.CopyFrom(proto)
+        other = places(copy)[index]
+        if isinstance(other, TensorProto):
+            if changed(other):
+                yield place.name, copy
+        elif other.name in _NUMBERS and other.type == AttributeProto.FLOAT:
+            other.f *= 1.01
+            yield place.name, copy
+        elif other.name in _WHOLE:
+            other.i = 1 - other.i
+            yield place.name, copy
+        elif other.name == "equation":
+            other.CopyFrom(helper.make_attribute("equation", "nto,oi->nti"))
+            yield place.name, copy
+
+
+def rewritten(graph: Graph, folder: Path) -> tuple[ir.Model, ModelProto, Derivation]:
+    source = ir.serde.deserialize_model(graph.model())
+    result = rewrite(source)
+    path = save_graph(result.model.clone(), folder / "net.onnx")
+    return source, onnx.load(str(path)), result.derivation
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_it_is_confirmed_and_nothing_wrong_is(name: str, tmp_path: Path):
+    graph = GRAPHS[name]
+    source, proto, derivation = rewritten(graph, tmp_path)
+    report = check_derivation(source, ir.serde.deserialize_model(proto), derivation, graph.sizes)
+    assert report.confirmed, [(row.name, row.reason) for row in report.open]
+    assert not report.open
+    count = 0
+    for what, damaged in damages(proto):
+        for given in (derivation, unchanged(source)):
+            report = check_derivation(source, ir.serde.deserialize_model(damaged), given, graph.sizes)
+            assert not report.confirmed, what
+        count += 1
+    assert count
+
+
+@pytest.mark.parametrize("name", [n for n in GRAPHS if "integers" not in n])
+def test_the_source_as_it_is_is_confirmed_without_a_derivation(name: str, tmp_path: Path):
+    graph = GRAPHS[name]
+    save = tmp_path / "net.onnx"
+    onnx.save(graph.model(), str(save))
+    report = check_derivation(load_graph(save), load_graph(save), Derivation(), graph.sizes)
+    assert report.confirmed, [(row.name, row.reason) for row in report.open]
+
+
+def test_a_loop_whose_state_grows_is_not_confirmed():
+    """Its body is looked at with one size of the state, which says nothing of the others."""
+    text = """<ir_version: 10, opset_import: ["": 20]>
+        g (float[N,2] x, bool c) => (float[M,2] y) <int64 count = {3}> {
+            y = Loop (count, c, x) < body = step (int64 i, bool going, float[K,2] state) => (bool go, float[L,2] next) {
+                go = Identity(going) next = Concat<axis = 0>(state, state) } > }"""
+    source = ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    sizes = [{"x": (n, 2), "c": ()} for n in (2, 3)]
+    report = check_derivation(source, source.clone(), Derivation(), sizes)
+    assert not report.confirmed
