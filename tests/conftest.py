@@ -91,3 +91,15 @@ def _torchlib() -> Iterator[Callable[[], None]]:
 def torchlib_read_anew(_torchlib: Callable[[], None]) -> None:
     """Let this test's first export read torch's operators again, with all that torch says while it does."""
     _torchlib()
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tuner take turns of 2 ms and no pauses between them: its tests ask what follows from times, not of them.
+
+    Turns of 50 ms and pauses of 20 ms, fair to threads, are ten seconds a search; tests/runtime/test_latency.py asks
+    of those.
+    """
+    for module in ("search", "final", "opponent"):
+        monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.STRETCH", 0.002)
+        monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.PAUSE", 0.0)

@@ -9,12 +9,21 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import normdeploy.rewrite.affine.match as recognising
 import normdeploy.rewrite.gauge as engine
 
 _POSITION = {"Tie": 1, "refuse": 1, "Refused": 1, "Reason": 0, "NoMatch": 1}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One clause where it is given: its template, and the lines of the call that gives it."""
+
+    clause: str
+    lines: range
 
 
 def _template(expression: ast.expr) -> str | None:
@@ -42,9 +51,11 @@ def _assigned(tree: ast.AST, name: str) -> list[ast.expr]:
     return found
 
 
-def _clauses(tree: ast.Module) -> Iterator[str]:
-    """Yield the template of every clause in a module."""
+def refusals(path: Path) -> Iterator[Refusal]:
+    """Yield every clause that a module gives, once for each place."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = {item.name: item for item in ast.walk(tree) if isinstance(item, ast.FunctionDef)}
+    found: dict[Refusal, None] = {}
     for scope in (tree, *functions.values()):
         for node in ast.walk(scope):
             if not (isinstance(node, ast.Call) and _called(node) in _POSITION):
@@ -64,7 +75,8 @@ def _clauses(tree: ast.Module) -> Iterator[str]:
             for choice in choices:
                 template = _template(choice)
                 if template:
-                    yield template
+                    found[Refusal(template, range(node.lineno, (node.end_lineno or node.lineno) + 1))] = None
+    yield from found
 
 
 def clauses() -> set[str]:
@@ -72,9 +84,7 @@ def clauses() -> set[str]:
     limits = ast.walk(ast.parse((Path(str(engine.__file__)).parent / "limits.py").read_text()))
     worded = [item.value for item in limits if isinstance(item, ast.Assign) and isinstance(item.value, ast.JoinedStr)]
     files = [*Path(str(engine.__file__)).parent.rglob("*.py"), Path(str(recognising.__file__))]
-    found: set[str] = set()
-    for path in files:
-        found |= set(_clauses(ast.parse(path.read_text())))
+    found = {refusal.clause for path in files for refusal in refusals(path)}
     found |= {str(_template(item)) for item in worded}
     return {clause for clause in found if re.search("[a-z]", clause.replace("{}", ""))}
 

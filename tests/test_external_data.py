@@ -22,6 +22,7 @@ from normdeploy.errors import NormdeployError
 from normdeploy.onnxfile import read_model, tensors
 from normdeploy.verification.record.certificate import certificate_path, check_certificate
 
+pytestmark = pytest.mark.usefixtures("short_turns")
 X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)
 
 

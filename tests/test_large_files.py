@@ -57,6 +57,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_export_fold_verify_load_tune_and_package(tmp_path: Path) -> None:
     net, x = trained(), torch.randn(2, 3, 8, 8)
     path = tmp_path / "net.onnx"

@@ -14,6 +14,11 @@ from onnx import numpy_helper
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
 
+@pytest.fixture(autouse=True)
+def _quick_searches(short_turns: None) -> None:
+    """In this room every search of the tuner takes short turns."""
+
+
 @pytest.fixture
 def write_model(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes ONNX text, with weights by name, and returns the path."""

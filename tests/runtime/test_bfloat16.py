@@ -46,7 +46,7 @@ def test_the_default_is_found_to_be_bfloat16_and_float32_where_it_is_told(convne
 def test_within_a_lossy_budget_it_is_tried_as_what_it_is(convnet, provider, monkeypatch):
     wanted = [entry for entry in search.find_providers() if entry.name in ("CPUExecutionProvider", provider)]
     monkeypatch.setattr(search, "find_providers", lambda: wanted)
-    plan = tune(convnet, data=_rows(64), budget="rel=3%", seconds=1.0)
+    plan = tune(convnet, data=_rows(64), budget="rel=3%", seconds=0.2)
     reduced = [trial for trial in plan.trials if trial.name.startswith("bfloat16: OpenVINO")]
     assert reduced
     for trial in reduced:

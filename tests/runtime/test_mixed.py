@@ -113,7 +113,7 @@ def test_tuning_keeps_operators_where_int8_alone_loses_too_much(uneven, monkeypa
     monkeypatch.setattr(search, "find_providers", lambda: cpu)
     monkeypatch.setattr(search, "_WORTH", 1e9)  # whatever it gains on this machine
     rows = _rows(300)
-    plan = tune(uneven, data=rows, budget="rel=3%", seconds=1.0)
+    plan = tune(uneven, data=rows, budget="rel=3%", seconds=0.2)
     whole = [trial for trial in plan.trials if trial.name.startswith("int8:")]
     assert whole
     assert all(trial.status == "rejected" for trial in whole)
@@ -145,7 +145,7 @@ def test_the_operators_left_in_float32_are_left_in_either_form(uneven, monkeypat
     cpu = [provider for provider in search.find_providers() if provider.name == "CPUExecutionProvider"]
     monkeypatch.setattr(search, "find_providers", lambda: cpu)
     monkeypatch.setattr(search, "_WORTH", 1e9)
-    plan = tune(uneven, data=_rows(300), budget="rel=3%", seconds=1.0)
+    plan = tune(uneven, data=_rows(300), budget="rel=3%", seconds=0.2)
     mixed = [trial for trial in plan.trials if "operators in float32: " in trial.name]
     within = {trial.name.split(": ")[0] for trial in mixed if trial.loss["rel"] <= 0.03}
     linear = {name for name in within if name.startswith("int8, linear layers")}

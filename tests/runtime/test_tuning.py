@@ -41,7 +41,7 @@ def _only_cpu(request, monkeypatch):
 
 
 def test_exact_plan(convnet):
-    plan = tune(convnet, seconds=1.0)
+    plan = tune(convnet, seconds=0.2)
     assert plan.path == convnet.with_name("conv.plan.json")
     assert Plan.load(plan.path) == plan
     best = plan.chosen
@@ -63,7 +63,7 @@ def test_exact_plan(convnet):
 
 def test_lossy_plan_is_measured_on_the_users_rows(convnet):
     x = _images(300)
-    plan = tune(convnet, data=x, budget="rel=3e-2", seconds=1.0)
+    plan = tune(convnet, data=x, budget="rel=3e-2", seconds=0.2)
     assert "172 of your 300 rows, calibrated on 128 others" in plan.data
     lossy = [trial for trial in plan.trials if trial.precision == "int8"]
     assert {trial.name.split(":")[0] for trial in lossy} == {recipe.name for recipe in INT8_RECIPES}
@@ -86,7 +86,7 @@ def test_lossy_plan_is_measured_on_the_users_rows(convnet):
 
 def test_budget_below_every_conversion_rejects_them_with_the_number(convnet, monkeypatch):
     monkeypatch.setattr(search, "_WORTH", 1e9)  # operators left in float32 are tried too, whatever they gain here
-    plan = tune(convnet, data=_images(40), budget="rel=1e-6", seconds=1.0)
+    plan = tune(convnet, data=_images(40), budget="rel=1e-6", seconds=0.2)
     assert plan.chosen.precision == "float32"
     assert "calibrated on 40 of the same rows" in plan.data
     lossy = [trial for trial in plan.trials if trial.precision in ("int8", "float16") and trial.latency]
@@ -100,7 +100,7 @@ def test_budget_below_every_conversion_rejects_them_with_the_number(convnet, mon
 @pytest.mark.slow
 def test_top1_budget_counts_changed_classes(convnet):
     x = _images(64)
-    plan = tune(convnet, data={"x": x}, budget="top1=30%", seconds=1.0)
+    plan = tune(convnet, data={"x": x}, budget="top1=30%", seconds=0.2)
     truth = _truth(convnet, x).argmax(1)
     found = load(convnet, plan=plan).batched(x).argmax(1)
     assert np.mean(truth != found) <= 0.3
@@ -136,7 +136,7 @@ def test_optimization_that_changes_the_result_is_excluded_by_name(write_model):
     truth = _truth(path, x)
     if np.allclose(load(path)(x), truth, atol=1e-3):
         pytest.skip("this onnxruntime fuses MatMul and BatchNormalization correctly")
-    plan = tune(path, seconds=1.0)
+    plan = tune(path, seconds=0.2)
     untuned = next(trial for trial in plan.trials if trial.name == "untuned")
     assert untuned.status == "rejected"
     assert "changes the result" in untuned.reason
@@ -170,7 +170,7 @@ def test_silent_lower_precision_is_treated_as_that_precision(convnet, monkeypatc
     monkeypatch.setattr(search, "open_backend", opened)
     provider = type(search.find_providers()[0])
     monkeypatch.setattr(search, "find_providers", lambda: [provider(OPENVINO_RUNTIME, True)])
-    plan = tune(convnet, data=_images(64), budget=budget, seconds=1.0)
+    plan = tune(convnet, data=_images(64), budget=budget, seconds=0.2)
     silent = [trial for trial in plan.trials if trial.name.startswith("float32: OpenVINO")]
     assert silent
     for trial in silent:
@@ -191,7 +191,7 @@ def test_nothing_within_the_budget_is_an_error(convnet, write_model):
         "other.onnx",
     )
     with pytest.raises(UsageError, match=r"nothing runs conv.onnx within budget exact.*changes the result"):
-        tune(convnet, reference=other, seconds=1.0)
+        tune(convnet, reference=other, seconds=0.2)
     assert not convnet.with_name("conv.plan.json").exists()
 
 
@@ -201,11 +201,11 @@ def test_reference_may_be_the_module(linear):
     with torch.no_grad():
         module.weight.copy_(torch.from_numpy(weight.T))
         module.bias.copy_(torch.from_numpy(bias))
-    assert tune(path, reference=module, seconds=0.5).chosen.loss["rounding"] <= 1
+    assert tune(path, reference=module, seconds=0.2).chosen.loss["rounding"] <= 1
     with torch.no_grad():
         module.bias += 0.1
     with pytest.raises(UsageError, match="changes the result"):
-        tune(path, reference=module, seconds=0.5, overwrite=True)
+        tune(path, reference=module, seconds=0.2, overwrite=True)
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_weights_beside_the_file_can_be_quantized(convnet, tmp_path):
     (tmp_path / "ext").mkdir()
     path = tmp_path / "ext" / "ext.onnx"
     onnx.save_model(model, path, save_as_external_data=True, location="ext.onnx.data", size_threshold=0)
-    plan = tune(path, data=_images(40), budget="rel=10%", seconds=1.0)
+    plan = tune(path, data=_images(40), budget="rel=10%", seconds=0.2)
     tried = [trial for trial in plan.trials if trial.precision == "int8" and trial.status != "skipped"]
     assert tried
     assert all(trial.status in ("accepted", "chosen") for trial in tried)
@@ -268,7 +268,7 @@ def test_what_gains_most_is_tried_first(convnet, monkeypatch):
     """A time limit gives up what comes last: that must be what gains least."""
     tried = []
     monkeypatch.setattr(search, "usable_cores", lambda: 2)
-    tune(convnet, data=_images(20), budget="rel=20%", seconds=0.5, progress=tried.append)
+    tune(convnet, data=_images(20), budget="rel=20%", seconds=0.2, progress=tried.append)
     names = [text.removeprefix("trying ") for text in tried if text.startswith("trying ")]
     first_int8 = next(index for index, name in enumerate(names) if name.startswith("int8"))
     lower = [index for index, name in enumerate(names) if "optimization" in name or "spinning" in name]
@@ -283,7 +283,7 @@ def test_the_plan_says_what_torch_compile_takes(linear, monkeypatch):
         module.weight.copy_(torch.from_numpy(weight.T))
         module.bias.copy_(torch.from_numpy(bias))
     monkeypatch.setattr(search, "usable_cores", lambda: 1)
-    plan = tune(path, opponent=module, seconds=0.5)
+    plan = tune(path, opponent=module, seconds=0.2)
     (trial,) = [trial for trial in plan.trials if trial.name.startswith("torch.compile")]
     if trial.status == "failed":
         pytest.skip(f"no compiler here: {trial.reason}")
@@ -294,7 +294,7 @@ def test_the_plan_says_what_torch_compile_takes(linear, monkeypatch):
 
 
 def test_settings_round_through_the_file(convnet):
-    plan = tune(convnet, seconds=0.5)
+    plan = tune(convnet, seconds=0.2)
     again = Plan.load(plan.path)
     assert again.settings == plan.settings
     assert isinstance(again.chosen.settings, Settings)
@@ -322,7 +322,7 @@ def _elsewhere(plan: Plan) -> None:
 
 def test_a_plan_from_elsewhere_names_the_command_that_tunes_again(convnet):
     np.save(convnet.with_name("rows.npy"), _images(40))
-    plan = tune(convnet, data=convnet.with_name("rows.npy"), budget="rel=20%", seconds=0.5, batch_size=3)
+    plan = tune(convnet, data=convnet.with_name("rows.npy"), budget="rel=20%", seconds=0.2, batch_size=3)
     assert plan.request["data"] == "rows.npy"
     _elsewhere(plan)
     with pytest.warns(PlanWarning, match=r"processor.*another there.*: normdeploy tune conv.onnx --again$"):
@@ -338,14 +338,14 @@ def test_a_plan_from_elsewhere_names_the_command_that_tunes_again(convnet):
 
 def test_tuning_again_asks_for_rows_that_the_plan_cannot_name(convnet):
     x = _images(40)
-    plan = tune(convnet, data=x, budget="rel=20%", seconds=0.5)
+    plan = tune(convnet, data=x, budget="rel=20%", seconds=0.2)
     assert plan.request["data"] is None
     assert plan.command.endswith("--again --data FILE")
     with pytest.raises(UsageError, match=r"does not say on which file of rows.*--data FILE"):
         retune(plan.path)
     assert retune(plan.path, data=x, seconds=0.3).request["seconds"] == 0.3
     np.save(convnet.with_name("gone.npy"), x)
-    plan = tune(convnet, data=convnet.with_name("gone.npy"), budget="rel=20%", seconds=0.5, overwrite=True)
+    plan = tune(convnet, data=convnet.with_name("gone.npy"), budget="rel=20%", seconds=0.2, overwrite=True)
     convnet.with_name("gone.npy").unlink()
     with pytest.raises(UsageError, match=r"'gone\.npy', which is no file here"):
         retune(plan.path)
@@ -364,7 +364,7 @@ def test_tuning_again_needs_the_module_it_was_held_against(linear):
 
 
 def test_nothing_new_is_tried_after_the_time_limit(convnet):
-    plan = tune(convnet, data=_images(40), budget="rel=20%", seconds=0.5, time_limit=1e-3)
+    plan = tune(convnet, data=_images(40), budget="rel=20%", seconds=0.2, time_limit=1e-3)
     assert plan.chosen.name == "untuned"
     late = [trial for trial in plan.trials if "the time limit was over" in trial.reason]
     assert len(late) >= 5
@@ -393,7 +393,7 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
         return made[-1]
 
     monkeypatch.setattr(search, "open_backend", opened)
-    plan = tune(convnet, seconds=1.0)
+    plan = tune(convnet, seconds=0.2)
     slow = [trial for trial in plan.trials if "optimization basic" in trial.name and "parallel" not in trial.name]
     assert slow
     for trial in slow:
@@ -411,7 +411,7 @@ def test_a_graph_that_fixes_its_batch_is_tuned_on_any_number_of_rows(convnet, bu
         value.type.tensor_type.shape.dim[0].dim_value = 3
     onnx.save(model, convnet)
     x = _images(200)
-    plan = tune(convnet, data=x, budget=budget, seconds=0.5, batch_size=8)
+    plan = tune(convnet, data=x, budget=budget, seconds=0.2, batch_size=8)
     assert "timed at batch 3" in plan.data
     if budget != "exact":
         assert "72 of your 200 rows, calibrated on 126 others" in plan.data  # whole batches of both
@@ -420,4 +420,4 @@ def test_a_graph_that_fixes_its_batch_is_tuned_on_any_number_of_rows(convnet, bu
     assert found.shape == (10, 5)
     np.testing.assert_allclose(found[:3], truth, atol=0.3 * np.abs(truth).max())
     with pytest.raises(InputError, match="has 2 rows; expected at least 3, which the graph takes in every call"):
-        tune(convnet, data=x[:2], budget=budget, seconds=0.5, overwrite=True)
+        tune(convnet, data=x[:2], budget=budget, seconds=0.2, overwrite=True)

@@ -40,6 +40,26 @@ def test_there_are_at_least_25_kinds():
     assert len(graph_damage.KINDS) >= 25
 
 
+@pytest.fixture
+def references_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluate the reference once per family instead of once per damaged file: it is the same each time."""
+    module = importlib.import_module("normdeploy.verification.context")
+    made: dict[tuple[object, ...], object] = {}
+
+    def once(reference: object, noisy: object, family: Family, *args: object, **options: object) -> object:
+        key = (
+            family.name,
+            *((name, a.shape, a.tobytes()) for name, a in family.feeds.items()),
+            *((k, v) for k, v in options.items() if k not in ("known", "spend", "unmeasured")),
+        )
+        if key not in made:
+            made[key] = make_case(reference, noisy, family, *args, **options)  # type: ignore[arg-type] # passed on
+        return made[key]
+
+    monkeypatch.setattr(module, "make_case", once)
+
+
+@pytest.mark.usefixtures("references_once")
 @pytest.mark.parametrize("which", ["folded", "plain"])
 def test_every_kind_of_damage_is_caught_once(small, tmp_path: Path, which: str):
     assert list(survivors(small, getattr(small, which), tmp_path, first_only=True)) == []
@@ -71,25 +91,6 @@ def test_a_fold_that_ignores_the_zero_padded_border_is_caught(small, tmp_path: P
     verdict = small.verdict(path)
     assert verdict.status == "fail"
     assert "ignores the zero-padded border" in verdict.localization.summary
-
-
-@pytest.fixture
-def references_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluate the reference once per family instead of once per damaged file: it is the same each time."""
-    module = importlib.import_module("normdeploy.verification.context")
-    made: dict[tuple[object, ...], object] = {}
-
-    def once(reference: object, noisy: object, family: Family, *args: object, **options: object) -> object:
-        key = (
-            family.name,
-            *((name, a.shape, a.tobytes()) for name, a in family.feeds.items()),
-            *((k, v) for k, v in options.items() if k not in ("known", "spend", "unmeasured")),
-        )
-        if key not in made:
-            made[key] = make_case(reference, noisy, family, *args, **options)  # type: ignore[arg-type] # passed on
-        return made[key]
-
-    monkeypatch.setattr(module, "make_case", once)
 
 
 @pytest.mark.slow
