@@ -380,7 +380,7 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
 
         def run(self, feeds):
             self.calls += 1
-            time.sleep(0.05)
+            time.sleep(0.05)  # so that calls can be counted
             return self.real.run(feeds)
 
     made = []
@@ -392,7 +392,12 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
         made.append(Slow(real))
         return made[-1]
 
+    def glanced(runs, base):  # which are hopeless is asked in test_glance.py, and on a busy machine depends on luck
+        return glance(runs, base)[0], {name for name in runs if "optimization basic" in name}
+
+    glance = search.glance
     monkeypatch.setattr(search, "open_backend", opened)
+    monkeypatch.setattr(search, "glance", glanced)
     plan = tune(convnet, seconds=0.2)
     slow = [trial for trial in plan.trials if "optimization basic" in trial.name and "parallel" not in trial.name]
     assert slow
