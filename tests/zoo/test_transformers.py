@@ -142,8 +142,9 @@ def test_the_doctor_raises_no_alarm(name: str) -> None:
     make, inputs = ZOO[name]
     torch.manual_seed(0)
     model = shake(make())
-    assert list(inspect(model, (dict(inputs),))) == []
-    assert list(inspect(model)) == []
+    for findings in (inspect(model, (dict(inputs),)), inspect(model)):
+        # the library asks whether it is traced, to leave out a mask of ones where it is not: true, and said
+        assert [finding for finding in findings if finding.kind != "traced-otherwise"] == []
 
 
 @pytest.mark.parametrize("name", ["LeViT", "GPT-2"])
