@@ -176,6 +176,14 @@ def gather(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(*dims), indices, axis=axis)
 
 
+def gather_elements(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    axis = d.number(0, len(dims) - 1)
+    shape = [d.number(1, 3) if place == axis else size for place, size in enumerate(dims)]
+    indices = d.rng.integers(-dims[axis], dims[axis], shape)
+    return d.g.op(op, d.x(*dims), d.g.input("at", shape, np.int64) if d.flag() else indices, axis=axis)
+
+
 def concat(op: str, d: Draw) -> Any:
     dims = d.dims(2)
     axis = d.number(0, len(dims) - 1)
@@ -330,6 +338,7 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Slice", slices),
         ("", "Split", split),
         ("", "Gather", gather),
+        ("", "GatherElements", gather_elements),
         ("", "Concat", concat),
         ("", "Tile", tile),
         ("", "DepthToSpace", depth_to_space),

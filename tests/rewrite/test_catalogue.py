@@ -137,7 +137,7 @@ CROSSING = {
             "SpaceToDepth",
         ),
     ),
-    "Concat, Split, Slice, Gather on an axis": Row(
+    "Concat, Split, Slice, Gather, GatherElements on an axis": Row(
         (
             f"{SHAPE}::test_concat_behind",
             f"{SHAPE}::test_concat_in_front",
@@ -146,7 +146,7 @@ CROSSING = {
             f"{SHAPE}::test_a_split_in_front_of_two_convolutions",
         ),
         (f"{CORNERS}::test_selections_along_a_dynamic_axis",),
-        ("Concat", "Split", "Slice", "Gather"),
+        ("Concat", "Split", "Slice", "Gather", "GatherElements"),
     ),
     "Add (residual)": Row(
         (

@@ -192,3 +192,20 @@ def test_a_square_is_never_negative(graph, fold):
     y = g.op("Conv", g.input("x", ["N", 3, 5, 5]), rng.normal(size=(4, 3, 1, 1)))
     g.output(g.op("Sigmoid", g.op("Mul", g.op("Mul", y, y), np.float64(-4.0))))
     fold(g).agree(g.feeds(rng, N=2)).kept("Sigmoid")
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_the_scale_of_scores_that_are_picked_by_distance_passes(graph, fold, constant):
+    """DeBERTa: scores of positions are gathered element by element; one number passes, whatever is picked."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    at = g.constant(rng.integers(0, 7, (2, 5, 5))) if constant else g.input("at", [2, 5, 5], np.int64)
+    x = g.input("x", [2, 5, 4])
+    q, k = (g.op("MatMul", x, rng.normal(size=(4, 4))) for _ in range(2))
+    content = g.op("Div", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1])), np.float64(3))
+    by_position = g.op("GatherElements", g.op("MatMul", q, rng.normal(size=(4, 7))), at, axis=2)
+    g.output(g.op("Softmax", g.op("Add", content, g.op("Div", by_position, np.float64(3)))))
+    feeds = g.feeds(rng)
+    if not constant:
+        feeds["at"] = rng.integers(0, 7, (2, 5, 5))
+    assert "Div" not in fold(g).folded(2).agree(feeds).ops

@@ -75,6 +75,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Slice"): _MOVE,
     ("", "Split"): _MOVE,
     ("", "Gather"): _MOVE,
+    ("", "GatherElements"): _MOVE,
     ("", "Concat"): _MOVE,
     ("", "Tile"): _MOVE,
     ("", "DepthToSpace"): _MOVE,

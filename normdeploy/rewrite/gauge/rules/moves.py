@@ -68,6 +68,10 @@ def _gather(node: ir.Node, rank: int) -> Acts:
     return Acts((integer(node, "axis", 0) % rank,), constant64(required(node, 1)) is not None)
 
 
+def _gather_elements(node: ir.Node, rank: int) -> Acts:
+    return Acts(tuple(range(rank)), constant64(required(node, 1)) is not None)
+
+
 def _concat(node: ir.Node, rank: int) -> Acts:
     return Acts((integer(node, "axis", 0) % rank,), operands=tuple(range(len(node.inputs))))
 
@@ -102,6 +106,7 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
     "Slice": _slice,
     "Split": _split,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Concat": _concat,
     "Tile": _tile,
     "Pad": padded,
