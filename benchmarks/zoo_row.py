@@ -60,7 +60,10 @@ def measure(line: Line, level: str, tell: Callable[[Row], None]) -> None:
         model, example = made(line)
         row["parameters"] = sum(p.numel() for p in model.parameters())
         stage("torch's export")
-        row["export_s"], _ = taken(lambda: torch_export(model, example, plain))
+        try:
+            row["export_s"], _ = taken(lambda: torch_export(model, example, plain))
+        except Exception as error:  # what torch cannot export may be exported here all the same
+            row["export_failed"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         peak, before = Peak(), resident()
         with peak.watched():
             stage("trace")
@@ -107,7 +110,9 @@ def _errors(line: Line, model: nn.Module, traced: Traced, path: Path, plain: Pat
     Each output counts by its own size. Where eager makes no error there is no ratio.
     """
     truth, names = Evaluator(traced.model), traced.output_names
-    sessions = {"error": open_session(path, Setting()), "error_torch": open_session(plain, Setting())}
+    sessions = {"error": open_session(path, Setting())}
+    if plain.exists():
+        sessions["error_torch"] = open_session(plain, Setting())
     squares = dict.fromkeys(["eager", *sessions], 0.0)
     for run in range(RUNS):
         example = line.example(model, seed=100 + run)

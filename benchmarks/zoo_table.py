@@ -39,17 +39,18 @@ def verdicts(rows: Sequence[Row]) -> str:
     for row in rows:
         peak = _number(row["peak"] / 1e6, 0) if "peak" in row else ""
         times = [_number(row.get(key), 1) for key in TIMES]
+        times[0] = "fails" if "export_failed" in row else times[0]
         lines.append(_line([row["name"], row["kind"], verdict_cell(row), proven_cell(row), *times, peak]))
     done = [row for row in rows if "verdict" in row]
     passed = sum(row["verdict"] == "pass" for row in done)
     proven = sum(bool(row["operators"]) and not row["by_samples_only"] for row in done)
-    cost = _mean((row["rewrite_s"] + row["verify_s"]) / row["export_s"] for row in done)
+    cost = _mean((row["rewrite_s"] + row["verify_s"]) / row["export_s"] for row in done if "export_s" in row)
     return "\n".join(
         [
             *lines,
             "",
-            f"{len(rows)} networks: {passed} passed, {proven} of them proven for every input or with nothing left to "
-            f"samples alone; rewriting and verifying took {cost:.2f} times torch's export (geometric mean).",
+            f"{len(rows)} networks: {passed} passed; of {proven} each operator is proven for every input; rewriting and "
+            f"verifying took {cost:.2f} times torch's export (geometric mean).",
         ]
     )
 
@@ -62,6 +63,7 @@ def folds(rows: Sequence[Row]) -> str:
     for row in done:
         counts = [str(row[key]) for key in ("maps", "fused", "kept", "nodes_traced", "nodes")]
         errors = [_number(row.get(key), 2) for key in ("error", "error_torch")]
+        errors[1] = "fails" if "export_failed" in row else errors[1]
         lines.append(_line([row["name"], *counts, _number(row["rewrite_s"], 2), *errors]))
     sums = [str(sum(row[key] for row in done)) for key in ("maps", "fused", "kept", "nodes_traced", "nodes")]
     means = [_number(_mean(row[key] for row in done if row.get(key)), 2) for key in ("error", "error_torch")]

@@ -101,10 +101,15 @@ def test_the_tables_say_what_ended_a_network_and_count_what_passed() -> None:
     rows = [
         {"name": "whole", "kind": "k", **measured, **times, **judged},
         {"name": "cut", "kind": "k", "ended": "time-out", "stage": "verify", "export_s": 1.0},
+        {"name": "ours", "kind": "k", **measured, **times, **judged, "export_failed": "why", "error_torch": None},
     ]
+    del rows[2]["export_s"]
     verdicts = table.verdicts(rows)
     assert "| whole | k | weak, reference | 4 of 5 | 2.0 | 1.0 | 3.0 | 5 |" in verdicts
     assert "| cut | k | time-out in verify |  | 1.0 |" in verdicts
-    assert "2 networks: 0 passed" in verdicts
+    assert "| ours | k | weak, reference | 4 of 5 | fails | 1.0 |" in verdicts
+    assert "3 networks: 0 passed" in verdicts
+    assert "took 2.00 times torch's export" in verdicts
+    assert "| ours | 3 | 1 | 1 | 9 | 5 | 1.00 | 0.50 | fails |" in table.folds(rows)
     assert "| whole | 3 | 1 | 1 | 9 | 5 | 1.00 | 0.50 | 2.00 |" in table.folds(rows)
-    assert table.kept(rows) == "whole: n (affine map): because"
+    assert table.kept(rows[:2]) == "whole: n (affine map): because"
