@@ -49,8 +49,8 @@ def verdicts(rows: Sequence[Row]) -> str:
         [
             *lines,
             "",
-            f"{len(rows)} networks: {passed} passed; of {proven} each operator is proven for every input; rewriting and "
-            f"verifying took {cost:.2f} times torch's export (geometric mean).",
+            f"{len(rows)} networks: {passed} passed; of {proven} each operator is proven for every input; "
+            f"rewriting and verifying took {cost:.2f} times torch's export (geometric mean).",
         ]
     )
 
