@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import torch
 from hypothesis import HealthCheck, Phase, settings
 from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
-from torch.nn import functional
+from reference_operators import evaluate
 
 from normdeploy.graph import constant64
 from normdeploy.rewrite import Ledger, RewriteResult, rewrite
@@ -34,136 +30,6 @@ settings.register_profile(
 _TYPES = {np.dtype(np.float64): TensorProto.DOUBLE, np.dtype(np.float32): TensorProto.FLOAT,
           np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(np.int64): TensorProto.INT64,
           np.dtype(np.int8): TensorProto.INT8, np.dtype(np.bool_): TensorProto.BOOL}  # fmt: skip
-
-
-class Conv(OpRun):
-    """Conv by torch: onnx's own is slow."""
-
-    def _run(self, x, w, b=None, **attributes):
-        spatial = x.ndim - 2
-        strides, dilations = attributes["strides"] or [1] * spatial, attributes["dilations"] or [1] * spatial
-        pads = list(attributes["pads"] or [0] * 2 * spatial)
-        if attributes["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
-            for axis, (size, kernel, step, gap) in enumerate(
-                zip(x.shape[2:], w.shape[2:], strides, dilations, strict=True)
-            ):
-                total = max((-(-size // step) - 1) * step + (kernel - 1) * gap + 1 - size, 0)
-                sides = total // 2, total - total // 2
-                pads[axis], pads[axis + spatial] = sides if attributes["auto_pad"] == "SAME_UPPER" else sides[::-1]
-        widths = [width for axis in reversed(range(spatial)) for width in (pads[axis], pads[axis + spatial])]
-        padded = functional.pad(torch.from_numpy(np.array(x)), widths)
-        bias = None if b is None else torch.from_numpy(np.array(b))
-        run = getattr(functional, f"conv{spatial}d")
-        weight, groups = torch.from_numpy(np.array(w)), attributes["group"] or 1
-        return (run(padded, weight, bias, tuple(strides), 0, tuple(dilations), groups).numpy(),)
-
-
-class ConvTranspose(OpRun):
-    """ConvTranspose by torch: onnx's own fails on groups."""
-
-    def _run(self, x, w, b=None, **attributes):
-        spatial = x.ndim - 2
-        pads = list(attributes["pads"] or [0] * 2 * spatial)
-        bias = None if b is None else torch.from_numpy(np.array(b))
-        full = getattr(functional, f"conv_transpose{spatial}d")(
-            torch.from_numpy(np.array(x)),
-            torch.from_numpy(np.array(w)),
-            bias,
-            tuple(attributes["strides"] or [1] * spatial),
-            0,
-            tuple(attributes["output_padding"] or [0] * spatial),
-            attributes["group"] or 1,
-            tuple(attributes["dilations"] or [1] * spatial),
-        ).numpy()
-        window = [slice(pads[axis], size - pads[axis + spatial]) for axis, size in enumerate(full.shape[2:])]
-        return (np.ascontiguousarray(full[(slice(None), slice(None), *window)]),)
-
-
-def _windows(x, attributes):
-    """Return a pool's kernel, strides, dilations and the padding that all its windows fit into, by torch's order."""
-    spatial = x.ndim - 2
-    assert attributes.get("auto_pad") in (None, "NOTSET")
-    kernel, pads = attributes["kernel_shape"], list(attributes["pads"] or [0] * 2 * spatial)
-    strides, dilations = attributes["strides"] or [1] * spatial, attributes["dilations"] or [1] * spatial
-    widths, given = [], []
-    for axis in reversed(range(spatial)):
-        before, after = pads[axis], pads[axis + spatial]
-        free = x.shape[axis + 2] + before + after - (kernel[axis] - 1) * dilations[axis] - 1
-        count = free // strides[axis] + 1
-        if attributes["ceil_mode"] and free % strides[axis] and count * strides[axis] < x.shape[axis + 2] + before:
-            count += 1  # a further window that begins inside
-        widths += [before, after + max((count - 1) * strides[axis] - free, 0)]
-        given += [before, after]
-    return kernel, tuple(strides), tuple(dilations), widths, given
-
-
-class MaxPool(OpRun):
-    """MaxPool by torch: onnx's own fails on padding of one side."""
-
-    def _run(self, x, **attributes):
-        kernel, strides, dilations, widths, _ = _windows(x, attributes)
-        padded = functional.pad(torch.from_numpy(np.array(x)), widths, value=-float("inf"))
-        run = getattr(functional, f"max_pool{x.ndim - 2}d")
-        return (run(padded, tuple(kernel), strides, 0, dilations).numpy(),)
-
-
-class AveragePool(OpRun):
-    """AveragePool by torch's convolution: sums of values over sums of what counts."""
-
-    def _run(self, x, **attributes):
-        kernel, strides, dilations, widths, given = _windows(x, attributes)
-        run = getattr(functional, f"conv{x.ndim - 2}d")
-        ones = torch.ones(1, 1, *kernel, dtype=torch.from_numpy(np.array(x)).dtype)
-        values = torch.from_numpy(np.array(x)).reshape(-1, 1, *x.shape[2:])
-        counted = torch.ones_like(values)
-        if attributes["count_include_pad"]:
-            counted = functional.pad(counted, given, value=1.0)
-            counted = functional.pad(counted, [wide - own for wide, own in zip(widths, given, strict=True)])
-        else:
-            counted = functional.pad(counted, widths)
-        sums, counts = (
-            run(item, ones, None, strides, 0, dilations) for item in (functional.pad(values, widths), counted)
-        )
-        mean = (sums / counts).numpy()
-        return (mean.reshape(*x.shape[:2], *mean.shape[2:]),)
-
-
-class GlobalMaxPool(OpRun):
-    """GlobalMaxPool by numpy: onnx's own takes the wrong axes unless there are two."""
-
-    def _run(self, x):
-        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
-
-
-class Mean(OpRun):
-    """Mean by numpy: onnx's own adds in place, and fails where the first operand is not the largest."""
-
-    def _run(self, *operands):
-        return (sum(operands) / np.asarray(len(operands), operands[0].dtype),)
-
-
-class Pad(OpRun):
-    """Pad by numpy: onnx's own knows no negative widths."""
-
-    def _run(self, x, pads, value=None, axes=None, mode=None):
-        widths = np.zeros((x.ndim, 2), np.int64)
-        named = np.arange(x.ndim) if axes is None else axes
-        widths[named] = pads.reshape(2, -1).T
-        cut = tuple(
-            slice(max(-low, 0), size - max(-high, 0)) for size, (low, high) in zip(x.shape, widths, strict=True)
-        )
-        options = {"constant_values": 0 if value is None else value} if mode in (None, "constant") else {}
-        return (np.pad(x[cut], np.maximum(widths, 0), mode=mode or "constant", **options),)
-
-
-OPERATORS = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalMaxPool, Mean, Pad]
-
-
-def evaluate(
-    proto: onnx.ModelProto, feeds: dict[str, np.ndarray], operators: Sequence[type[OpRun]] = ()
-) -> list[np.ndarray]:
-    """Evaluate a graph by onnx's reference evaluator, convolutions by torch."""
-    return ReferenceEvaluator(proto, new_ops=list(operators or OPERATORS)).run(None, feeds)
 
 
 def widened(proto: onnx.ModelProto, exact: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:

@@ -7,31 +7,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
-from torch.nn import functional
+from reference_operators import convolution
 
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.rewrite.affine import AffineMap, Origin, new_affine
 from normdeploy.rewrite.branches import MergeBranches
 from normdeploy.rewrite.context import RewriteContext
-
-
-def convolution(
-    x: np.ndarray, w: np.ndarray, b: np.ndarray | None, *, strides: list[int], pads: list[int], dilations: list[int],
-    group: int, transposed: bool = False,
-) -> np.ndarray:  # fmt: skip
-    """Convolve in float64 by torch, each side padded (or cut, transposed) on its own."""
-    rank = x.ndim - 2
-    wide = [None if array is None else torch.from_numpy(np.asarray(array, np.float64)) for array in (x, w, b)]
-    if transposed:
-        run = getattr(functional, f"conv_transpose{rank}d")
-        full = run(*wide, tuple(strides), 0, 0, group, tuple(dilations)).numpy()
-        ends = [size - pads[rank + axis] for axis, size in enumerate(full.shape[2:])]
-        return full[(..., *(slice(pads[axis], ends[axis]) for axis in range(rank)))]
-    widths = [width for axis in reversed(range(rank)) for width in (pads[axis], pads[rank + axis])]
-    padded = functional.pad(wide[0], widths)
-    run = getattr(functional, f"conv{rank}d")
-    return run(padded, *wide[1:], tuple(strides), 0, tuple(dilations), group).numpy()
 
 
 class Net:
@@ -139,4 +120,9 @@ def net() -> type[Net]:
 
 @pytest.fixture(scope="session")
 def convolve() -> Any:
-    return convolution
+    """Return the convolution of arrays, in float64."""
+
+    def in_float64(*operands: np.ndarray | None, **options: Any) -> np.ndarray:
+        return convolution(*(None if x is None else np.asarray(x, np.float64) for x in operands), **options)
+
+    return in_float64

@@ -11,11 +11,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from affine_graphs import OPERATORS, GraphBuilder, evaluate
+from affine_graphs import GraphBuilder
 from gauge_operators import LINEAR, STRATEGIES, Draw
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference.op_run import OpRun
+from reference_operators import OPERATORS, evaluate
 
 from normdeploy.graph import AFFINE_DOMAIN, FLOATS, constant_tensor
 from normdeploy.rewrite.affine.map import AffineMap
