@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from normdeploy.errors import GraphError
-from normdeploy.verification.bounds.criteria import CONSTANTS, Bounds, Constants, Floats
+from normdeploy.verification.bounds.criteria import CONSTANTS, Bounds, Constants, Floats, rms
 from normdeploy.verification.bounds.decisions import MOST_TIES, find_ties
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Measure, Spread
@@ -17,6 +17,9 @@ from normdeploy.verification.samples.families import Family
 from normdeploy.verification.sides.ensemble import EnsembleReference, ensemble
 from normdeploy.verification.sides.reference import EagerReference, Reference
 from normdeploy.verification.sides.values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Feeds
+
+_BY_ACCIDENT = 1 / 16
+"""An RMS error of eager's below this share of u times the size of the output says nothing of its rounding."""
 
 
 @dataclass
@@ -79,18 +82,30 @@ class Case:
     def chain_bounds(self, index: int, *, spread: bool = True) -> Bounds:
         """Return the chain's bound for one output: constants' spread, float64's noise, ten times what link 1 measured.
 
+        Float64's noise is taken from float32's: S where it is known; where it is not, eager's own error over the whole
+        output, a sample of it, unless that is so small that eager was right by accident.
+
         Args:
-            spread: count the first two, which take runs of their own; False takes 0 for them.
+            spread: count the first two; False takes 0 for them: they may take runs of their own.
         """
         assert self.chain is not None
-        bounds = self.bounds(index, eager=False, spread=spread)
+        bounds = self.bounds(index, eager=False, spread=False)
         resolution = self.chain.resolution
         measured = max(FINEST, 10 * resolution[index]) if resolution else EXACT
         tiny = float(np.finfo(np.float64).tiny)
         if not spread:
             return replace(bounds, roundoff=measured, floor=tiny)
-        own = bounds.spread / self.roundoff * FLOAT64_NOISE
+        own = self._float32_noise(index) / self.roundoff * FLOAT64_NOISE
         return replace(bounds, spread=self.chain.spread[index] + own, roundoff=measured, floor=tiny)
+
+    def _float32_noise(self, index: int) -> Floats:
+        """Return S, or eager's RMS error in its place where that can stand for it."""
+        if not self.rounding.measured:
+            bounds = self.bounds(index, spread=False)
+            error, size = rms(bounds.eager[bounds.keep]), rms(bounds.truth[bounds.keep])
+            if error > 0 and error >= _BY_ACCIDENT * self.roundoff * size:
+                return np.full_like(bounds.truth, error)
+        return self.bounds(index, eager=False).spread
 
     def undecided(self, index: int) -> bool:
         """Return whether so much of an output hangs on ties that it is not judged (computed once, on demand)."""

@@ -187,6 +187,16 @@ class Context:
         return _stage(self, name)
 
     @property
+    def lean(self) -> bool:
+        """True where the level leaves out what takes further runs of a network of which one is much work."""
+        return self.level.lean and self.heavy
+
+    @property
+    def known_by_algebra(self) -> bool:
+        """True where the level does not sample what is confirmed of the file for every input."""
+        return self.level.lean and self.proven is not None and self.proven.confirmed
+
+    @property
     def noise_runs(self) -> int:
         """How many runs with noise a case takes."""
         return _FEW_RUNS if self.heavy else self.level.noise_runs

@@ -37,6 +37,9 @@ class Level:
         everywhere: every family is run at every optimization level, not only the telling ones.
         measured: S is measured in every family, not only where it decides.
         exact_mutants: every mutant is run, not only those whose first-order effect is near the bound.
+        probes: backward passes behind each first-order effect.
+        lean: a network of which one run is much work is judged on the example alone, without batch companions; and
+            where algebra confirms the file for every input, neither it nor the recomputed graph is run in float64.
     """
 
     name: str
@@ -55,10 +58,14 @@ class Level:
     everywhere: bool = False
     measured: bool = False
     exact_mutants: bool = False
+    probes: int = 2
+    lean: bool = False
 
 
 LEVELS: dict[str, Level] = {
-    "quick": Level("quick", 0.05, 0.25, 4, 4, 4, 16, ("disable", "all"), True, 0, (1, 2), depth=False),
+    "quick": Level(
+        "quick", 0.05, 0.25, 4, 4, 4, 16, ("disable", "all"), True, 0, (1, 2), depth=False, probes=1, lean=True
+    ),
     "default": Level("default", 0.25, 1.0, 4, 4, None, 64, OPTIMIZATIONS, True, 30, (1, 2, 7, 33)),
     "thorough": Level(
         "thorough",

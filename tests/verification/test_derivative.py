@@ -47,7 +47,7 @@ def made(body: str, tmp_path: Path) -> tuple[Evaluator, Case, list[Site]]:
 def test_what_an_estimate_kills_an_exact_run_kills(operator: str, tmp_path: Path):
     evaluator, case, sites = made(BODY % operator, tmp_path)
     clean_run = CleanRun(evaluator, case, sites)
-    gradients = Sensitivities(evaluator, case, sites)
+    gradients = Sensitivities(CleanRun(evaluator, case, sites, graded=True))
     killed = 0
     for site in sites:
         for mutant in site.mutants:
@@ -64,7 +64,7 @@ def test_what_an_estimate_kills_an_exact_run_kills(operator: str, tmp_path: Path
 def test_channel_sums_are_the_products_with_the_whole_change(tmp_path: Path):
     evaluator, case, sites = made(BODY % "Relu(n)", tmp_path)
     clean_run = CleanRun(evaluator, case, sites)
-    gradients = Sensitivities(evaluator, case, sites)
+    gradients = Sensitivities(CleanRun(evaluator, case, sites, graded=True))
     (site,) = sites
     values, clean = clean_run.inputs(site), clean_run.kept[site.output]
     for mutant in site.mutants:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.verification import Verdict, verify
+from normdeploy.verification.samples.roles import hides_scores
 
 GRAPH = """g (float[2,6,8] x, {dtype}[2,6] mask) => (float[2,6,8] y{more})
 <float one = {{1}}, float far = {{{far}}}, int64[1] axis = {{1}}> {{
@@ -39,7 +40,7 @@ def hidden(verdict: Verdict) -> dict[str, str]:
     return {m.name: m.note for site in verdict.sites for m in site.mutants if "scores of Softmax" in m.note}
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool", "float"])
 def test_the_number_that_hides_keys_may_be_any_that_hides(
     graph_of: Callable[[str], ir.Model], tmp_path: Path, dtype: str
 ):
@@ -66,3 +67,22 @@ def test_a_file_that_hides_other_keys_or_none_is_wrong(graph_of: Callable[[str],
     right = written(graph_of, tmp_path / "right.onnx")
     wrong = written(graph_of, tmp_path / "wrong.onnx", far=far)
     assert verify(right, wrong).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("body", "hides"),
+    [
+        ("h = Mul(m, far) t = Add(s, h) y = Softmax(t)", True),
+        ("c = Cast<to=1>(m) d = Sub(one, c) h = Mul(far, d) t = Add(h, s) y = Softmax(t)", True),
+        ("h = Mul(m, two) t = Add(s, h) y = Softmax(t)", False),
+        ("h = Mul(m, far) t = Add(s, h) u = Tanh(t) y = Softmax(u)", False),
+        ("h = Mul(m, far) t = Add(s, h) v = Softmax(t) y = Add(v, m)", False),
+        ("h = Mul(m, s) t = Mul(h, far) y = Softmax(t)", False),
+        ("y = Add(s, m)", False),
+    ],
+)
+def test_a_float_is_a_mask_where_it_only_hides_scores(graph_of: Callable[[str], ir.Model], body: str, hides: bool):
+    constants = "<float one = {1}, float two = {2}, float far = {-10000}>"
+    model = graph_of(f"g (float[2,6] s, float[2,6] m) => (float[2,6] y) {constants} {{ {body} }}")
+    m = next(value for value in model.graph.inputs if value.name == "m")
+    assert hides_scores(m) is hides

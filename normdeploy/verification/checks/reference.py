@@ -13,7 +13,7 @@ from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.values import Arrays
 
 _ALWAYS = 1
-"""How many generated families are judged whatever they cost."""
+"""How many generated families are judged whatever they cost, but where a level is lean."""
 
 _SHARE = 0.4
 """Share of a level's work after which no further family is judged."""
@@ -38,7 +38,7 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
     checks: list[Check] = []
     for number, family in enumerate([*families, *kept]):
         context.tell("reference", number / (len(families) + len(kept)))
-        if number >= len(families) + _ALWAYS and not context.budget.affords(_SHARE):
+        if number >= len(families) + (0 if context.lean else _ALWAYS) and not context.budget.affords(_SHARE):
             left.append(family.name)
             continue
         checks += _add_case(context, family)

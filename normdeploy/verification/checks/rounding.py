@@ -96,6 +96,7 @@ def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:
     """Return every deployed setting with all cases, then its other optimization levels with the telling ones."""
     plan = [(setting, context.cases) for setting in context.settings]
     telling = [c for c in context.cases if c.family.user or c.family.kind is Kind.NORMAL] or context.cases[:1]
+    telling = telling[:1] if context.heavy else telling
     if context.level.everywhere:
         telling = context.cases
     available = available_levels()

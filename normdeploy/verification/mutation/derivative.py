@@ -16,21 +16,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import numpy as np
-import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import Evaluator
 from normdeploy.verification.bounds.criteria import Bounds, rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.mutation.mutants import Mutant, Site, Values
+from normdeploy.verification.mutation.rerun import CleanRun
 
-PROBES = 2
-
-_RANDOM = 5.0
-"""How far below its expectation the effect may lie that random signs show: the mean square of two products exceeds 25
-times its expectation with a probability of 1e-11."""
+_RANDOM = {1: 7.0, 2: 5.0}
+"""How far below what random signs show the effect may lie, by the number of probes: one product exceeds 7 times the
+root of its expected square, two together 5 times, with a probability below 1e-10."""
 
 _SMALL = 0.1
 """A change of the site's output, relative to it, up to which second-order terms are taken to be small."""
@@ -39,13 +35,13 @@ _SATURATED = 10.0
 """By how much a larger change may do less than its derivative says (an activation saturates, a norm divides it out)."""
 
 
-def needed(relative: float) -> float:
+def needed(relative: float, probes: int = 2) -> float:
     """Return how many times the bound for a kill an estimate must exceed it to count.
 
     Args:
-        relative: size of the change over that of the site's output (2-norms).
+        relative: size of the change over that of the site's output (2-norms). probes: backward passes behind it.
     """
-    return _RANDOM if relative <= _SMALL else _RANDOM * _SATURATED
+    return _RANDOM[probes] * (1.0 if relative <= _SMALL else _SATURATED)
 
 
 @dataclass(frozen=True)
@@ -65,31 +61,24 @@ class Sensitivities:
     """Gradients of random projections of the outputs at the sites' outputs.
 
     Args:
-        evaluator: of the graph. case: the inputs. sites: where. seed: of the signs.
+        run: a graded run of the graph, in the precision that gradients are wanted in; they are taken at once.
+        probes: backward passes. seed: of the signs.
     """
 
-    def __init__(self, evaluator: Evaluator, case: Case, sites: Sequence[Site], *, seed: int = 0) -> None:
-        self.case = case
+    def __init__(self, run: CleanRun, *, probes: int = 2, seed: int = 0) -> None:
+        self.case = case = run.case
         self._sums: dict[str, _ChannelSums] = {}
-        seen, outputs = _run(evaluator, case, {site.output for site in sites})
+        outputs = run.results
         self._bounds = {
             i: _rms_bound(case.bounds(i, spread=case.rounding.measured))
             for i, y in enumerate(outputs)
             if y.is_floating_point() and y.requires_grad and y.numel()
         }
-        names = list(seen)
         generator = torch.Generator().manual_seed(seed)
         self.gradients: list[dict[str, Tensor]] = []
-        for _ in range(PROBES if self._bounds else 0):
-            signs = [self._signs(i, outputs[i], generator) for i in self._bounds]
-            found = torch.autograd.grad(
-                [outputs[i] for i in self._bounds],
-                [seen[n] for n in names],
-                grad_outputs=signs,
-                retain_graph=True,
-                allow_unused=True,
-            )
-            self.gradients.append({n: g.detach() for n, g in zip(names, found, strict=True) if g is not None})
+        for probe in range(probes if self._bounds else 0):
+            signs = {i: self._signs(i, outputs[i], generator) for i in self._bounds}
+            self.gradients.append(run.gradients(signs, last=probe == probes - 1))
 
     def _signs(self, index: int, y: Tensor, generator: torch.Generator) -> Tensor:
         signs = torch.randint(0, 2, y.shape, generator=generator).to(y.dtype).mul_(2).sub_(1)
@@ -165,25 +154,6 @@ class _ChannelSums:
         square = scale.square() * self._second + 2 * scale * shift * self._first + shift.square() * self._count
         relative = math.sqrt(max(float(square.sum()), 0.0)) / self._size
         return [float((scale * gx).sum() + (shift * g).sum()) for gx, g in self._products], relative
-
-
-def _run(evaluator: Evaluator, case: Case, wanted: set[str]) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Run a graph with gradients from the values named; return these and the outputs."""
-    seen: dict[str, Tensor] = {}
-
-    def hook(node: ir.Node, results: list[Tensor]) -> list[Tensor]:
-        for position, output in enumerate(node.outputs[: len(results)]):
-            if output.name in wanted and results[position].is_floating_point():
-                tensor = results[position]
-                if not tensor.requires_grad:
-                    tensor = tensor.requires_grad_(True)
-                    results[position] = tensor
-                seen[str(output.name)] = tensor
-        return results
-
-    feeds = {k: torch.from_numpy(np.array(v)) for k, v in case.family.feeds.items()}
-    with torch.enable_grad():
-        return seen, list(evaluator.run(feeds, hook=hook).values())
 
 
 def _rms_bound(bounds: Bounds) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant_tensor
-from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.evaluate import Hook, StandIn
 from normdeploy.verification.bounds.criteria import Bounds, Floats, judge_error
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
@@ -28,6 +28,7 @@ class CleanRun:
     Args:
         evaluator: of the graph. case: the inputs. sites: whose inputs and outputs are kept.
         stand_ins: what computes some operators in their place, in every run.
+        graded: keep what gradients at the sites' outputs need, until :meth:`gradients` is asked for the last time.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class CleanRun:
         case: Case,
         sites: Sequence[Site],
         stand_ins: Mapping[ir.Node, StandIn] | None = None,
+        *,
+        graded: bool = False,
     ) -> None:
         self.evaluator, self.case, self._stand_ins = evaluator, case, dict(stand_ins or {})
         self._graph = evaluator.graph
@@ -45,13 +48,48 @@ class CleanRun:
         outputs = evaluator.output_names
         self._calls: dict[ir.Node, list[list[Tensor | None]]] = {}
         recording = {site.node: self._recording(site) for site in sites if site.inner}
-        with torch.no_grad():
+        self.leaves: dict[str, Tensor] = {}
+        hook = self._leaf({site.output for site in outer}) if graded else None
+        with torch.set_grad_enabled(graded):
             found = evaluator.run(
-                dict(case.family.feeds), fetch=[*names, *constants, *outputs], stand_ins=self._stand_ins | recording
+                {name: torch.from_numpy(np.array(array)) for name, array in case.family.feeds.items()},
+                fetch=[*names, *constants, *outputs],
+                hook=hook,
+                stand_ins=self._stand_ins | recording,
             )
-        self.kept: dict[str, Tensor] = {name: found[name] for name in names}
+        self.results = [found[name] for name in outputs] if graded else []
+        self.kept: dict[str, Tensor] = {name: found[name].detach() for name in names}
         self.constants = {name: found[name] for name in constants}
         self.outputs: list[Array] = [to_numpy(found[name]) for name in outputs]
+
+    def _leaf(self, wanted: Collection[str]) -> Hook:
+        """Return a hook that makes the values named start gradients, and keeps them."""
+
+        def hook(node: ir.Node, results: list[Tensor]) -> list[Tensor]:
+            for position, output in enumerate(node.outputs[: len(results)]):
+                if output.name in wanted and results[position].is_floating_point():
+                    self.leaves[str(output.name)] = results[position] = results[position].requires_grad_(True)
+            return results
+
+        return hook
+
+    def gradients(self, weights: Mapping[int, Tensor], *, last: bool) -> dict[str, Tensor]:
+        """Return the gradients, at the sites' outputs, of the outputs' sum with some weights; a graded run's only.
+
+        Args:
+            weights: by the output's place. last: nothing more will be asked, and what gradients need may go.
+        """
+        names = list(self.leaves)
+        found = torch.autograd.grad(
+            [self.results[i] for i in weights],
+            [self.leaves[n] for n in names],
+            grad_outputs=list(weights.values()),
+            retain_graph=not last,
+            allow_unused=True,
+        )
+        if last:
+            self.leaves, self.results = {}, []
+        return {n: g.detach() for n, g in zip(names, found, strict=True) if g is not None}
 
     def _recording(self, site: Site) -> Apply:
         calls = self._calls.setdefault(site.node, [])
@@ -173,6 +211,12 @@ class Target:
             self.killed = Killer.ROUNDING
         elif self.chain_ratio >= kill:
             self.killed = Killer.FLOAT64
+
+    def revive(self) -> None:
+        """Take back that it was killed."""
+        self.ratio = self.chain_ratio = 0.0
+        self.family = self.note = ""
+        self.killed = None
 
 
 def site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:

@@ -38,7 +38,7 @@ def search(
         context: its level says how long to search. evaluator: of the canonical graph. site, mutant: what survived.
         freely: nothing else can tell: the search is not cut short where the level's work is spent.
     """
-    floats = [spec.name for spec in context.specs if spec.is_float]
+    floats = [spec.name for spec in context.specs if spec.is_float and not spec.is_mask]
     if not floats:
         return None
     name = f"searched for {mutant.name} at {site.where}"

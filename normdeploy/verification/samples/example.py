@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import InputError
 from normdeploy.inputs import require_memory
+from normdeploy.verification.samples.roles import hides_scores
 from normdeploy.verification.sides.values import Arrays
 
 
@@ -43,7 +44,9 @@ def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int
         dtype = value.dtype.numpy()
         name = str(value.name)
         require_memory(f"input {name!r}", shape)
-        if np.issubdtype(dtype, np.floating) or value.dtype.is_floating_point():
+        if hides_scores(value):
+            feeds[name] = (rng.random(shape) < 0.7).astype(dtype)
+        elif np.issubdtype(dtype, np.floating) or value.dtype.is_floating_point():
             feeds[name] = rng.standard_normal(shape).astype(dtype)
         elif dtype == np.bool_:
             feeds[name] = rng.random(shape) < 0.5

@@ -269,10 +269,10 @@ def _feeds(
     """Draw every input: floats by ``fill``, masks by ``mask``, integers by ``integer`` (else in their range)."""
     feeds: Arrays = {}
     for spec in specs:
-        if spec.is_float:
-            feeds[spec.name] = np.asarray(fill(rng, spec.shape)).astype(spec.dtype)
-        elif spec.is_mask and not (spec.ends and integer is not None):
+        if spec.is_mask and not (spec.ends and integer is not None):
             feeds[spec.name] = mask(spec, rng)
+        elif spec.is_float:
+            feeds[spec.name] = np.asarray(fill(rng, spec.shape)).astype(spec.dtype)
         else:
             feeds[spec.name] = (integer or _anywhere)(spec, rng).astype(spec.dtype)
     return feeds

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from normdeploy.errors import InputError
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.verification.samples.roles import hides_scores
 from normdeploy.verification.sides.values import Array
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
@@ -31,6 +32,7 @@ class InputSpec:
         low, high: inclusive range of an integer input.
         table: rows of the smallest table that an integer input indexes; 0 if it indexes none.
         ends: further ranges, (lowest, highest), to which an integer input that is only computed with may go.
+        hides: a float input of which 0 and 1 say which keys of an attention count.
     """
 
     name: str
@@ -41,6 +43,7 @@ class InputSpec:
     high: int = 1
     table: int = 0
     ends: tuple[tuple[int, int], ...] = ()
+    hides: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -49,8 +52,8 @@ class InputSpec:
 
     @property
     def is_mask(self) -> bool:
-        """True for booleans, and for integers of which only 0 and 1 are known to mean something."""
-        return self.dtype.kind == "b" or (self.dtype.kind in "iu" and (self.low, self.high) == (0, 1))
+        """True for booleans, and for numbers of which only 0 and 1 are known to mean something."""
+        return self.hides or self.dtype.kind == "b" or (self.dtype.kind in "iu" and (self.low, self.high) == (0, 1))
 
 
 def input_specs(model: ir.Model, example: Mapping[str, Array], *, file: ir.Model | None = None) -> list[InputSpec]:
@@ -107,11 +110,13 @@ def _fixed_alike(specs: Sequence[InputSpec], model: ir.Model) -> list[InputSpec]
 
 
 def _with_range(spec: InputSpec, readers: Sequence[ir.Value], example: Array) -> InputSpec:
-    """Return a spec with the integers to try.
+    """Return a spec with the integers to try, and what a float is for.
 
     Args:
         readers: the input in the reference's graph, and in the file's. example: as given.
     """
+    if spec.is_float:
+        return replace(spec, hides=hides_scores(readers[0]))
     if spec.dtype.kind not in "iu":
         return spec
     size = _table_size(readers[0])

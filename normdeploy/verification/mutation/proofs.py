@@ -1,0 +1,53 @@
+"""Survivors shown to be harmless: alike for every input, hidden by a mask, or cancelled behind the site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from normdeploy.graph import Evaluator
+from normdeploy.verification.cases import Case
+from normdeploy.verification.context import Context
+from normdeploy.verification.mutation.harmless import harmless
+from normdeploy.verification.mutation.invariant import cancels
+from normdeploy.verification.mutation.masked_scores import only_masked_scores
+from normdeploy.verification.mutation.mutants import Site
+from normdeploy.verification.mutation.rerun import CleanRun, Target
+from normdeploy.verification.record.answers import MutantReport
+
+
+def prove(
+    context: Context,
+    groups: Sequence[tuple[Evaluator, list[Site]]],
+    alive: Sequence[Target],
+    cases: Sequence[Case] | None = None,
+) -> None:
+    """Find the survivors that are harmless, for every input or (to be tried at the site yet) for those seen.
+
+    Args:
+        cases: the families seen, all by default; one is enough for a proof that holds for every input.
+    """
+    if cases is None:  # what is proven for every input needs one family
+        prove(context, groups, [t for t in alive if t.mutant.affine], context.cases[:1])
+        alive = [t for t in alive if t.report is None]
+    for evaluator, sites in groups:
+        mine = [t for t in alive if t.evaluator is evaluator]
+        wanted = [s for s in sites if any(t.site is s for t in mine)]
+        clean_runs = [CleanRun(evaluator, case, wanted) for case in cases or context.cases] if mine else []
+        for target in mine:
+            proof, always = harmless(clean_runs, target.site, target.mutant)
+            if not proof and cases is None:
+                proof = only_masked_scores(clean_runs, target.site, target.mutant)
+            target.harmless = proof if always or cases is None else ""
+            if always:
+                known = target.mutant.name, False, target.ratio, target.family
+                target.report = MutantReport(*known, proof, harmless=True)
+
+
+def prove_cancelling(context: Context, target: Target) -> None:
+    """Find out whether what a survivor changes cancels behind its site, whatever the site reads."""
+    if target.site.inner:
+        return
+    proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
+    if proof:
+        known = target.mutant.name, False, target.ratio, target.family
+        target.report = MutantReport(*known, proof, harmless=True)
