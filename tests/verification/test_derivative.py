@@ -10,16 +10,21 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from normdeploy.graph import Evaluator
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.bounds.spread import Spread
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.mutation.derivative import Sensitivities, affine_change, needed
-from normdeploy.verification.mutation.mutants import Site, sites_of
+from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
+from normdeploy.verification.mutation.sites import sites_of
 from normdeploy.verification.samples.families import Family
 from normdeploy.verification.sides.graph_reference import GraphReference
+from normdeploy.verification.sides.values import run_evaluator
 
 Write = Callable[..., Path]
 
@@ -59,6 +64,69 @@ def test_what_an_estimate_kills_an_exact_run_kills(operator: str, tmp_path: Path
             if found.relative < 1e-3:  # linear: judged over blocks an error may count more, never less
                 assert exact >= 0.2 * found.ratio * gradients.wider
     assert killed >= 8
+
+
+LAYERS = {
+    "smooth": ["Tanh({v})", "Sigmoid({v})", "Softplus({v})", "MatMul({v}, w)", "Softmax({v})", "Mul({v}, {v})"],
+    "kinks": ["Relu({v})", "LeakyRelu({v})", "MatMul({v}, w)", "Abs({v})", "Max({v}, zero)"],
+    "saturating": ["Tanh({v})", "Clip({v}, low, high)", "Sigmoid({v})", "Mul({v}, size)", "MatMul({v}, w)"],
+    "cancelling": [
+        "Sub({v}, n)",
+        "MatMul({v}, w)",
+        "ReduceMean<axes=[0], keepdims=1>({v})",
+        "Mul({v}, near)",
+        "Add({v}, n)",
+        "LayerNormalization({v}, scale, shift)",
+    ],
+}
+
+
+@given(
+    kind=st.sampled_from(list(LAYERS)),
+    norm=st.sampled_from(["BatchNormalization(x, scale, shift, mean, var)", "LayerNormalization(x, scale, shift)"]),
+    data=st.data(),
+    seed=st.integers(0, 2**20),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_estimate_kills_what_an_exact_run_leaves_alive(kind: str, norm: str, data: st.DataObject, seed: int):
+    """Networks of one nature behind a norm, scales of any size: what the estimate calls dead is dead."""
+    layers = data.draw(st.lists(st.sampled_from(LAYERS[kind]), min_size=1, max_size=5))
+    rng = np.random.default_rng(seed)
+    lines, value = [f"n = {norm}"], "n"
+    for number, layer in enumerate(layers):
+        lines.append(f"v{number} = {layer.format(v=value)}")
+        value = f"v{number}"
+    if rng.random() < 0.5:
+        lines.append(f"r = Add({value}, x)")
+        value = "r"
+    body = "\n".join([*lines, f"y = Identity({value})"])
+    model = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["": 17]> g (float[6,8] x) => (float[a,b] y) {{ {body} }}'
+    )
+    known: dict[str, Any] = {
+        name: (rng.uniform(0.2, 2, 8) * 10 ** rng.uniform(-3, 3)).astype(np.float32)
+        for name in ("scale", "shift", "mean", "var")
+    }
+    known |= {"w": rng.standard_normal((8, 8)).astype(np.float32), "zero": np.float32(0), "low": np.float32(-1)}
+    known |= {"high": np.float32(1), "size": np.float32(10 ** rng.uniform(-2, 4)), "near": np.float32(1.0001)}
+    for name, array in known.items():
+        for read in {v for node in model.graph for v in node.inputs if v is not None and v.name == name}:
+            read.const_value = ir.tensor(np.asarray(array), name=name)
+            model.graph.initializers.setdefault(name, read)
+    feeds = {"x": (rng.standard_normal((6, 8)) * 10 ** rng.uniform(-2, 2)).astype(np.float32)}
+    evaluator, noisy = Evaluator(model), NoisyGraph(model)
+    truth, eager = (list(run_evaluator(e, feeds).values()) for e in (evaluator, Evaluator(model, dtype=torch.float32)))
+    spread = noisy.spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=4, seed=seed)[0]
+    case = Case(Family("drawn", feeds), ["y"], truth, eager, Spread.of(spread), "float32", noisy)
+    sites, probes = sites_of(model.graph), data.draw(st.sampled_from([1, 2]))
+    run = CleanRun(evaluator, case, sites, graded=True)
+    gradients = Sensitivities(run, probes=probes, seed=seed)
+    for site, mutant in ((s, m) for s in sites for m in s.mutants):
+        found = gradients.estimate(site, mutant, run.inputs(site), run.kept[site.output])
+        if found.ratio * gradients.wider >= case.constants.kill * needed(found.relative, probes):
+            exact = difference_ratio(case, run.outputs, run.mutated(site, mutant))
+            event(f"killed, {kind}")
+            assert exact >= case.constants.kill, (mutant.name, found, exact)
 
 
 def test_channel_sums_are_the_products_with_the_whole_change(tmp_path: Path):

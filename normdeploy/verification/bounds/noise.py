@@ -15,9 +15,8 @@ Sums are rounded relative to their terms, not to a result that cancels
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +27,12 @@ from torch import Tensor
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
 from normdeploy.graph.evaluate import StandIn, promote
 from normdeploy.verification.bounds.accuracy import (
-    CELL_REACH,
-    FUNCTIONS,
     INITIAL_CELL,
     gate_weights,
-    reduction_length,
-    rounds,
 )
-from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, row_shift, terms
+from normdeploy.verification.bounds.cancellation import condensed, is_looked_at
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
-from normdeploy.verification.bounds.hashing import hashed_noise
+from normdeploy.verification.bounds.noise_hook import NoiseHook
 from normdeploy.verification.sides.values import SMALLEST_NORMAL, Array, Arrays, Feeds, to_numpy
 
 _PATTERN = 1 << 18
@@ -45,149 +40,11 @@ _PATTERN = 1 << 18
 _LARGEST = 1 << 24
 """Constants with more elements are not condensed: sums that long do not cancel by chance."""
 
-_ORDINARY = 2.0**-80
-"""A result that reaches this far is nowhere near underflow as a whole."""
-
 _WRITTEN = 2.0**-12
 """Numbers of so few digits were written (0, 1, 2.5), not learned."""
 
 FAST_ROUNDOFF = 2.0**-16
 """The noise of :meth:`NoisyGraph.spread_fast`."""
-
-
-class NoiseHook:
-    """A hook for :class:`normdeploy.graph.Evaluator` that adds simulated rounding errors.
-
-    Args:
-        roundoff: u.
-        floor: smallest normal number of the precision: below it rounding is absolute.
-        seed: of the noise.
-        feeds: the run's inputs, for their shapes.
-        plain: round each result once, without the growth of long sums (arithmetic with a wide accumulator); weights
-            are taken as they are.
-        distinct: equal values get unequal noise.
-        operands: how often each value is an operand of a sum; such values are kept until the last of these has run.
-        constants: returns a constant operand of a sum, given the node and the operand's place.
-        exact: nodes whose results get no noise where a format of unit roundoff ``unit`` holds them.
-    """
-
-    def __init__(
-        self,
-        roundoff: float,
-        floor: float,
-        seed: int,
-        feeds: Mapping[str, Tensor],
-        *,
-        plain: bool = False,
-        distinct: bool = False,
-        operands: Mapping[str, int] | None = None,
-        constants: Callable[[ir.Node, int], Tensor | None] | None = None,
-        exact: Collection[ir.Node] = (),
-        unit: float = 0.0,
-    ) -> None:
-        self._plain, self._distinct = plain, distinct
-        self._roundoff, self._floor = roundoff, floor
-        self._seed = seed
-        self._count = 0
-        self._shapes: dict[str, tuple[int, ...]] = {name: tuple(a.shape) for name, a in feeds.items()}
-        self._left = {} if plain or operands is None else dict(operands)
-        self._kept = {name: tensor for name, tensor in feeds.items() if name in self._left}
-        self._constants = constants
-        self._exact, self._unit = exact, unit
-
-    def __call__(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
-        """Return the results with noise."""
-        for output, result in zip(node.outputs, results, strict=False):
-            self._shapes[str(output.name)] = tuple(result.shape)
-        if rounds(node):
-            noisy = self._rounded(node, results)
-            if node in self._exact and results[0].dtype == torch.float64:
-                noisy = [torch.where(representable(results[0], self._unit), results[0], noisy[0])]
-            results = noisy
-        for output, result in zip(node.outputs, results, strict=False):
-            if output.name in self._left:
-                self._kept[str(output.name)] = result
-        return results
-
-    def _rounded(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
-        length = reduction_length(node, self._shape, tuple(results[0].shape))
-        if self._plain:
-            return [self._noisy(result, self._roundoff, 0.0) for result in results]
-        relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
-        amplitude = self._roundoff * max(relative, math.sqrt(length) / 4)
-        inputs = self._operands(node)
-        least = None if inputs is None else terms(node, inputs, length, seed=self._seed)
-        cell = self._cell(node)
-        noisy = [
-            self._noisy(result, amplitude, absolute, cell if cell is not None else least if place == 0 else None)
-            for place, result in enumerate(results)
-        ]
-        moved = None if inputs is None else row_shift(node, inputs, length)
-        if moved is not None:
-            by, key = moved
-            self._count += 1
-            shift = hashed_noise(key, self._seed * 1_000_003 + self._count).mul_(self._roundoff).mul_(by)
-            noisy[0] = torch.where(shift.isfinite(), noisy[0] + shift, noisy[0])
-        return noisy
-
-    def _cell(self, node: ir.Node) -> Tensor | None:
-        """Return the least noise of an LSTM's results in units of u: what its initial cell state makes of a gate's."""
-        value = node.inputs[INITIAL_CELL] if node.op_type == "LSTM" and len(node.inputs) > INITIAL_CELL else None
-        kept = None if value is None else self._kept.get(str(value.name))
-        if kept is None:
-            return None
-        sizes = kept.abs()
-        rows = sizes.amax(-1, keepdim=True) if not node.attributes.get_int("layout", 0) else sizes.amax()
-        return CELL_REACH * rows
-
-    def _operands(self, node: ir.Node) -> list[Tensor | None] | None:
-        """Return a cancelling operator's operands; what no other one needs is let go."""
-        if not self._left or not is_looked_at(node):
-            return None
-        inputs: list[Tensor | None] = []
-        for index, value in enumerate(node.inputs):
-            name = "" if value is None else str(value.name)
-            if name in self._kept:
-                inputs.append(self._kept[name])
-                self._left[name] -= 1
-                if not self._left[name]:
-                    del self._kept[name]
-            else:
-                inputs.append(None if self._constants is None else self._constants(node, index))
-        return inputs
-
-    def _noisy(self, result: Tensor, amplitude: float, absolute: float, least: Tensor | None = None) -> Tensor:
-        """Return a result with noise of ``amplitude`` of its size, and of no less than ``least`` times u."""
-        if not result.is_floating_point() or result.numel() == 0:
-            return result
-        self._count += 1
-        noise = hashed_noise(result, self._seed * 1_000_003 + self._count, distinct=self._distinct)
-        low, high = torch.aminmax(result)
-        reach = max(-float(low), float(high))
-        if least is None and absolute == 0 and reach >= _ORDINARY:
-            return noise.mul_(amplitude).add_(1).mul_(result)  # zeros and infinities stay what they are
-        # Underflow is gradual: below the smallest normal number the rounding error stops shrinking
-        size = result.abs()
-        if reach < _ORDINARY or absolute:
-            size.clamp_(min=max(absolute, self._floor))
-        size.mul_(amplitude)
-        moves = result != 0
-        if least is not None:
-            size = torch.maximum(size, least.mul(self._roundoff))
-            moves |= least > 0
-        noisy = noise.mul_(size).add_(result)
-        if math.isfinite(reach) and bool(moves.all()) and math.isfinite(float(size.max())):
-            return noisy
-        return torch.where(moves & result.isfinite() & size.isfinite(), noisy, result)
-
-    def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        if value is None:
-            return None
-        if value.name in self._shapes:
-            return self._shapes[str(value.name)]
-        if value.const_value is not None:
-            return tuple(int(n) for n in value.const_value.shape.numpy())
-        return None
 
 
 class NoisyGraph:

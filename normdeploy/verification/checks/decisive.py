@@ -20,7 +20,8 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import make_case
 from normdeploy.verification.context import Context
-from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, Cut, CutFile, CutReference, judged_cut
+from normdeploy.verification.mutation.cut_sides import Cut, CutFile, CutReference
+from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, judged_cut
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
 from normdeploy.verification.mutation.split_graph import first_equal
 from normdeploy.verification.record.answers import Killer, MutantReport

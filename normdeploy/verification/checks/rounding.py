@@ -8,6 +8,7 @@ import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.ort.levels import available_levels
+from normdeploy.verification.bounds.accuracy import one_pass_variance
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
@@ -45,7 +46,9 @@ def check_rounding(context: Context) -> list[Check]:
         first = next(iter(problems.values()))
         context.wrong_under = list(problems)
         measured = {"settings": [str(setting) for setting in problems], "worst_ratio": worst}
-        return [Check(Question.ROUNDING, Status.FAIL, f"{where}: {shortened(first)}", measured)]
+        known = one_pass_variance(context.subject.model.graph) if logic_holds else ""
+        text = f"{where}: {shortened(first)}" + (f"; {known}" if known else "")
+        return [Check(Question.ROUNDING, Status.FAIL, text, measured)]
     if context.evaluator is None:
         text = "no graph of the reference to measure rounding on; eager's error alone judges"
         return [Check(Question.ROUNDING, Status.WEAK, text)]

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import AFFINE_DOMAIN, evaluate_node, module_path
+from normdeploy.graph import AFFINE_DOMAIN, evaluate_node
 from normdeploy.graph.traits import Trait, has, is_standard
 
 Values = Sequence[Tensor | None]
@@ -87,25 +87,8 @@ class Site:
         return evaluate_node(self.node, list(values), opset_imports=self.opset or opsets(self.node))[0]
 
 
-def sites_of(graph: ir.Graph) -> list[Site]:
-    """Return every normalization operator of a graph and of the bodies in it, with its mutants, in graph order."""
-    sites: list[Site] = []
-    whole = dict(graph.opset_imports)
-    for node in graph.all_nodes():
-        mutants = _mutants(node, whole)
-        if mutants:
-            names = tuple(str(v.name) if v is not None and v.name else "" for v in node.inputs)
-            where = module_path(node)
-            epsilon = node.attributes.get_float("epsilon", 1e-5)
-            output = str(node.outputs[0].name)
-            epsilon = epsilon if epsilon >= _NO_EPSILON else 0.0
-            inner = node.graph is not graph
-            sites.append(Site(where, node, names, output, mutants, epsilon=epsilon, opset=whole if inner else None))
-            sites += [] if inner else border_sites(node, where, names)
-    return sites
-
-
-def _mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
+def mutants_of(node: ir.Node, opset: Opset) -> list[Mutant]:
+    """Return the mutants of a normalization; none of any other operator."""
     if not is_norm(node):
         return []
     if node.op_type == BATCH_NORM:
@@ -148,13 +131,13 @@ def _rolled(tensor: Tensor) -> Tensor:
     return torch.roll(tensor, 1, 0)
 
 
-_NO_EPSILON = 1e-20
+NO_EPSILON = 1e-20
 """Below this an epsilon stands for none (it keeps a zero variance finite, no more)."""
 
 
 def _epsilon_mutants(node: ir.Node, opset: Opset, *, affine: bool = False) -> list[Mutant]:
     epsilon = node.attributes.get_float("epsilon", 1e-5)
-    if epsilon < _NO_EPSILON:
+    if epsilon < NO_EPSILON:
         return [Mutant("epsilon 1e-5 in place of 0", _with(node, opset, epsilon=1e-5), affine=affine)]
     return [
         Mutant(name, _with(node, opset, epsilon=wrong), epsilon_words(wrong, epsilon), affine)
@@ -275,47 +258,3 @@ def _grouped_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
         Mutant("a neighbouring channel's scale", _changed_input(node, opset, 1, _rolled)),
         Mutant("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)),
     ]
-
-
-def border_sites(node: ir.Node, where: str, inputs: tuple[str, ...], right: Apply | None = None) -> list[Site]:
-    """A fold into the next convolution that forgets its zero padding: the shift is added outside the image too.
-
-    Args:
-        node: a channel-wise affine map. inputs: names of the values it reads. right: computes it; the node by default.
-    """
-    if node.op_type not in (BATCH_NORM, "Affine"):
-        return []
-    sites = []
-    norm = right or (lambda values: evaluate_node(node, list(values), opset_imports=opsets(node))[0])
-    for use, index in node.outputs[0].uses():
-        pads = use.attributes.get_ints("pads", ())
-        if use.op_type != "Conv" or index != 0 or not any(pads):
-            continue
-        names = tuple(str(v.name) if v is not None and v.name else "" for v in use.inputs)[1:]
-        mutant = Mutant("a fold that ignores the zero-padded border", _border_blind(norm, use, len(inputs)))
-        clean = _conv_of(norm, use, len(inputs))
-        sites.append(Site(where, node, (*inputs, *names), str(use.outputs[0].name), [mutant], right=clean))
-    return sites
-
-
-def _conv_of(norm: Apply, conv: ir.Node, count: int) -> Apply:
-    opset = opsets(conv)
-    return lambda values: evaluate_node(conv, [norm(values[:count]), *values[count:]], opset_imports=opset)[0]
-
-
-def _border_blind(norm: Apply, conv: ir.Node, count: int) -> Apply:
-    opset = opsets(conv)
-    pads = list(conv.attributes.get_ints("pads", ()))
-    half = len(pads) // 2
-    flat = [n for pair in zip(reversed(pads[:half]), reversed(pads[half:]), strict=True) for n in pair]
-    kept = [a for a in conv.attributes.values() if a.name != "pads"]
-    free = ir.Node("", "Conv", [None] * len(conv.inputs), kept, num_outputs=1)
-
-    def apply(values: Values) -> Tensor:
-        x = values[0]
-        assert x is not None
-        # Padding x with zeros before the norm fills the border of its result with the shift
-        inner = norm([torch.nn.functional.pad(x, flat), *values[1:count]])
-        return evaluate_node(free, [inner, *values[count:]], opset_imports=opset)[0]
-
-    return apply

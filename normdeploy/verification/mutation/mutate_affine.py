@@ -12,7 +12,8 @@ from normdeploy.graph import AFFINE_DOMAIN, constant64, evaluate_node, module_pa
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import RecogniseAffine
 from normdeploy.rewrite.context import RewriteContext
-from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, Values, border_sites, epsilon_words, is_norm
+from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, Values, epsilon_words, is_norm
+from normdeploy.verification.mutation.sites import border_sites
 
 _LARGEST_EPSILON = 1e-2
 _UNDER_ROOT = frozenset({"Sqrt", "Pow", "Reciprocal"})

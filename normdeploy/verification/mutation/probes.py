@@ -13,22 +13,20 @@ values in its place, the cut graphs agree. What this shows and what it does not:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import onnx_ir as ir
-import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import Evaluator, bare_proto, weight_bytes
+from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.bounds.accuracy import one_pass_variance
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.mutation.closest_mutant import closest_mutant
+from normdeploy.verification.mutation.cut_sides import Cut, CutFile, CutReference
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
@@ -36,9 +34,8 @@ from normdeploy.verification.record.answers import Check, Killer, Localization, 
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import Family, make_families, small_spread_first
 from normdeploy.verification.samples.specs import InputSpec
-from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.structure import plural, shortened
-from normdeploy.verification.sides.values import Array, Arrays, Feeds, run_evaluator
+from normdeploy.verification.sides.values import Array, run_evaluator
 
 _LARGEST = 1 << 30
 """Bytes of weights above which a file is not cut: each cut holds them once more in a session."""
@@ -52,92 +49,6 @@ _ENTRIES = 3
 """How many entries of a site are tried: a file that fuses its norm holds the outermost only."""
 
 KILLED = "exercised at the site: fed there directly, since no model input reaches it"
-
-
-class CutReference:
-    """The reference's graph behind a cut: float64 through the evaluator, eager's precision through torch's kernels."""
-
-    has_truth = True
-
-    def __init__(self, model: ir.Model, dtypes: Sequence[np.dtype[Any]]) -> None:
-        self.name = "the reference behind the cut"
-        self.output_names: Sequence[str] = [str(value.name) for value in model.graph.outputs]
-        self.graph: ir.Model | None = model
-        self.evaluator = Evaluator(model)
-        self._single = Evaluator(model, dtype=torch.float32)
-        self._dtypes = dtypes
-
-    def ready(self) -> AbstractContextManager[Any]:
-        """Nothing to prepare."""
-        return nullcontext()
-
-    def truth(self, feeds: Feeds) -> list[Any]:
-        """Return the outputs in float64."""
-        return list(run_evaluator(self.evaluator, feeds).values())
-
-    def native(self, feeds: Feeds) -> list[Any]:
-        """Return the outputs in float32, operator by operator."""
-        found = run_evaluator(self._single, feeds).values()
-        return [array.astype(dtype) for array, dtype in zip(found, self._dtypes, strict=True)]
-
-
-@dataclass
-class CutFile:
-    """The file behind a cut, its sessions, and the names of its outputs in the reference's order."""
-
-    model: ir.Model
-    names: Sequence[str]
-
-    def __post_init__(self) -> None:
-        self.evaluator = Evaluator(self.model)
-        self._bytes = bare_proto(self.model).SerializeToString()
-        self._sessions: dict[Setting, Any] = {}
-
-    def run(self, feeds: Feeds, setting: Setting) -> list[Array]:
-        """Return the outputs under one runtime setting."""
-        if setting not in self._sessions:
-            self._sessions[setting] = open_session(self._bytes, setting)
-        return run_session(self._sessions[setting], feeds, self.names)
-
-    def logic(self, feeds: Feeds) -> list[Array]:
-        """Return the outputs in float64."""
-        found = run_evaluator(self.evaluator, feeds)
-        return [found[name] for name in self.names]
-
-
-@dataclass
-class Cut:
-    """One site's input cut in all three graphs.
-
-    Args:
-        where: the site. names: of the cut value in each graph. value: what the model computes there.
-        reference, mutated: the reference's graph and the one the mutants are made in. file: the file's.
-    """
-
-    where: str
-    names: tuple[str, ...]
-    value: Array
-    reference: CutReference
-    mutated: Evaluator
-    file: CutFile
-    noisy: NoisyGraph
-    base: Case
-
-    def case(self, context: Context, name: str, value: Array, *, runs: int = 0) -> Case:
-        """Evaluate the reference on one value at the site; ``runs`` with noise, the level's number by default."""
-        stored = value.astype(np.float32)
-        feeds: Arrays = {**self.base.family.feeds, **dict.fromkeys(self.names, stored)}
-        family = Family(f"{name} at {self.where}", feeds)
-        return make_case(
-            self.reference,
-            self.noisy,
-            family,
-            self.base.names,
-            runs=runs or context.noise_runs,
-            seed=context.seed,
-            precision=context.precision,
-            fast=context.heavy,
-        )
 
 
 def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
@@ -341,6 +252,8 @@ def _failed(context: Context, made: Cut, case: Case, problems: list[str], target
         f"fed directly at {made.where!r} with rows that no model input was found to make, the file does not compute "
         f"what the reference computes: {shortened(problems)}"
     )
+    known = "" if export else one_pass_variance(made.file.model.graph)
+    text += f"; {known}" if known else ""
     words = _likely(context, made, case, targets, outputs) if export else ""
     side = Side.EXPORT if export else Side.RUNTIME
     context.localization = Localization(case.family.name, side, where=made.where, op=targets[0].site.kind, likely=words)

@@ -15,8 +15,9 @@ from normdeploy.graph.evaluate import Hook, StandIn
 from normdeploy.verification.bounds.criteria import Bounds, Floats, judge_error
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
-from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, sites_of
+from normdeploy.verification.mutation.mutants import Apply, Mutant, Site
 from normdeploy.verification.mutation.mutate_affine import affine_sites, epsilon_sites
+from normdeploy.verification.mutation.sites import sites_of
 from normdeploy.verification.record.answers import Killer, MutantReport
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array, to_numpy

@@ -17,6 +17,7 @@ from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx import LowerQonnx
+from normdeploy.verification.bounds.accuracy import one_pass_variance
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
 
@@ -104,10 +105,13 @@ class GraphReference:
             rounding = max(distance(truth[i], run[self.output_names[i]]) for run in coarse)
             allowed = _ROUNDINGS * _unit(native[i]) * rounding
             if distance(truth[i], native[i]) > allowed:
+                assert self.graph is not None
+                known = one_pass_variance(self.graph.graph)
                 raise GraphError(
                     f"output {self.output_names[i]!r} of {self.name} differs from what onnxruntime computes of the "
-                    f"file by {distance(truth[i], native[i]):.2g} of its size, which rounding does not explain: an "
-                    "operator of it means something else here; expected agreement with the file as it is"
+                    f"file by {distance(truth[i], native[i]):.2g} of its size, which rounding does not explain: "
+                    + (f"{known}; or " if known else "")
+                    + "an operator of it means something else here; expected agreement with the file as it is"
                 )
 
 

@@ -1,0 +1,106 @@
+"""Both sides of a comparison behind a cut: the reference's graph, the file's, and what is fed to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from normdeploy.graph import Evaluator, bare_proto
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.context import Context
+from normdeploy.verification.samples.families import Family
+from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.values import Array, Arrays, Feeds, run_evaluator
+
+
+class CutReference:
+    """The reference's graph behind a cut: float64 through the evaluator, eager's precision through torch's kernels."""
+
+    has_truth = True
+
+    def __init__(self, model: ir.Model, dtypes: Sequence[np.dtype[Any]]) -> None:
+        self.name = "the reference behind the cut"
+        self.output_names: Sequence[str] = [str(value.name) for value in model.graph.outputs]
+        self.graph: ir.Model | None = model
+        self.evaluator = Evaluator(model)
+        self._single = Evaluator(model, dtype=torch.float32)
+        self._dtypes = dtypes
+
+    def ready(self) -> AbstractContextManager[Any]:
+        """Nothing to prepare."""
+        return nullcontext()
+
+    def truth(self, feeds: Feeds) -> list[Any]:
+        """Return the outputs in float64."""
+        return list(run_evaluator(self.evaluator, feeds).values())
+
+    def native(self, feeds: Feeds) -> list[Any]:
+        """Return the outputs in float32, operator by operator."""
+        found = run_evaluator(self._single, feeds).values()
+        return [array.astype(dtype) for array, dtype in zip(found, self._dtypes, strict=True)]
+
+
+@dataclass
+class CutFile:
+    """The file behind a cut, its sessions, and the names of its outputs in the reference's order."""
+
+    model: ir.Model
+    names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.evaluator = Evaluator(self.model)
+        self._bytes = bare_proto(self.model).SerializeToString()
+        self._sessions: dict[Setting, Any] = {}
+
+    def run(self, feeds: Feeds, setting: Setting) -> list[Array]:
+        """Return the outputs under one runtime setting."""
+        if setting not in self._sessions:
+            self._sessions[setting] = open_session(self._bytes, setting)
+        return run_session(self._sessions[setting], feeds, self.names)
+
+    def logic(self, feeds: Feeds) -> list[Array]:
+        """Return the outputs in float64."""
+        found = run_evaluator(self.evaluator, feeds)
+        return [found[name] for name in self.names]
+
+
+@dataclass
+class Cut:
+    """One site's input cut in all three graphs.
+
+    Args:
+        where: the site. names: of the cut value in each graph. value: what the model computes there.
+        reference, mutated: the reference's graph and the one the mutants are made in. file: the file's.
+    """
+
+    where: str
+    names: tuple[str, ...]
+    value: Array
+    reference: CutReference
+    mutated: Evaluator
+    file: CutFile
+    noisy: NoisyGraph
+    base: Case
+
+    def case(self, context: Context, name: str, value: Array, *, runs: int = 0) -> Case:
+        """Evaluate the reference on one value at the site; ``runs`` with noise, the level's number by default."""
+        stored = value.astype(np.float32)
+        feeds: Arrays = {**self.base.family.feeds, **dict.fromkeys(self.names, stored)}
+        family = Family(f"{name} at {self.where}", feeds)
+        return make_case(
+            self.reference,
+            self.noisy,
+            family,
+            self.base.names,
+            runs=runs or context.noise_runs,
+            seed=context.seed,
+            precision=context.precision,
+            fast=context.heavy,
+        )
