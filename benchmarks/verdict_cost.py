@@ -3,13 +3,14 @@
     python benchmarks/verdict_cost.py [--json OUT] [--levels quick,default] [NETWORK ...]
 
 Networks as in public_networks.py (``digits_cnn``, ``zoo:BERT``, ``timm:resnet18``), by default the reference models.
-Each is measured in a process of its own, with one thread: ``torch.onnx.export`` as anyone calls it, then the verdict at
-each level, as ``normdeploy.export`` asks for it (trace and rewriting are handed over). Processor time of all threads
-and children, so that a busy machine measures what an idle one does. Libraries are loaded, and each exporter has run
-once on a small network, before anything is measured.
+Each level of each is measured in a process of its own, with one thread: ``torch.onnx.export`` as anyone calls it, then
+the verdict as ``normdeploy.export`` asks for it (trace and rewriting are handed over). Processor time of all threads
+and children. A busy machine measures more than an idle one does (caches and pipelines are shared), of both alike, so
+that the quotient is what to read. Libraries are loaded, and each exporter has run once on a small network, before
+anything is measured.
 
-Work is in billions of multiply-adds (normdeploy/verification/cost.py), memory the resident peak while verifying less
-what was resident before, over weights and activations of one float32 run.
+Memory is the resident peak while verifying less what was resident before, over weights and activations of one float32
+run; for networks of a few megabytes it is what the libraries take once.
 """
 
 from __future__ import annotations
@@ -40,20 +41,24 @@ from normdeploy.verification.core import Traced
 
 @dataclass
 class Cost:
-    """One network: processor seconds of torch's export, and per level of the verdict."""
+    """One network: per level, processor seconds of torch's export and of the verdict, in one process."""
 
     name: str
-    export: float = 0.0
+    export: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, list[str]] = field(default_factory=dict)
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    work: dict[str, float] = field(default_factory=dict)
-    once: float = 0.0
     mutants: int = 0
     peak: dict[str, float] = field(default_factory=dict)
     held: float = 0.0
+
+    def take(self, other: Cost) -> None:
+        """Add what another process measured."""
+        for name in ("export", "seconds", "stages", "status", "reasons", "left_out", "peak"):
+            getattr(self, name).update(getattr(other, name))
+        self.mutants, self.held = max(self.mutants, other.mutants), other.held
 
 
 def processor() -> float:
@@ -86,8 +91,8 @@ def held_bytes(traced: Traced, model: nn.Module) -> float:
     return sum(p.nbytes for p in model.state_dict().values()) + 4.0 * counter.elements
 
 
-def measure(name: str, levels: list[str]) -> Cost:
-    """Measure one network in this process."""
+def measure(name: str, level: str) -> Cost:
+    """Measure one network at one level in this process."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")  # the libraries' own
     cost = Cost(name)
@@ -99,37 +104,35 @@ def measure(name: str, levels: list[str]) -> Cost:
         save_graph(rewrite(known.model).model, Path(folder) / "small2.onnx")
         verify(small, Path(folder) / "small2.onnx", args=torch.zeros(2, 4))
         model, example = network(name)
-        cost.export, _ = taken(lambda: torch_export(model, example, Path(folder) / "torch.onnx"))
+        cost.export[level], _ = taken(lambda: torch_export(model, example, Path(folder) / "torch.onnx"))
         given: dict[str, Any] = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
         traced = trace(model, example.args, input_names=example.input_names, **given)
         rewritten = rewrite(traced.model)
         save_graph(rewritten.model.clone(), path)
         cost.held = held_bytes(traced, model)
         given |= {"traced": traced, "rewritten": rewritten}
-        for level in levels:
-            peak, before = Peak(), resident()
-            with peak.watched():
-                cost.seconds[level], verdict = taken(
-                    lambda level=level: verify(model, path, args=example.args, level=level, **given)
-                )
-            cost.peak[level] = peak.bytes - before
-            cost.status[level], cost.reasons[level] = verdict.status, verdict.reasons
-            cost.stages[level], cost.left_out[level] = verdict.seconds, verdict.not_checked
-            cost.mutants = max(cost.mutants, sum(len(s.mutants) for s in verdict.sites))
+        peak, before = Peak(), resident()
+        with peak.watched():
+            cost.seconds[level], verdict = taken(lambda: verify(model, path, args=example.args, level=level, **given))
+        cost.peak[level] = peak.bytes - before
+        cost.status[level], cost.reasons[level] = verdict.status, verdict.reasons
+        cost.stages[level], cost.left_out[level] = verdict.seconds, verdict.not_checked
+        cost.mutants = sum(len(s.mutants) for s in verdict.sites)
     return cost
 
 
 def table(costs: list[Cost], levels: list[str]) -> None:
     """Print one row per network."""
-    heads = [f"{level}, s | of export | verdict | peak, MB" for level in levels]
-    print(f"| network | mutants | torch's export, s | {' | '.join(heads)} | weights and activations, MB |")
+    heads = [f"{level}, s | of export | verdict | peak, of weights and activations" for level in levels]
+    print(f"| network | mutants | weights and activations, MB | torch's export, s | {' | '.join(heads)} |")
     print("|---" * (4 + 4 * len(levels)) + "|")
     for c in costs:
         cells = [
-            f"{c.seconds[x]:.1f} | {c.seconds[x] / c.export:.2f} | {c.status[x]} | {c.peak[x] / 1e6:.0f}"
+            f"{c.seconds[x]:.1f} | {c.seconds[x] / c.export[x]:.2f} | {c.status[x]} | {c.peak[x] / c.held:.1f}"
             for x in levels
         ]
-        print(f"| {c.name} | {c.mutants} | {c.export:.1f} | {' | '.join(cells)} | {c.held / 1e6:.0f} |")
+        export = sum(c.export.values()) / len(c.export)
+        print(f"| {c.name} | {c.mutants} | {c.held / 1e6:.1f} | {export:.1f} | {' | '.join(cells)} |")
 
 
 def main() -> int:
@@ -138,21 +141,25 @@ def main() -> int:
     arguments.add_argument("networks", nargs="*", default=[])
     arguments.add_argument("--levels", default="quick,default")
     arguments.add_argument("--json", type=Path)
-    arguments.add_argument("--here", action="store_true", help="measure one network in this process, print JSON")
+    arguments.add_argument("--here", action="store_true", help="measure one network at one level in this process")
     options = arguments.parse_args()
     levels = options.levels.split(",")
     if options.here:
-        print(json.dumps(asdict(measure(options.networks[0], levels))))
+        print(json.dumps(asdict(measure(options.networks[0], levels[0]))))
         return 0
     costs: list[Cost] = []
     for name in options.networks or reference_names():
-        command = [sys.executable, __file__, "--here", "--levels", options.levels, name]
-        run = subprocess.run(command, check=False, capture_output=True, text=True)
-        if run.returncode:
-            print(f"{name}: {run.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-            continue
-        costs.append(Cost(**json.loads(run.stdout.splitlines()[-1])))
-        print(costs[-1], file=sys.stderr, flush=True)
+        cost = Cost(name)
+        for level in levels:
+            command = [sys.executable, __file__, "--here", "--levels", level, name]
+            run = subprocess.run(command, check=False, capture_output=True, text=True)
+            if run.returncode:
+                print(f"{name}: {run.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+                break
+            cost.take(Cost(**json.loads(run.stdout.splitlines()[-1])))
+        else:
+            costs.append(cost)
+            print(cost, file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(json.dumps([asdict(c) for c in costs], indent=1))
     table(costs, levels)
