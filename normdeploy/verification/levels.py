@@ -39,7 +39,7 @@ class Level:
         exact_mutants: every mutant is run, not only those whose first-order effect is near the bound.
         probes: backward passes behind each first-order effect.
         lean: a network of which one run is much work is judged on the example alone, without batch companions; and
-            where algebra confirms the file for every input, neither it nor the recomputed graph is run in float64.
+            where algebra confirms the file for every input, it is not run in float64.
     """
 
     name: str

@@ -29,7 +29,7 @@ def _file_against_truth(context: Context) -> Check:
     worst = 0.0
     proven = context.links.hold
     if proven and context.known_by_algebra:
-        text = "confirmed for every input, number by number: the file is the recomputed graph, which is the traced one"
+        text = "confirmed for every input, number by number: the file is the traced graph, so it was not run in float64"
         return Check(Question.LOGIC, Status.PASS, text)
     cases = context.cases[:_SAMPLED] if proven and not context.level.measured else context.cases
     for number, case in enumerate(cases):
