@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normdeploy.verification import verify
-from normdeploy.verification.bounds.accuracy import one_pass_variance
+from normdeploy.verification.sides.kernels import one_pass_variance
 
 Write = Callable[..., Path]
 GRAPH = """g (float[1,8,24,24] x) => (float[1,8,24,24] y) {

@@ -20,7 +20,6 @@ import numpy as np
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.bounds.accuracy import one_pass_variance
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
@@ -34,6 +33,7 @@ from normdeploy.verification.record.answers import Check, Killer, Localization, 
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import Family, make_families, small_spread_first
 from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.structure import plural, shortened
 from normdeploy.verification.sides.values import Array, run_evaluator
 

@@ -17,7 +17,7 @@ from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx import LowerQonnx
-from normdeploy.verification.bounds.accuracy import one_pass_variance
+from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
 
