@@ -113,6 +113,12 @@ GRAPHS: dict[str, Graph] = {
         [{"x": (n, n + 1)} for n in (2, 3)],
         {"table": drawn(9, 6), "s": positive(6), "t": drawn(6)},
     ),
+    "numbers made in the graph": Graph(
+        """g (float[N,4] x) => (float[N,4] y) { n = Shape<start = 0, end = 1>(x) f = Concat<axis = 0>(n, four)
+            p = Mul(a, b) o = Expand(p, f) r = Sin(o) y = Add(x, r) }""",
+        ROWS,
+        {"a": 9 * drawn(4), "b": drawn(4), "four": np.array([4])},
+    ),
     "weights in integers": Graph(
         """g (float[N,3,H,W] x) => (float[N,4,H,W] y) { w = DequantizeLinear<axis = 0>(q, s)
             a = Conv(x, w) y = BatchNormalization(a, g, h, m, v) }""",

@@ -167,6 +167,7 @@ class _Checker:
         self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
         self.keys = dataflow_keys(relation.file.graph)
         self.constants = Constants(relation.file, derivation)
+        relation.unrounded = self.constants.expression
         self.rows: dict[ir.Node, Row] = {}
         self.used: set[Hint] = set()
 

@@ -1,8 +1,8 @@
 """At which points two regions are compared: random ones, as few and as small as show every difference.
 
 Convolutions and maps channel by channel do the same at every place, but at borders: a picture that holds each border
-once, with the same rest by the strides, shows what a larger one does, and one sample what several do. What looks rows
-up in tables and goes on row by row is compared at every row there is.
+once, with the same rest by the strides, shows what a larger one does, and one sample what several do. What looks at
+rows one by one is compared at a few; what looks them up in tables first, at every row there is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from normdeploy.verification.derivation.side import Shape, Side, inputs_of, kind
 
 _MOST = 1 << 23
 """Elements of what a region reads."""
+
+_ROWS = 8
+"""Rows of random numbers where one row is looked at at a time."""
 
 _LOCAL = frozenset({"BatchNormalization", "Identity", "Add", "Sub", "Mul", "Div", "Neg", "Sum"})
 
@@ -53,14 +56,21 @@ def points(
         if rows is not None:
             shapes = {leaf: (*(1,) * (len(shape) - 1), rows) for leaf, shape in shapes.items()}
         window = _window(regions, leaves, gauges)
-        if window is not None:
+        if rows is None and _row_by_row(regions, list(shapes.values()), gauges):
+            shapes = {
+                leaf: (*(1,) * (len(shape) - 2), min(_ROWS, shape[-2]), shape[-1]) for leaf, shape in shapes.items()
+            }
+        elif window is not None:
             shapes = {leaf: _small(shape, *window) for leaf, shape in shapes.items()}
-        if shapes not in seen or (window is None and rows is None):
-            seen.append(shapes)
+        seen.append(shapes)
     counted = sorted((sum(math.prod(shape) for shape in shapes.values()), k) for k, shapes in enumerate(seen))
     if counted and counted[0][0] > _MOST:
         raise RuntimeError("what it reads is too large")
-    yield from ((k, seen[k]) for count, k in counted if count <= _MOST)
+    tried: list[Mapping[ir.Value, Shape]] = []
+    for count, k in counted:
+        if count <= _MOST and seen[k] not in tried:
+            tried.append(seen[k])
+            yield k, seen[k]
 
 
 def draw(side: Side, leaf: ir.Value, shape: Shape, scale: float, seed: int) -> Tensor:
@@ -102,6 +112,21 @@ def _small(shape: Shape, reach: int, strides: int) -> Shape:
     """Return a picture's shape that holds each border once, with the same rest by the strides."""
     least = (2 * reach + 2) * strides
     return (1, *shape[1:2], *(min(n, least + (n - least) % strides) for n in shape[2:]))
+
+
+def _row_by_row(regions: Regions, shapes: Sequence[Shape], gauges: Sequence[Floats]) -> bool:
+    """Tell whether operators look at one row at a time, all at the same one, and none at its place."""
+    if not shapes or len(shapes[0]) < 2 or any(shape[:-1] != shapes[0][:-1] for shape in shapes):
+        return False
+    if any(n != 1 for array in gauges for n in array.shape[:-1]):
+        return False
+    return all(_by_row(side, node) or _by_matrix(side, node) for side, nodes in regions for node in nodes)
+
+
+def _by_matrix(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator multiplies rows by a matrix."""
+    matrix = side.constant(node.inputs[1]) if kind(node) == "MatMul" else None
+    return matrix is not None and matrix.ndim == 2
 
 
 def _rows(regions: Regions, leaves: Sequence[ir.Value]) -> int | None:

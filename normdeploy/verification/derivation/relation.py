@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
 from normdeploy.verification.derivation.affine import back
-from normdeploy.verification.derivation.gauges import Claim, Floats, ranked
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats, ranked
 from normdeploy.verification.derivation.numbers import Wrong
 from normdeploy.verification.derivation.side import Side
 
@@ -57,6 +57,7 @@ class Relation:
     Args:
         source, file: the graphs.
         further: looks for a claim where none is known.
+        unrounded: computes what follows from constants and sizes, at one assignment, from unrounded constants.
     """
 
     source: Side
@@ -64,6 +65,7 @@ class Relation:
     by_source: dict[ir.Value, list[Claim]] = field(default_factory=dict)
     by_file: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
     further: Callable[[Relation, ir.Value, ir.Value], Claim | None] | None = None
+    unrounded: Callable[[ir.Value, int], Array | None] | None = None
     _looked: set[tuple[ir.Value, ir.Value]] = field(default_factory=set)
 
     def add(self, w: ir.Value, claim: Claim) -> bool:

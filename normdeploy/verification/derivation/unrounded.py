@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+import torch
+from torch import Tensor
 
-from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
 from normdeploy.verification.derivation.gauges import Array, Floats
 from normdeploy.verification.derivation.numbers import Wrong, compare
-from normdeploy.verification.derivation.side import Side, kind
+from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 _MOST_TRIED = 8
 """Constants that are tried for one."""
@@ -49,6 +51,24 @@ class Constants:
         if tensor is None or tensor.dtype not in FLOATS:
             return None
         return self._unrounded(node, str(index), tensor.numpy(), tensor.dtype)
+
+    def expression(self, value: ir.Value, k: int) -> Array | None:
+        """Return what follows from constants, unrounded where that is known, and sizes, at one assignment.
+
+        Raises:
+            Unlike: what is stored is not the one rounding of one of them.
+        """
+        node = value.producer()
+        if constant_tensor(value) is not None or node is None or self.file.type_of(value) not in FLOATS:
+            numbers = self.file.numbers(value)
+            return None if numbers is None else numbers[k]
+        operands: list[Tensor | None] = []
+        for index, read in enumerate(inputs_of(node)):
+            found = None if read is None else self.of(node, index)
+            if read is not None and found is None:
+                found = self.expression(read, k)
+            operands.append(None if found is None else torch.from_numpy(np.array(found)))
+        return evaluate_node(self.operator(node), operands, opset_imports=self.file.imports)[value.index() or 0].numpy()
 
     def operator(self, node: ir.Node) -> ir.Node:
         """Return an operator of the file with its attributes unrounded.
