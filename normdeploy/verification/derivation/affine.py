@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
-from normdeploy.verification.derivation.gauges import Floats, composed, ranked
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.gauges import Floats, composed, compressed, radius, ranked
 from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 _LONGEST = 64
@@ -94,10 +95,21 @@ def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
         held = node.attributes.get("value")
         number = np.zeros(1) if held is None else held.value.numpy().astype(np.float64)
         return number, np.zeros(1)
+    if not side.is_constant(value):
+        return _repeated(side, value)
     array = side.constant(value)
     if array is None:
         return None
     return array, side.off(value, array)
+
+
+def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:
+    """Return what is the same numbers at each assignment of sizes, once those that it repeats are left out."""
+    found = [compressed(array) for array in side.numbers(value) or ()]
+    if not found or any(array.shape != found[0].shape or (array != found[0]).any() for array in found):
+        return None
+    moved = has(value.producer(), Trait.MOVES)
+    return found[0], radius(found[0], side.type_of(value) if moved else None)
 
 
 def _same(side: Side, node: ir.Node) -> Affine | None:

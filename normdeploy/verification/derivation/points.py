@@ -90,7 +90,7 @@ def _window(regions: Regions, leaves: Sequence[ir.Value], gauges: Sequence[Float
     for side, nodes in regions:
         for node in nodes:
             inputs = [value for value in inputs_of(node) if value is not None]
-            constants = [side.constant(value) for value in inputs if side.is_constant(value)]
+            constants = [side.constant(value) for value in inputs if side.is_sized(value)]
             if kind(node) == "Conv" and constants and constants[0] is not None and len(inputs) - len(constants) == 1:
                 at = {name: tuple(node.attributes.get_ints(name, ())) or (1,) for name in ("dilations", "strides")}
                 pads = tuple(node.attributes.get_ints("pads", ())) or (0,)
@@ -149,5 +149,5 @@ def _by_row(side: Side, node: ir.Node) -> bool:
     if has(node, Trait.BY_ROW):
         shapes = [] if node.inputs[0] is None else side.shapes(node.inputs[0])
         return bool(shapes) and node.attributes.get_int("axis", -1) in (-1, len(shapes[0]) - 1)
-    constants = [side.constant(v) for v in inputs_of(node) if v is not None and side.is_constant(v)]
+    constants = [side.constant(v) for v in inputs_of(node) if v is not None and side.is_sized(v)]
     return has(node, Trait.POINTWISE) and all(c is not None and c.ndim <= 1 for c in constants)

@@ -59,7 +59,8 @@ class Constants:
             Unlike: what is stored is not the one rounding of one of them.
         """
         node = value.producer()
-        if constant_tensor(value) is not None or node is None or self.file.type_of(value) not in FLOATS:
+        read_sizes = node is None or any(v is not None and not self.file.is_sized(v) for v in node.inputs)
+        if node is None or read_sizes or constant_tensor(value) is not None:
             numbers = self.file.numbers(value)
             return None if numbers is None else numbers[k]
         operands: list[Tensor | None] = []
