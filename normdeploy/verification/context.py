@@ -20,7 +20,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, Evaluated, make_case
 from normdeploy.verification.chain import Links
 from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Budget, Counted, counted, elements
-from normdeploy.verification.derivation.checker import Report, Row
+from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.hints import Hints
 from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.levels import Level

@@ -30,7 +30,8 @@ from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification.checks.proven import assignments
 from normdeploy.verification.derivation import checker
-from normdeploy.verification.derivation.checker import Report, check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.report import Report
 from normdeploy.verification.record.certificate import certify, check_certificate
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.specs import input_specs

@@ -19,16 +19,15 @@ believed: a wrong hint is an identity that does not hold. Without one, operators
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import module_path
-from normdeploy.graph.derivation import Derivation, Exact, Hint, dataflow_keys
+from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.derivation.affine import back, step_of
 from normdeploy.verification.derivation.analytic import confirm_analytic
@@ -40,6 +39,7 @@ from normdeploy.verification.derivation.moving import confirm_moved, returned
 from normdeploy.verification.derivation.numbers import Wrong
 from normdeploy.verification.derivation.recurrent import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
+from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.derivation.same import confirm_same
 from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
 from normdeploy.verification.derivation.side import Shape, Side, kind
@@ -47,70 +47,6 @@ from normdeploy.verification.derivation.unrounded import Constants
 
 _MOST_HINTS = 32
 """How many hints are tried for one value."""
-
-
-@dataclass
-class Row:
-    """One operator of the file.
-
-    Args:
-        node: it. identity: the identity that holds for all inputs; "" where none is known.
-        reason: why not. wrong: the number that is not what it should be, where all else fits.
-        hinted: the derivation says what it is.
-    """
-
-    node: ir.Node
-    identity: str = ""
-    reason: str = ""
-    wrong: Wrong | None = None
-    hinted: bool = False
-
-    @property
-    def name(self) -> str:
-        """What the operator is called in the file."""
-        return str(self.node.name or self.node.outputs[0].name)
-
-    @property
-    def where(self) -> str:
-        """Where it stands in the module."""
-        return module_path(self.node if self.wrong is None or self.wrong.node is None else self.wrong.node)
-
-    @property
-    def result(self) -> str:
-        """Name of its first result."""
-        return str(self.node.outputs[0].name)
-
-
-@dataclass
-class Report:
-    """What is known of a file.
-
-    Args:
-        rows: its operators that outputs depend on, in order.
-        outputs: names of the outputs that are not confirmed to be the source's.
-        follows: but for the operators that are open, the outputs would be the source's.
-        used: hints and unrounded constants of the derivation that were needed.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    follows: bool = False
-    used: Collection[Hint | Exact] = ()
-
-    @property
-    def confirmed(self) -> bool:
-        """Every output is the source's, for every input."""
-        return not self.outputs
-
-    @property
-    def open(self) -> list[Row]:
-        """The operators that nothing is known of."""
-        return [row for row in self.rows if not row.identity]
-
-    @property
-    def contradicted(self) -> list[Row]:
-        """The operators that hold a wrong number each, where all else makes the outputs the source's; [] otherwise."""
-        return self.open if self.follows and all(row.wrong for row in self.open) else []
 
 
 def check_derivation(

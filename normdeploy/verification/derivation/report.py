@@ -1,0 +1,76 @@
+"""What the checker found: the operators of a file, and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from normdeploy.graph import module_path
+from normdeploy.graph.derivation import Exact, Hint
+from normdeploy.verification.derivation.numbers import Wrong
+
+
+@dataclass
+class Row:
+    """One operator of the file.
+
+    Args:
+        node: it. identity: the identity that holds for all inputs; "" where none is known.
+        reason: why not. wrong: the number that is not what it should be, where all else fits.
+        hinted: the derivation says what it is.
+    """
+
+    node: ir.Node
+    identity: str = ""
+    reason: str = ""
+    wrong: Wrong | None = None
+    hinted: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the operator is called in the file."""
+        return str(self.node.name or self.node.outputs[0].name)
+
+    @property
+    def where(self) -> str:
+        """Where it stands in the module."""
+        return module_path(self.node if self.wrong is None or self.wrong.node is None else self.wrong.node)
+
+    @property
+    def result(self) -> str:
+        """Name of its first result."""
+        return str(self.node.outputs[0].name)
+
+
+@dataclass
+class Report:
+    """What is known of a file.
+
+    Args:
+        rows: its operators that outputs depend on, in order.
+        outputs: names of the outputs that are not confirmed to be the source's.
+        follows: but for the operators that are open, the outputs would be the source's.
+        used: hints and unrounded constants of the derivation that were needed.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    follows: bool = False
+    used: Collection[Hint | Exact] = ()
+
+    @property
+    def confirmed(self) -> bool:
+        """Every output is the source's, for every input."""
+        return not self.outputs
+
+    @property
+    def open(self) -> list[Row]:
+        """The operators that nothing is known of."""
+        return [row for row in self.rows if not row.identity]
+
+    @property
+    def contradicted(self) -> list[Row]:
+        """The operators that hold a wrong number each, where all else makes the outputs the source's; [] otherwise."""
+        return self.open if self.follows and all(row.wrong for row in self.open) else []
