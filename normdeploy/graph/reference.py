@@ -48,12 +48,18 @@ def reference_session(node: ir.Node, opset: int, floats: torch.dtype) -> Referen
     imports = [onnx.OperatorSetIdProto(domain=domain, version=max(opset, since))]
     model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports)
     try:
-        return ReferenceEvaluator(model)
+        session = ReferenceEvaluator(model)
     except Exception as error:  # the reference raises plain RuntimeError, NotImplementedError and its own classes
         raise GraphError(
             f"operator {node.domain or 'ai.onnx'}::{node.op_type} ({node.name}) has no reference implementation "
             f"({error}); expected a standard ONNX operator"
         ) from error
+    for operator in session.rt_nodes_:
+        # attributes come as NumPy's float32, and float32 times a Python float is float32: a cubic Resize's weights, say
+        for name, value in vars(operator).items():
+            if isinstance(value, np.float32):
+                setattr(operator, name, float(value))
+    return session
 
 
 def _as_of(proto: onnx.NodeProto, opset: int) -> onnx.NodeProto:

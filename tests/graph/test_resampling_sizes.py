@@ -37,3 +37,20 @@ def test_sizes_are_the_runtimes(case: str, size: int, scale: float):
     got = Evaluator(ir.from_proto(proto)).run({"x": x})["y"]
     assert tuple(got.shape) == session.run(None, {"x": x})[0].shape
     assert tuple(got.shape) == tuple(functional.interpolate(torch.from_numpy(x), scale_factor=scale).shape)
+
+
+@pytest.mark.parametrize("scale", [1.5, 2.3, 0.6])
+@pytest.mark.parametrize(("mode", "kind"), [("cubic", "bicubic"), ("linear", "bilinear")])
+def test_weights_are_computed_in_float64(mode: str, kind: str, scale: float):
+    """The coefficient of a cubic Resize is stored in float32; its weights follow from it in float64, as torch's do."""
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 1, 9, 8)))
+    stored = float(np.float32(scale))
+    model = ir.from_onnx_text(
+        f"""<ir_version: 8, opset_import: ["" : 19]> g (float[1,1,9,8] x) => (float[a,b,c,d] y)
+        <float[4] scales = {{1.0, 1.0, {scale}, {scale}}}>
+        {{ y = Resize <mode = "{mode}", coordinate_transformation_mode = "half_pixel"> (x, , scales) }}"""
+    )
+    (found,) = Evaluator(model).run({"x": x.numpy()}).values()
+    expected = functional.interpolate(x, scale_factor=stored, mode=kind)
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 import torch
 
 from normdeploy.verification.bounds.accuracy import reduction_length
@@ -72,3 +73,20 @@ def test_weights_are_perturbed_and_scalars_are_not(graph_of: Callable[[str], ir.
     assert (out["y"] != 5.0).all()
     assert np.abs(out["y"] - 5.0).max() <= 5e-3
     assert (out["z"] == 5.0).all()
+
+
+@pytest.mark.parametrize(
+    ("opset", "body"),
+    [(9, 'y = Upsample<mode="nearest">(a, scales)'), (10, "y = Resize(a, scales)"),
+     (19, 'y = Resize<coordinate_transformation_mode="asymmetric", nearest_mode="floor">(a, , scales)')],
+    ids=["Upsample", "Resize 10", "Resize"],
+)  # fmt: skip
+def test_stored_scales_are_where_to_read_and_do_not_round(opset: int, body: str):
+    """At twice the size every other position is a pixel's edge: a scale moved by a rounding would exchange pixels."""
+    model = ir.from_onnx_text(
+        f"""<ir_version: 8, opset_import: ["": {opset}]> g (float[2,3,5,5] x) => (float[2,3,10,10] y)
+        <float[4] scales = {{1.0, 1.0, 2.0, 2.0}}> {{ a = Relu(x) {body} }}"""
+    )
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 5, 5)).astype(np.float32)}
+    (spread,), _ = NoisyGraph(model).spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=12, seed=1)
+    assert np.abs(spread).max() < 8 * 2.0**-24 * np.abs(feeds["x"]).max()

@@ -43,6 +43,9 @@ _LARGEST = 1 << 24
 _WRITTEN = 2.0**-12
 """Numbers of so few digits were written (0, 1, 2.5), not learned."""
 
+_PLACES: dict[str, tuple[int, ...]] = {"Resize": (1, 2), "Upsample": (1,)}
+"""Operands that say where is read, by operator: moved by a rounding, a whole pixel is taken for its neighbour."""
+
 FAST_ROUNDOFF = 2.0**-16
 """The noise of :meth:`NoisyGraph.spread_fast`."""
 
@@ -72,7 +75,7 @@ class NoisyGraph:
         for number, value in enumerate(copy.graph.initializers.values()):
             tensor = value.const_value
             # A scalar is a constant of the program, which folding leaves alone
-            if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1:
+            if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1 and not _only_places(value):
                 reach = gates.get(value, 1.0)
                 value.const_value = self._perturbed(tensor, number, reach, written=value.name in self._tables)
         self._noisy = Evaluator(copy)
@@ -230,3 +233,9 @@ class NoisyGraph:
                     with np.errstate(invalid="ignore"):
                         squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
         return [np.sqrt(s / runs) for s in squares], clean
+
+
+def _only_places(value: ir.Value) -> bool:
+    """Tell whether an initializer says nothing but where operators read: the runtime reads there, too."""
+    uses = list(value.uses())
+    return bool(uses) and all(usage.idx in _PLACES.get(usage.node.op_type, ()) for usage in uses)
