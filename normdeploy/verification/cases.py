@@ -13,7 +13,7 @@ from normdeploy.verification.bounds.decisions import MOST_TIES, find_ties
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Measure, Spread
 from normdeploy.verification.chain import EXACT, FINEST, FLOAT64_NOISE, Chain
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.ensemble import EnsembleReference, ensemble
 from normdeploy.verification.sides.reference import EagerReference, Reference
 from normdeploy.verification.sides.values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Feeds

@@ -25,7 +25,7 @@ from normdeploy.verification.hints import Hints
 from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.levels import Level
 from normdeploy.verification.record.answers import Check, Depth, Localization, Measurement, Question, SiteReport, Status
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.samples.specs import InputSpec
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.reference import EagerReference, Reference

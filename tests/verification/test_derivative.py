@@ -22,7 +22,7 @@ from normdeploy.verification.mutation.derivative import Sensitivities, affine_ch
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
 from normdeploy.verification.mutation.sites import sites_of
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.values import run_evaluator
 

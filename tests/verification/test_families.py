@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.verification import verify
-from normdeploy.verification.samples.families import Family, make_families
+from normdeploy.verification.samples.families import make_families
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.samples.specs import InputSpec, input_specs
 
 Write = Callable[..., Path]

@@ -12,7 +12,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.judging.outputs import hold_against
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.graph_reference import GraphReference
 
 MODEL = """<ir_version: 8, opset_import: ["" : 18]> g (float[4,8] x) => (float[4,8] y)

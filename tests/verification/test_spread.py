@@ -13,7 +13,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Spread
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.judging.outputs import hold_against
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.graph_reference import GraphReference
 
 MODEL = """<ir_version: 8, opset_import: ["" : 18]> g (float[4,8] x) => (float[4,8] y) { y = Sigmoid (x) }"""

@@ -19,7 +19,7 @@ from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.cases import make_case
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 
 RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))
 NEVER = ("pass", "weak")

@@ -27,7 +27,8 @@ from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.judging.precision import drop_in_words, mantissa_bits
 from normdeploy.verification.samples.example import example_from_file
-from normdeploy.verification.samples.families import make_families, user_families
+from normdeploy.verification.samples.families import make_families
+from normdeploy.verification.samples.family import user_families
 from normdeploy.verification.samples.specs import batch_name, input_specs, resized
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.reference import EagerReference, Reference

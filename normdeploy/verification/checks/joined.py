@@ -18,7 +18,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE
 from normdeploy.verification.judging.outputs import hold_against
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.values import Array, Arrays
 

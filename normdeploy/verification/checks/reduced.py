@@ -16,7 +16,7 @@ import onnx_ir as ir
 from normdeploy.budget import Budget
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.samples.families import Kind
+from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.reference import Reference
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from normdeploy.errors import GraphError
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.samples.families import Family, Kind, make_families, user_families
+from normdeploy.verification.samples.families import make_families
+from normdeploy.verification.samples.family import Family, Kind, user_families
 from normdeploy.verification.samples.specs import batch_name, resized
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.values import Arrays

@@ -12,7 +12,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import judge_outputs
-from normdeploy.verification.samples.families import Kind
+from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.structure import is_float, shortened

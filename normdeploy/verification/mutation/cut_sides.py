@@ -15,7 +15,7 @@ from normdeploy.graph import Evaluator, bare_proto
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.context import Context
-from normdeploy.verification.samples.families import Family
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.values import Array, Arrays, Feeds, run_evaluator
 

@@ -31,7 +31,8 @@ from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_
 from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
 from normdeploy.verification.record.answers import Check, Killer, Localization, MutantReport, Question, Side, Status
 from normdeploy.verification.runs import judge_outputs
-from normdeploy.verification.samples.families import Family, make_families, small_spread_first
+from normdeploy.verification.samples.families import make_families, small_spread_first
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.samples.specs import InputSpec
 from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.structure import plural, shortened

@@ -17,7 +17,8 @@ from torch import Tensor
 from normdeploy.graph import Evaluator
 from normdeploy.verification.mutation.mutants import Mutant, Site
 from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
-from normdeploy.verification.samples.families import Family, make_families
+from normdeploy.verification.samples.families import make_families
+from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.values import Arrays, to_numpy
 
 if TYPE_CHECKING:

@@ -7,49 +7,16 @@ photograph's numbers alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from normdeploy.errors import InputError
 from normdeploy.verification.samples import masks
+from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.specs import InputSpec, batch_name, resized
-from normdeploy.verification.sides.structure import is_float
-from normdeploy.verification.sides.values import Array, Arrays, as_array
-
-
-class Kind(Enum):
-    """What inputs are drawn by, as far as anything depends on it."""
-
-    EXAMPLE = auto()
-    DATA = auto()
-    NORMAL = auto()
-    SMALL_VARIANCE = auto()
-    OTHER = auto()
-
-
-@dataclass(frozen=True)
-class Family:
-    """Named inputs of one kind.
-
-    Args:
-        name: what is special about them, for a reader. feeds: array per input name.
-        kind: what they are drawn by.
-    """
-
-    name: str
-    feeds: Arrays
-    kind: Kind = Kind.OTHER
-
-    @property
-    def user(self) -> bool:
-        """True where they were given: as the example or as data."""
-        return self.kind in (Kind.EXAMPLE, Kind.DATA)
-
+from normdeploy.verification.sides.values import Array, Arrays
 
 Fill = Callable[[np.random.Generator, tuple[int, ...]], Any]
 
@@ -276,43 +243,3 @@ def _feeds(
         else:
             feeds[spec.name] = (integer or _anywhere)(spec, rng).astype(spec.dtype)
     return feeds
-
-
-def user_families(data: Any, specs: Sequence[InputSpec], *, rows: int) -> list[Family]:
-    """Turn the user's own data into families.
-
-    Args:
-        data: an array or tensor (single-input models), a mapping from input name to array, or a list of these.
-        specs: the inputs.
-        rows: at most this many rows of axis 0 are used of each.
-
-    Raises:
-        InputError: names, dtypes or shapes do not fit the inputs.
-    """
-    batches = data if isinstance(data, (list, tuple)) else [data]
-    families = []
-    for number, batch in enumerate(batches):
-        if not isinstance(batch, Mapping):
-            if len(specs) != 1:
-                raise InputError(
-                    f"data is one array but the model has {len(specs)} inputs; expected a mapping from "
-                    f"{[s.name for s in specs]} to arrays"
-                )
-            batch = {specs[0].name: batch}
-        feeds: Arrays = {}
-        for spec in specs:
-            if spec.name not in batch:
-                raise InputError(f"data has no input {spec.name!r}; it has {sorted(map(str, batch))}: add it")
-            array = as_array(batch[spec.name], f"data for {spec.name!r}")
-            if array.dtype != spec.dtype and not (is_float(array) and spec.is_float):
-                raise InputError(f"data for {spec.name!r} has dtype {array.dtype}; expected {spec.dtype}: convert it")
-            fixed = [i for i, n in enumerate(spec.shape) if i not in spec.dynamic and array.shape[i : i + 1] != (n,)]
-            if array.ndim != len(spec.shape) or fixed:
-                raise InputError(
-                    f"data for {spec.name!r} has shape {array.shape}; expected {spec.shape} "
-                    f"(dynamic axes: {sorted(spec.dynamic)}): reshape it"
-                )
-            array = array[:rows] if 0 in spec.dynamic else array
-            feeds[spec.name] = array.astype(spec.dtype)
-        families.append(Family("your data" if len(batches) == 1 else f"your data {number}", feeds, Kind.DATA))
-    return families
