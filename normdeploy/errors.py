@@ -16,7 +16,7 @@
     ├── StorageError                exit code 4: a file cannot be read or written: disk full, read-only, no permission
     ├── MissingDependencyError      exit code 4: an optional extra is needed and not installed
     ├── VerificationError           exit code 1: carries the verdict
-    └── RewriteError                exit code 4: a rewrite changed the function it was meant to keep (a bug of ours)
+    └── RewriteError                exit code 4: a rewrite failed, or changed the function (a bug of ours)
 
 Each message has three parts: the value, what was expected, and the remedy.
 """
@@ -110,7 +110,7 @@ class VerificationError(NormdeployError):
 
 
 class RewriteError(NormdeployError):
-    """A rewrite changed the function it was meant to keep: a bug of normdeploy's own, which never ships.
+    """A rewrite failed, or changed the function it was meant to keep: a bug of normdeploy's own, which never ships.
 
     Args:
         rule: the rule that misfired.
@@ -120,7 +120,7 @@ class RewriteError(NormdeployError):
 
     def __init__(self, rule: str, site: str, detail: str) -> None:
         super().__init__(
-            f"rule {rule!r} changed the function at {site!r}: {detail}. The graph was not written. "
+            f"rule {rule!r} went wrong at {site!r}: {detail}. The graph was not written. "
             "This is a bug in normdeploy: report it with the model; meanwhile export with fold=False (--no-fold)."
         )
         self.rule = rule

@@ -32,7 +32,7 @@ StandIn = Callable[[Sequence[Tensor | None]], Tensor | Sequence[Tensor]]
 """Computes a node's result, or all of them, from its inputs in the node's place."""
 
 _DEFAULT_OPSET = 20
-OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError)
+OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError, ArithmeticError)
 """What torch and our implementations raise on operands that do not fit."""
 
 

@@ -15,7 +15,7 @@ from onnx.external_data_helper import uses_external_data
 from normdeploy.errors import GraphError, InputError
 from normdeploy.files import storage, written_together
 from normdeploy.graph.check import check_model, check_proto, dense
-from normdeploy.onnxfile import graphs, point_to, pointed, put_inside, read_model, spell_domains
+from normdeploy.onnxfile import forget_empty_words, graphs, point_to, pointed, put_inside, read_model, spell_domains
 
 ONE_FILE_LIMIT = 2 * 1024**3 - 64 * 1024**2
 """Weights above this many bytes go to ``<name>.data`` beside the file: protobuf stops at 2 GiB, structure included."""
@@ -39,6 +39,7 @@ def load_graph(path: str | os.PathLike[str], *, called: str | os.PathLike[str] |
     file = read_model(path)
     proto, name = file.proto, os.fspath(called or path)
     spell_domains(proto, name)  # onnx's checker does not find operators by the long spelling inside bodies
+    forget_empty_words(proto)
     check_model(proto, name)
     for tensor, place in file.external:
         point_to(tensor, place, str(place.file))  # checked: no folder to be joined with, and no check to come

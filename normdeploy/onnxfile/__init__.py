@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from normdeploy.onnxfile.light import CONTENT, KEY, own_digest
     from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
     from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
-    from normdeploy.onnxfile.stored import element_bits, element_count, graphs, spell_domains, stored_bytes, tensors
+    from normdeploy.onnxfile.stored import (
+        element_bits,
+        element_count,
+        forget_empty_words,
+        graphs,
+        spell_domains,
+        stored_bytes,
+        tensors,
+    )
     from normdeploy.onnxfile.whole import session_source, whole_proto
 
 __all__ = [
@@ -31,6 +39,7 @@ __all__ = [
     "Place",
     "element_bits",
     "element_count",
+    "forget_empty_words",
     "graphs",
     "own_digest",
     "point_to",
@@ -49,7 +58,15 @@ _LAZY = {
     "light": ("CONTENT", "KEY", "own_digest"),
     "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
     "places": ("Place", "point_to", "pointed", "put_inside"),
-    "stored": ("element_bits", "element_count", "graphs", "spell_domains", "stored_bytes", "tensors"),
+    "stored": (
+        "element_bits",
+        "element_count",
+        "forget_empty_words",
+        "graphs",
+        "spell_domains",
+        "stored_bytes",
+        "tensors",
+    ),
     "whole": ("session_source", "whole_proto"),
 }
 

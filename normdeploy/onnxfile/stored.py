@@ -38,6 +38,16 @@ def graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionPr
                 waiting += attribute.graphs
 
 
+def forget_empty_words(proto: onnx.ModelProto) -> None:
+    """Take the empty word from dimensions, in place: it names no size (onnx.proto, TensorShapeProto.Dimension)."""
+    for graph in graphs(proto):
+        if isinstance(graph, onnx.GraphProto):
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                for dimension in value.type.tensor_type.shape.dim:
+                    if dimension.HasField("dim_param") and not dimension.dim_param:
+                        dimension.ClearField("dim_param")
+
+
 def spell_domains(proto: onnx.ModelProto, name: str) -> None:
     """Write the standard operators' domain as "" wherever a model spells it "ai.onnx", in place.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,9 @@ RMS_OPSET = 23
 TOLERANCE = 1e-10
 """Largest relative difference (float64) between a region before and after its rewrite."""
 
+_MOST = 2**27
+"""Elements (1 GiB) that are drawn for one value of a check."""
+
 _PROBE_SIZES = (2, 3, 5, 4, 6)  # what dynamic dimensions become in a check: small and mutually distinct
 
 
@@ -51,6 +55,16 @@ class RewriteContext:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     carried: Carried = field(default_factory=Carried)
 
+    def normal(self, dims: Sequence[int]) -> Tensor:
+        """Draw float64 N(0, 1).
+
+        Raises:
+            GraphError: so many numbers are not drawn to check one operator; a file may declare any size.
+        """
+        if math.prod(dims) > _MOST:
+            raise GraphError(f"a check would draw an array of shape {list(dims)}; expected at most {_MOST} elements")
+        return torch.from_numpy(self.rng.standard_normal(dims))
+
     def random_feed(self, value: ir.Value, sizes: dict[str, int] | None = None) -> Tensor:
         """Draw a random value for a region input: float64 N(0, 1); small integers; random booleans.
 
@@ -59,7 +73,7 @@ class RewriteContext:
             sizes: sizes already given to dynamic dimensions, by name; completed in place.
 
         Raises:
-            GraphError: the rank is unknown.
+            GraphError: the rank is unknown, or it is too large.
         """
         if value.shape is None:
             raise GraphError(f"value {value.name!r} has no known rank; run shape inference before rewriting")
@@ -72,7 +86,7 @@ class RewriteContext:
             name = dim.value or f"{value.name}.{axis}"
             dims.append(sizes.setdefault(name, _PROBE_SIZES[len(sizes) % len(_PROBE_SIZES)]))
         if value.dtype is None or value.dtype in FLOATS:
-            return torch.from_numpy(self.rng.standard_normal(dims))
+            return self.normal(dims)
         if value.dtype == ir.DataType.BOOL:
             return torch.from_numpy(self.rng.integers(0, 2, dims).astype(bool))
         return torch.from_numpy(self.rng.integers(0, 2, dims).astype(value.dtype.numpy()))

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 import torch
 
+from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.integer_weights import quantize_constants
@@ -147,10 +149,30 @@ def rewrite(
         the rewritten model, the canonical one and the ledger.
 
     Raises:
-        RewriteError: a rewrite changed the function (a bug of ours); nothing is returned.
+        RewriteError: a rewrite changed the function, or failed (a bug of ours); nothing is returned.
+        GraphError: the graph's types or sizes contradict each other.
     """
     with _collection_paused(), _one_thread():
         return _rewrite(model, RewriteContext(approximate=approximate, check=check, highest_opset=highest_opset))
+
+
+def _apply(step: ir.passes.PassBase, work: ir.Model, given: ir.Model) -> None:
+    """Run a pass; where it fails on a graph that contradicts itself, say so."""
+    try:
+        step(work)
+    except NormdeployError:
+        raise
+    except Exception as error:  # whatever numpy, torch or onnx_ir make of sizes that do not fit each other
+        said = (str(error).splitlines() or [""])[0]
+        try:
+            onnx.shape_inference.infer_shapes(ir.to_proto(given), check_type=True, strict_mode=True, data_prop=True)
+        except Exception as contradiction:
+            reason = (str(contradiction).splitlines() or [""])[0]
+            raise GraphError(
+                f"the graph contradicts itself: {reason} ({type(step).__name__}: {said}); expected types and sizes "
+                "that fit each other: export it again, or ask onnx.checker.check_model(model, full_check=True)"
+            ) from error
+        raise RewriteError(type(step).__name__, "the graph", f"{type(error).__name__}: {said}") from error
 
 
 def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
@@ -159,10 +181,10 @@ def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
     order = {str(output.name): index for index, node in enumerate(_nodes(work)) for output in node.outputs}
     context.carried.start(order)
     for step in understand(context):
-        step(work)
+        _apply(step, work, model)
     canonical = work.clone()
     for step in transform(context):
-        step(work)
+        _apply(step, work, model)
         context.carried.settle()
     ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
     return RewriteResult(work, canonical, Ledger(ordered), context.carried.derivation(work))

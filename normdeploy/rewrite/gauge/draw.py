@@ -49,7 +49,7 @@ def small_feeds(
             dims = [min(size, most) for size, most in zip(dims, few, strict=True)]
         if rows_cut:
             dims = [*(1 for _ in dims[:-2]), min(dims[-2], 2), dims[-1]]
-        feeds[value] = torch.from_numpy(context.rng.standard_normal(dims))
+        feeds[value] = context.normal(dims)
     for operand, result in targets.items():
         if operand in inputs and result.shape is not None:
             dims = [_size(dim, result, axis, sizes, reach) for axis, dim in enumerate(result.shape)]
@@ -99,7 +99,7 @@ def following_feeds(
         elif value.shape is None or (value.dtype is not None and value.dtype not in FLOATS):
             feeds[value] = context.random_feed(value, sizes)
         else:
-            feeds[value] = torch.from_numpy(context.rng.standard_normal(dims_like(value)))
+            feeds[value] = context.normal(dims_like(value))
         learn(value, feeds[value])
         for node in nodes:
             read = [item for item in node.inputs if item is not None and constant_tensor(item) is None]

@@ -93,7 +93,7 @@ def _few_feeds(at: Solution) -> Draw:
                     dims.append(min(dim, _FEW) if free else dim)
                 else:
                     dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", 2))
-            feeds[value] = torch.from_numpy(context.rng.standard_normal(dims))
+            feeds[value] = context.normal(dims)
         return feeds
 
     return draw
@@ -153,7 +153,7 @@ def _product_feeds(at: Solution) -> Draw:
         for value, side, last in zip(node.inputs, sides, ((rows, summed), (summed, columns)), strict=True):
             assert value is not None
             dims = [1 if side[axis] == 1 else stacked[axis] for axis in range(-len(side), -2)]
-            feeds[value] = torch.from_numpy(context.rng.standard_normal([*dims, *last]))
+            feeds[value] = context.normal([*dims, *last])
         return feeds
 
     return draw
@@ -173,5 +173,5 @@ def _whole_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.
             dim if isinstance(dim, int) else sizes.setdefault(dim.value or f"{value.name}.{next(names)}", 2)
             for dim in value.shape or ()
         ]
-        feeds[value] = torch.from_numpy(context.rng.standard_normal(dims))
+        feeds[value] = context.normal(dims)
     return feeds

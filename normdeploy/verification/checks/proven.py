@@ -42,7 +42,7 @@ def check_proven(context: Context) -> list[Check]:
             if report.confirmed:
                 break
         report, hints = min(found, key=lambda pair: _nearness(pair[0]))
-    except (GraphError, ArithmeticError, RecursionError, *OPERATOR_ERRORS) as error:
+    except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
         return [Check(Question.DERIVATION, Status.NOTE, text)]

@@ -216,7 +216,7 @@ class _Checker:
         """Try one law after the other; operands that contradict each other prove nothing."""
         try:
             yield from self._laws(node, value, target)
-        except (GraphError, ArithmeticError, *OPERATOR_ERRORS) as error:
+        except (GraphError, *OPERATOR_ERRORS) as error:
             yield f"{kind(node)} cannot be looked at: {error}"
 
     def _laws(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
