@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
+from torch import nn
 
+import normdeploy as nd
 from normdeploy.graph import Evaluator
 from normdeploy.verification import Verdict, verify
 from normdeploy.verification.cost import PER_ELEMENT, PER_OPERATOR, Budget, counted
@@ -120,3 +123,23 @@ def test_what_algebra_does_not_confirm_is_sampled_more(tmp_path: Path, monkeypat
         return len({row.family for row in verdict.measurements})
 
     assert families(plain) < families(other)
+
+
+@pytest.mark.parametrize(("fill", "families"), [(1.0, ["example"]), (0.0, ["example", "normal"])])
+def test_a_lean_level_judges_the_example_alone_where_it_says_enough(
+    fill: float, families: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], heavy=0.0, work=0.0))
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 4)).eval(), fill * torch.randn(3, 6)
+    path = tmp_path / "net.onnx"
+    nd.export(model, (x,), path, verify=False)
+    verdict = verify(model, path, args=(x,), level="quick")
+    assert verdict.environment["families"] == families
+    assert verdict.status == "pass", verdict.summary()
+    assert any("batch companions (level quick)" in text for text in verdict.not_checked)
+    damaged = ir.load(path)
+    name, tensor = next((n, t) for n, v in damaged.graph.initializers.items() if (t := v.const_value) and t.size == 4)
+    damaged.graph.initializers[name].const_value = ir.tensor(tensor.numpy() + np.float32(1e-3), name=name)
+    ir.save(damaged, tmp_path / "damaged.onnx")
+    assert verify(model, tmp_path / "damaged.onnx", args=(x,), level="quick").status == "fail"

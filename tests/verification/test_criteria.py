@@ -119,6 +119,12 @@ def test_rounding_of_few_elements_is_no_failure(seed: int, shape: tuple[int, ...
     assert judge(truth + error, bounds(truth, eager, spread)).ratio <= 1
 
 
+def test_what_is_beyond_the_smallest_bound_there_is_is_beyond_all():
+    truth = np.zeros((4, 16))
+    smallest = Bounds(truth, truth, truth, 2.0**-53, 2.0**-1022, np.ones((4, 16), bool))
+    assert judge(truth + 10, smallest).ratio == np.inf
+
+
 def test_subnormal_values_do_not_vanish_when_squared():
     truth = np.full((4, 16), 1e-300)
     assert judge(truth * 2, Bounds(truth, 0 * truth, 0 * truth, U, 1e-320, np.ones((4, 16), bool))).ratio > 1

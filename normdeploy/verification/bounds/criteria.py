@@ -117,7 +117,8 @@ def judge_error(error: Floats, bounds: Bounds) -> Judgement:
         enough = np.logical_or(part.sizes >= constants.minimum, part.axis is None)
         by_rms = np.where(enough, e.norm / np.sqrt(size), 0.0)
         for kind, found, bound in (("rms", by_rms, rms_bound), ("max", e.peak, max_bound)):
-            ratios = found / bound
+            with np.errstate(over="ignore"):  # beyond the smallest bounds there are is beyond all bounds
+                ratios = found / bound
             at = int(np.argmax(ratios))
             if ratios[at] > worst.ratio:
                 index = np.unravel_index(int(np.argmax(error)), error.shape)
