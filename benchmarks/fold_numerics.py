@@ -46,7 +46,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from normdeploy.build import load_trained, recipe_example
+from normdeploy.building.model import load_trained, recipe_example
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, ExactTensor, evaluate_node

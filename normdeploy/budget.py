@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from normdeploy.errors import InputError, UsageError
+from normdeploy.intervals import Interval, error_parts, largest_error, resampled, share, share_difference
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Metric = Literal["exact", "top1", "rel"]
@@ -47,6 +49,38 @@ class Budget:
         """Return a loss with its unit."""
         return f"{100 * loss:.3g} % of rows" if self.metric == "top1" else f"{loss:.3g} relative"
 
+    def interval(self, outputs: Sequence[Array], truth: Sequence[Array]) -> Interval:
+        """Return the loss with the interval in which that of other rows is; rows lie along the first axis."""
+        if self.metric == "top1":
+            changed = max(_changed(outputs, truth), key=np.mean)
+            return share(int(changed.sum()), changed.size)
+        return resampled(largest_error, error_parts(outputs, truth))
+
+    def gain(self, before: Sequence[Array], after: Sequence[Array], truth: Sequence[Array]) -> Interval:
+        """Return the loss of ``after`` less that of ``before``, on the same rows, with its interval."""
+        if self.metric == "top1":  # of the output that counts before
+            pairs = zip(_changed(before, truth), _changed(after, truth), strict=True)
+            then, now = max(pairs, key=lambda pair: float(np.mean(pair[0])))
+            return share_difference(now, then)
+        first, second = error_parts(after, truth), error_parts(before, truth)
+        half = first.shape[1]
+        parts = np.concatenate([first, second], axis=1)
+        return resampled(lambda sums: largest_error(sums[..., :half]) - largest_error(sums[..., half:]), parts)
+
+
+def _changed(outputs: Sequence[Array], truth: Sequence[Array]) -> list[npt.NDArray[np.bool_]]:
+    """Return of every output with scores, for each row (and place), whether its class is another one."""
+    return [
+        np.asarray(found.argmax(axis=-1) != expected.argmax(axis=-1)).reshape(-1)
+        for found, expected in _scores(outputs, truth)
+    ]
+
+
+def _scores(outputs: Sequence[Array], truth: Sequence[Array]) -> list[tuple[Array, Array]]:
+    """Return the outputs that hold scores: floats, a last axis of two or more."""
+    pairs = zip(outputs, truth, strict=True)
+    return [(y, t) for y, t in pairs if t.dtype.kind == "f" and t.ndim >= 2 and t.shape[-1] >= 2]
+
 
 def parse_budget(text: str | None) -> Budget:
     """Parse "exact" (also None), "top1=0.5%" or "rel=1e-2".
@@ -71,11 +105,7 @@ def top1_loss(outputs: Sequence[Array], truth: Sequence[Array]) -> float:
     Of several outputs with scores the worst counts; what holds none (no floats, no last axis of two or more) is left
     out.
     """
-    scores = [
-        (found, expected)
-        for found, expected in zip(outputs, truth, strict=True)
-        if expected.dtype.kind == "f" and expected.ndim >= 2 and expected.shape[-1] >= 2
-    ]
+    scores = _scores(outputs, truth)
     if not scores:
         shapes = ", ".join(str(list(expected.shape)) for expected in truth)
         raise InputError(

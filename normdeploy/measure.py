@@ -150,8 +150,8 @@ def quality_table(model: nn.Module, path: Path, splits: Splits) -> dict[str, Any
     test = splits.test
     eager_score, ours_score = score(model, test, splits.task), score(ours, test, splits.task)
     with evaluation_mode(model), torch.no_grad():
-        eager_output = _in_batches(model, test)
-    ours_output = _in_batches(ours, test)
+        eager_output = in_batches(model, test)
+    ours_output = in_batches(ours, test)
     decides = splits.task == "classification"
     agreement = float((eager_output.argmax(-1) == ours_output.argmax(-1)).double().mean()) if decides else None
     return {
@@ -164,7 +164,8 @@ def quality_table(model: nn.Module, path: Path, splits: Splits) -> dict[str, Any
     }
 
 
-def _in_batches(model: nn.Module, split: Split | FileSplit, batch_size: int = 512) -> Tensor:
+def in_batches(model: nn.Module, split: Split | FileSplit, batch_size: int = 512) -> Tensor:
+    """Return what a model makes of a split's inputs."""
     outputs = [model(part.inputs) for part in batches(split, batch_size)]
     if not isinstance(outputs[0], Tensor):
         raise ModelError(f"{type(model).__name__} returns a {type(outputs[0]).__name__}; expected one tensor to score")

@@ -7,6 +7,7 @@ from typing import Any
 
 from normdeploy.report import console
 from normdeploy.report.console import row_words
+from normdeploy.report.latency import graph_section, latency_section, ratio_words, threads_words
 from normdeploy.report.page import (
     STATUS_TONES,
     Badge,
@@ -17,14 +18,13 @@ from normdeploy.report.page import (
     Facts,
     Folded,
     Page,
-    Picture,
     Section,
     Table,
 )
 from normdeploy.report.page import (
     Text as Paragraphs,
 )
-from normdeploy.report.pictures import before_after_bars, latency_bars
+from normdeploy.report.quantized import print_quantized, quantized_section
 from normdeploy.report.sections import (
     again_section,
     error_by_depth_section,
@@ -81,35 +81,13 @@ def print_build(report: Mapping[str, Any]) -> None:
         console.print_rows(
             f"Test split, {quality['count']} samples", ["", quality["measure"], "loss"], rows, right=(1, 2)
         )
+    if report.get("quantized"):
+        print_quantized(report["quantized"])
     for reason in report["verdict"]["reasons"]:
         console.console().print(Text(f"- {reason}"), soft_wrap=True)
     status = report["status"]
     line = Text(f"verdict: {status.upper()}. ", style=console.STATUS_STYLES[status])
     console.console().print(line.append(VERDICT_WORDS[status], style="not bold default"), soft_wrap=True)
-
-
-def threads_words(threads: int) -> str:
-    """Write a thread count."""
-    return "1 thread" if threads == 1 else f"{threads} threads"
-
-
-def ratio_words(ratio: Mapping[str, float] | None) -> str:
-    """Write "4.0x faster (3.8x to 4.2x)" for our time over another's of 0.25; nothing for ours.
-
-    Where the interval has 1 in it, neither is faster: "about as fast (0.90x to 1.08x the time)".
-    """
-    if ratio is None:
-        return ""
-    value, low, high = ratio["value"], ratio["low"], ratio["high"]
-    if low <= 1 <= high:
-        return f"about as fast ({low:.2f}x to {high:.2f}x the time)"
-    if high < 1:
-        return f"{_times(1 / value)} faster ({_times(1 / high)} to {_times(1 / low)})"
-    return f"{_times(value)} slower ({_times(low)} to {_times(high)})"
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.2f}x" if factor < 10 else f"{factor:.0f}x"
 
 
 def build_page(report: Mapping[str, Any]) -> Page:
@@ -121,13 +99,15 @@ def build_page(report: Mapping[str, Any]) -> Page:
     if report.get("ledger") is not None:
         sections.append(_ledger(report["ledger"]))
     if "latency" in report:
-        sections += [_latency(report["latency"]), _graph(report["graph"])]
+        sections += [latency_section(report["latency"]), graph_section(report["graph"])]
     if report.get("profile"):
         sections.append(profile_section(report["profile"]))
     if report.get("quality"):
         sections.append(quality_section(report["quality"]))
     if report.get("plan"):
         sections.append(plan_section(report["plan"]))
+    if report.get("quantized"):
+        sections.append(quantized_section(report["quantized"]))
     sections.append(_verdict(report["verdict"]))
     if report["verdict"].get("depth"):
         sections.append(error_by_depth_section(report["verdict"]["depth"]))
@@ -193,52 +173,6 @@ def _became(row: Mapping[str, Any]) -> Cell:
     """Return the words of a row; under a reason, the chain of operators that it sums up."""
     chain = row.get("chain", ())
     return Folded(row_words(row), "what contradicts it, operator by operator", chain) if chain else row_words(row)
-
-
-def _latency(latency: Mapping[str, Any]) -> Section:
-    bars = [
-        (item["name"], item["median_s"] * _MICRO, item["q25_s"] * _MICRO, item["q75_s"] * _MICRO)
-        for item in latency["contenders"]
-    ]
-    rows: list[list[Cell]] = [
-        [
-            item["name"],
-            round(item["median_s"] * _MICRO, 1),
-            round(item["q25_s"] * _MICRO, 1),
-            round(item["q75_s"] * _MICRO, 1),
-            ratio_words(latency["ratios"].get(item["name"])),
-        ]
-        for item in latency["contenders"]
-    ]
-    rounds = latency["contenders"][0]["rounds"]
-    return Section(
-        "Latency",
-        [
-            Picture(latency_bars(bars), "Time per call of the same batch; shorter is better."),
-            Details("Numbers", [Table(["", "median, µs", "25 %, µs", "75 %, µs", "ours is"], rows)]),
-        ],
-        f"Batch {latency['batch_size']}, {threads_words(latency['threads'])}, {rounds} rounds in one run; each round "
-        "times every contender once in random order, so that a busy machine is busy for all of them.",
-    )
-
-
-def _graph(graph: Mapping[str, Any]) -> Section:
-    rows: list[list[Cell]] = [
-        ["nodes", *(graph[key]["nodes"] for key in ("traced", "plain", "ours"))],
-        ["file, bytes", None, graph["plain"]["bytes"], graph["ours"]["bytes"]],
-    ]
-    return Section(
-        "Graph",
-        [
-            Table(["", "as traced", "plain export", "ours"], rows),
-            Picture(
-                before_after_bars(graph["traced"]["operators"], graph["ours"]["operators"]),
-                "Nodes per operator, as traced and in our file.",
-            ),
-        ],
-        "As traced: every operator that eager torch ran. Plain export: torch.onnx.export with its defaults, its own "
-        "optimizer included.",
-    )
 
 
 def _verdict(verdict: Mapping[str, Any]) -> Section:

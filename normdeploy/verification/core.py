@@ -22,6 +22,7 @@ from normdeploy.verification.checks.companions import check_companions
 from normdeploy.verification.checks.grid import check_grid
 from normdeploy.verification.checks.logic import check_logic
 from normdeploy.verification.checks.proven import check_proven
+from normdeploy.verification.checks.quantization import check_quantization
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision
 from normdeploy.verification.checks.reference import check_reference
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
@@ -185,7 +186,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         context.checks += check_companions(context)
         context.checks += check_sizes(context)
-    for check in (check_grid, check_decided, check_finite):
+    for check in (check_grid, check_quantization, check_decided, check_finite):
         context.checks += check(context)
     context.subject.release()
     _diagnose(context)

@@ -14,7 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from normdeploy import api
 from normdeploy import build as builder
+from normdeploy.building import measuring, outputs
+from normdeploy.building.model import load_trained
 from normdeploy.errors import UsageError, WeightsError
 from normdeploy.recipe import _SECTIONS, Recipe, parse_recipe
 from normdeploy.sources import build as build_model
@@ -132,11 +135,11 @@ def test_it_changes_which_weights_are_loaded(key: str, tmp_path: Path) -> None:
         content["from"] = Path("x")
     torch.save(content, tmp_path / "own.pt")
     if key == "model.weights_key":
-        assert torch.equal(builder.load_trained(one).first.bias, state["first.bias"])
+        assert torch.equal(load_trained(one).first.bias, state["first.bias"])
     else:
         with pytest.raises(WeightsError, match=key.partition(".")[2].replace("_", "[-_]")):
-            builder.load_trained(one)
-    loaded = builder.load_trained(recipe(tmp_path, **{"model.weights": "own.pt", key: OWN[key]}))
+            load_trained(one)
+    loaded = load_trained(recipe(tmp_path, **{"model.weights": "own.pt", key: OWN[key]}))
     wanted = other if key == "model.weights_key" else state
     assert torch.equal(loaded.first.bias, wanted["first.bias"])
 
@@ -165,9 +168,9 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         asked["tune"] = options
         return _Plan()
 
-    monkeypatch.setattr(builder, "run_tuner", tuned)
-    monkeypatch.setattr(builder, "render_page", lambda _: "page")
-    monkeypatch.setattr(builder, "build_page", lambda report: report)
+    monkeypatch.setattr(measuring, "run_tuner", tuned)
+    monkeypatch.setattr(outputs, "render_page", lambda _: "page")
+    monkeypatch.setattr(outputs, "build_page", lambda report: report)
     monkeypatch.setattr(builder, "print_build", lambda _: None)
 
     def run(**changed: Any) -> dict[str, Any]:
@@ -200,6 +203,22 @@ def test_it_changes_what_is_built(built: Callable[..., dict[str, Any]]) -> None:
         assert before[key] != expected == seen(found), key
 
 
+QUANTIZED: dict[str, tuple[Any, Callable[[dict[str, Any]], Any]]] = {
+    "quantize.epochs": (3, lambda found: found["sha256"]),
+    "quantize.lr": (0.05, lambda found: found["sha256"]),
+    "quantize.calibration": (2, lambda found: found["rows"][1]["error"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(is|are) deprecated.*")
+def test_it_changes_what_is_quantized(built: Callable[..., dict[str, Any]]) -> None:
+    before = built(**{"quantize.epochs": 1})["report"]["quantized"]
+    assert before["status"] == "pass"
+    for key, (value, seen) in QUANTIZED.items():
+        found = built(**{"quantize.epochs": 1, key: value})["report"]["quantized"]
+        assert seen(before) != seen(found), key
+
+
 @pytest.mark.parametrize(("key", "value"), [("fold", False), ("approximate", True)])
 def test_rewrites_are_asked_for_or_not(key: str, value: bool, built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
@@ -208,7 +227,7 @@ def test_rewrites_are_asked_for_or_not(key: str, value: bool, built: Any, monkey
         given.append(options[key])
         raise InterruptedError("seen")
 
-    monkeypatch.setattr(builder.api, "export", watched)
+    monkeypatch.setattr(api, "export", watched)
     for changed in ({}, {f"export.{key}": value}):
         with pytest.raises(InterruptedError, match="seen"):
             built(**changed)
@@ -221,7 +240,11 @@ def test_no_key_is_left_out() -> None:
     # each of them decides what tests/train/test_files.py reads
     files = {"files", "test", "target", "columns", "size", "grey", "standardize", "workers", "seed"}
     weights |= {f"data.{key}" for key in files} | {"export.preprocess"}
-    assert keys == WEIGHTS.keys() | BUILT.keys() | weights | {"train.patience", "export.fold", "export.approximate"}
+    assert keys == WEIGHTS.keys() | BUILT.keys() | QUANTIZED.keys() | weights | {
+        "train.patience",
+        "export.fold",
+        "export.approximate",
+    }
 
 
 def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:

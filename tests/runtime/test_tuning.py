@@ -19,8 +19,8 @@ from normdeploy.graph import Evaluator
 from normdeploy.ort.digest import model_digest
 from normdeploy.ort.settings import OPENVINO_RUNTIME
 from normdeploy.runtime import Plan, PlanWarning, Settings, load, retune, this_machine, tune
-from normdeploy.runtime.tuning import search
-from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
+from normdeploy.runtime.tuning import search, trying, variants
+from normdeploy.runtime.tuning.int8 import CORRECTIONS, INT8_RECIPES, Quantizer
 
 
 def _images(rows: int, seed: int = 0) -> np.ndarray:
@@ -66,11 +66,15 @@ def test_lossy_plan_is_measured_on_the_users_rows(convnet):
     plan = tune(convnet, data=x, budget="rel=3e-2", seconds=0.2)
     assert "172 of your 300 rows, calibrated on 128 others" in plan.data
     lossy = [trial for trial in plan.trials if trial.precision == "int8"]
-    assert {trial.name.split(":")[0] for trial in lossy} == {recipe.name for recipe in INT8_RECIPES}
-    (joined,) = [trial for trial in lossy if trial.status == "skipped"]
+    names = {trial.name.split(":")[0] for trial in lossy}
+    joined = next(trial for trial in lossy if trial.status == "skipped")
     assert joined.reason == "no MatMul followed by a bias"
+    assert "int8, equalized" in {name.removesuffix(", biases corrected") for name in names}
+    for recipe in (INT8_RECIPES[0], INT8_RECIPES[1]):  # each with what helps, and each correction was asked
+        assert names & {recipe.name, *(recipe.with_correction(kind).name for kind in CORRECTIONS)}
+        assert {recipe.with_correction(kind).name for kind in CORRECTIONS} <= names
     for trial in lossy:
-        if trial is joined:
+        if trial is joined or trial.latency is None:
             continue
         assert 1e-4 < trial.loss["rel"] < 0.2
         assert 1e-4 < trial.loss["rel by conversion"] < 0.2
@@ -85,7 +89,7 @@ def test_lossy_plan_is_measured_on_the_users_rows(convnet):
 
 
 def test_budget_below_every_conversion_rejects_them_with_the_number(convnet, monkeypatch):
-    monkeypatch.setattr(search, "_WORTH", 1e9)  # operators left in float32 are tried too, whatever they gain here
+    monkeypatch.setattr(variants, "WORTH", 1e9)  # operators left in float32 are tried too, whatever they gain here
     plan = tune(convnet, data=_images(40), budget="rel=1e-6", seconds=0.2)
     assert plan.chosen.precision == "float32"
     assert "calibrated on 40 of the same rows" in plan.data
@@ -160,14 +164,15 @@ class _Bfloat16:
 
 @pytest.mark.parametrize(("budget", "status"), [("exact", "rejected"), ("rel=5e-2", "accepted")])
 def test_silent_lower_precision_is_treated_as_that_precision(convnet, monkeypatch, budget, status):
-    original = search.open_backend
+    original = trying.open_backend
 
     def opened(path, settings):
         if settings.provider != OPENVINO_RUNTIME:
             return original(path, settings)
         return _Bfloat16(original(path, dataclasses.replace(settings, provider="CPUExecutionProvider", options=())))
 
-    monkeypatch.setattr(search, "open_backend", opened)
+    for module in (trying, search):
+        monkeypatch.setattr(module, "open_backend", opened)
     provider = type(search.find_providers()[0])
     monkeypatch.setattr(search, "find_providers", lambda: [provider(OPENVINO_RUNTIME, True)])
     plan = tune(convnet, data=_images(64), budget=budget, seconds=0.2)
@@ -372,7 +377,7 @@ def test_nothing_new_is_tried_after_the_time_limit(convnet):
 
 
 def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, monkeypatch):
-    original = search.open_backend
+    original = trying.open_backend
 
     class Slow:
         def __init__(self, real):
@@ -395,9 +400,9 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
     def glanced(runs, base):  # which are hopeless is asked in test_glance.py, and on a busy machine depends on luck
         return glance(runs, base)[0], {name for name in runs if "optimization basic" in name}
 
-    glance = search.glance
-    monkeypatch.setattr(search, "open_backend", opened)
-    monkeypatch.setattr(search, "glance", glanced)
+    glance = trying.glance
+    monkeypatch.setattr(trying, "open_backend", opened)
+    monkeypatch.setattr(trying, "glance", glanced)
     plan = tune(convnet, seconds=0.2)
     slow = [trial for trial in plan.trials if "optimization basic" in trial.name and "parallel" not in trial.name]
     assert slow

@@ -21,7 +21,7 @@ from torch import nn
 from writing_ways import WAYS
 
 import normdeploy as nd
-from normdeploy.build import load_trained, recipe_example
+from normdeploy.building.model import load_trained, recipe_example
 from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import load_graph, save_graph

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from normdeploy.build import load_trained, recipe_example
+from normdeploy.building.model import load_trained, recipe_example
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.recipe import load_recipe

@@ -11,10 +11,11 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -26,6 +27,7 @@ from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
 from normdeploy.runtime.tuning.lower import quiet
 from normdeploy.runtime.tuning.plain_norms import move_affines
+from normdeploy.runtime.tuning.statistics import Correction, Moments, moments_of, restore_moments
 
 _DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 _LINEAR = ("Conv", "Gemm", "MatMul")
@@ -44,6 +46,7 @@ class Int8Recipe:
         joined: write matrix products with their bias as one Gemm first; gains through onnxruntime only.
         plain: move the scale and shift of normalizations into the linear layers behind them first; gains through
             OpenVINO.
+        corrected: which statistics of the linear layers are brought back afterwards.
     """
 
     name: str
@@ -51,6 +54,11 @@ class Int8Recipe:
     every_operator: bool
     joined: bool = False
     plain: bool = False
+    corrected: Correction = ""
+
+    def with_correction(self, kind: Correction) -> Int8Recipe:
+        """Return the same with statistics brought back."""
+        return replace(self, name=f"{self.name}, {CORRECTIONS[kind]}", corrected=kind)
 
     def same_operators(self, other: Int8Recipe) -> bool:
         """Whether both quantize the same operators of the same weights."""
@@ -59,9 +67,13 @@ class Int8Recipe:
     @property
     def nothing_to_do(self) -> str:
         """Why the variant would be another recipe's, where its preparation finds nothing to change."""
+        if self.corrected:
+            return "no quantized layer with a bias of its own"
         return "no two neighbouring layers to equalize" if self.equalized else "no MatMul followed by a bias"
 
 
+CORRECTIONS: dict[Correction, str] = {"means": "biases corrected", "statistics": "statistics re-estimated"}
+"""What is tried behind the quantizer, by the words of the plan file."""
 INT8_RECIPES = (
     Int8Recipe("int8", equalized=False, every_operator=True),
     Int8Recipe("int8, linear layers only", equalized=False, every_operator=False, plain=True),
@@ -112,6 +124,7 @@ class Quantizer:
         self._calibration = calibration
         self._reduce = saturates(machine)
         self._ready: dict[tuple[bool, bool, bool], tuple[onnx.ModelProto, Any, int]] = {}
+        self._statistics: dict[tuple[bool, bool, bool], Moments] = {}
 
     def operators(self, recipe: Int8Recipe) -> list[str]:
         """Return the names of the nodes that ``recipe`` quantizes, in the order of the graph."""
@@ -133,7 +146,7 @@ class Quantizer:
 
         Returns:
             How many places the recipe's preparation changed: pairs of layers equalized, products joined, norms made
-            plain.
+            plain, layers whose statistics were brought back.
         """
         from onnxruntime.quantization import QDQQuantizer, QuantType
 
@@ -155,7 +168,30 @@ class Quantizer:
             quantizer.quantize_model()
             strip_inner_shapes(quantizer.model.model)
             quantizer.model.save_model_to_file(str(target))
-        return changed
+        if not recipe.corrected:
+            return changed
+        graph = ir.load(target)
+        found = restore_moments(graph, self._moments(recipe, model), self._rows(), recipe.corrected)
+        onnx.save(ir.to_proto(graph), target)
+        return changed + found
+
+    def _rows(self) -> Mapping[str, Array]:
+        """Return the calibration rows as one batch, the first one of a model that insists on a number of rows."""
+        insists = any(
+            value.type.tensor_type.shape.dim and value.type.tensor_type.shape.dim[0].HasField("dim_value")
+            for value in self._plain.graph.input
+        )
+        first, *others = self._calibration
+        if insists:
+            return first
+        return {name: np.concatenate([first[name], *(batch[name] for batch in others)]) for name in first}
+
+    def _moments(self, recipe: Int8Recipe, model: onnx.ModelProto) -> Moments:
+        """Return the statistics of the float layers as the recipe prepares them."""
+        key = recipe.equalized, recipe.joined, recipe.plain
+        if key not in self._statistics:
+            self._statistics[key] = moments_of(ir.from_proto(model), self._rows())
+        return self._statistics[key]
 
     def _prepared(self, recipe: Int8Recipe) -> tuple[onnx.ModelProto, Any, int]:
         """Return the model as the recipe prepares it, the ranges of its activations, and how many places changed."""

@@ -21,6 +21,7 @@ from torch import nn
 from normdeploy.budget import Budget
 from normdeploy.errors import InputError, UsageError
 from normdeploy.graph import load_graph
+from normdeploy.intervals import Interval
 from normdeploy.ort.specs import Array
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
@@ -190,10 +191,14 @@ class Judge:
                 return Outcome(False, precision, drop.words, {"rounding": ratio})
         elif self.budget.metric == "exact":
             return Outcome(False, precision, "computes in less than float32; the budget is exact")
-        loss: dict[str, float] = {self.budget.metric: self.loss(run)}
+        outputs = self.outputs(run)
+        found = self.budget.loss(outputs, self._truth)
+        loss: dict[str, float] = {self.budget.metric: found}
+        if np.isfinite(found) and all(array.ndim for array in outputs):
+            interval = self.budget.interval(outputs, self._truth)
+            loss |= {f"{self.budget.metric} low": interval.low, f"{self.budget.metric} high": interval.high}
         if conversion is not None:
             loss[f"{self.budget.metric} by conversion"] = conversion
-        found = loss[self.budget.metric]
         if found <= self.budget.limit:
             return Outcome(True, precision, "", loss)
         reason = f"loses {self.budget.metric} {found:.3g}; the budget is {self.budget.limit:.3g}"
@@ -201,8 +206,20 @@ class Judge:
 
     def loss(self, run: RunFeeds) -> float:
         """Return the budget's loss of ``run`` over the user's evaluation rows."""
+        return self.loss_of(self.outputs(run))
+
+    def loss_of(self, outputs: Sequence[Array]) -> float:
+        """Return the budget's loss of what `outputs` returned."""
+        return self.budget.loss(outputs, self._truth)
+
+    def outputs(self, run: RunFeeds) -> list[Array]:
+        """Return what ``run`` makes of the user's evaluation rows."""
         outputs = [list(run(feeds)) for feeds in self.evaluation]
-        return self.budget.loss([np.concatenate(parts) for parts in zip(*outputs, strict=True)], self._truth)
+        return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
+
+    def gain(self, before: Sequence[Array], after: Sequence[Array]) -> Interval:
+        """Return the loss of ``after`` less that of ``before``, both from `outputs`, with its interval."""
+        return self.budget.gain(before, after, self._truth)
 
     def _rounding(self, run: RunFeeds) -> tuple[list[str], float, _Drop | None]:
         """Return problems, the worst ratio of error to bound, and the lower precision that explains all of them."""

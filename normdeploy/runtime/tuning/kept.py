@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from normdeploy.errors import UsageError
 from normdeploy.files import require_writable, storage, written_whole
@@ -53,3 +55,11 @@ def _owned_variant(plan: Path, model: Path) -> Path | None:
     file = model.with_name(old.chosen.file)
     ours = old.model == model.name and old.chosen.file != old.model and file.is_file()
     return file if ours and model_digest(file) == old.file_digest else None
+
+
+def named_file(value: Any, model: Path) -> str | None:
+    """Return where a file lies, from the model's folder where it lies below that; None for what is no file."""
+    if not isinstance(value, (str, os.PathLike)):
+        return None
+    path, folder = Path(value).absolute(), model.absolute().parent
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)

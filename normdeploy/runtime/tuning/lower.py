@@ -1,4 +1,4 @@
-"""What every converter needs, and the variant in float16."""
+"""What every converter needs, and the ways to run in float16."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,9 @@ import onnx_ir as ir
 
 from normdeploy.graph.files import strip_inner_shapes
 from normdeploy.onnxfile import whole_proto
+from normdeploy.ort.providers import float32_options
+from normdeploy.ort.settings import CPU, CUDA, TENSORRT, Settings
+from normdeploy.runtime.tuning.candidates import Candidate, named
 
 
 @contextlib.contextmanager
@@ -27,6 +31,23 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         root.setLevel(level)
+
+
+def half_candidates(model: Path, target: Path, fast: Settings, usable: set[str]) -> Iterator[Candidate]:
+    """Write a variant in float16; yield the ways to run it, or to let TensorRT make its own.
+
+    Args:
+        model: in float32. target: where the variant goes. fast: settings of the CPU. usable: providers.
+
+    Raises:
+        Exception: whatever the converter raises on a graph that it does not know.
+    """
+    write_float16(model, target)
+    where = CUDA if CUDA in usable else CPU
+    yield named(replace(fast, provider=where, options=float32_options(where)), target, "float16", "float16")
+    if TENSORRT in usable:
+        half = (("trt_fp16_enable", "1"),)
+        yield named(Settings(TENSORRT, options=half), model, "float16", "float16")
 
 
 def write_float16(path: Path, target: Path) -> None:

@@ -36,6 +36,7 @@ class Question(StrEnum):
     COMPANIONS = "companions"
     DYNAMIC = "dynamic"
     GRID = "grid"
+    QUANTIZATION = "quantization"
     DECISIONS = "decisions"
     FINITE = "finite"
     SENSITIVITY = "sensitivity"

@@ -17,6 +17,7 @@ from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx import LowerQonnx
+from normdeploy.verification.sides.grids import unquantized
 from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
@@ -83,6 +84,14 @@ class GraphReference:
         truth = [found[name] for name in self.output_names]
         self._require_agreement(feeds, truth)
         return truth
+
+    def unquantized(self, feeds: Feeds) -> list[Any] | None:
+        """Return the graph's outputs in float64 without its quantizers; None where it has none."""
+        stand_ins = unquantized(self._evaluator)
+        if not stand_ins:
+            return None
+        found = run_evaluator(self._evaluator, feeds, stand_ins=stand_ins)
+        return [found[name] for name in self.output_names]
 
     def native(self, feeds: Feeds) -> list[Any]:
         """Return onnxruntime's outputs of the file as it is, unoptimized."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant64, constant_tensor
 from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.graph.traits import is_standard
 
 SHARE = 0.01
@@ -31,14 +32,14 @@ _RANGES = {
 }
 
 
-def _quantizers(evaluator: Evaluator) -> list[ir.Node]:
-    """Return the quantizers of computed values that another operator reads as integers only to restore them."""
+def _quantizers(evaluator: Evaluator, *, constants: bool = False) -> list[ir.Node]:
+    """Return the quantizers of computed values, on request those of constants, too."""
     return [
         node
         for node in evaluator.graph
         if node.op_type == "QuantizeLinear"
         and is_standard(node)
-        and constant_tensor(node.inputs[0]) is None
+        and (constants or constant_tensor(node.inputs[0]) is None)
         and not node.attributes.get_int("block_size", 0)
         and not node.attributes.get_int("output_dtype", 0)
     ]
@@ -102,6 +103,27 @@ def unrounded(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
         return compute
 
     return {node: stand_in(node) for node in _quantizers(evaluator) if _only_restored(node)}
+
+
+def unquantized(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
+    """Return what stands for a graph's quantizers in a run without them: x / scale + zero; a weight stored stays."""
+
+    def stand_in(node: ir.Node) -> StandIn:
+        def compute(inputs: Sequence[Tensor | None]) -> Tensor:
+            return _unrounded(node, inputs)[0]
+
+        return compute
+
+    found = {node: stand_in(node) for node in _quantizers(evaluator, constants=True) if _only_restored(node)}
+    cuts = [usage.node for node in found for usage in node.outputs[0].uses() if usage.node.op_type == "Clip"]
+    foreign = [node for node in evaluator.graph if (node.domain, node.op_type) in QONNX]
+    return found | dict.fromkeys((*cuts, *foreign), _first)
+
+
+def _first(inputs: Sequence[Tensor | None]) -> Tensor:
+    """Return an operator's data as it is."""
+    assert inputs[0] is not None
+    return inputs[0]
 
 
 def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, StandIn]:

@@ -91,6 +91,20 @@ def quantizers_in_double(model: nn.Module) -> Iterator[None]:
         yield
 
 
+class _Off(Arithmetic):
+    """The primitives without quantizers: what is stored in integers stays what it stands for."""
+
+    def quantized(self, x: Tensor, grid: Grid) -> Tensor:
+        """Return x."""
+        del grid
+        return x
+
+
+def quantizers_off() -> QuantizerMode:
+    """Compute a module as if its quantizers were not there."""
+    return QuantizerMode(_Off())
+
+
 _SIGNS = frozenset({"QuantizeLinear", "DequantizeLinear", "Round"})
 
 

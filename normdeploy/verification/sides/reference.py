@@ -15,7 +15,7 @@ from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import Evaluator
 from normdeploy.nn.object_walk import Snapshot
 from normdeploy.verification.sides.double import LOW_FLOATS, float64_mode
-from normdeploy.verification.sides.quantized import quantizers_in_double, quantizes
+from normdeploy.verification.sides.quantized import quantizers_in_double, quantizers_off, quantizes
 from normdeploy.verification.sides.values import Feeds, Signature, run_evaluator, to_numpy
 
 
@@ -124,6 +124,21 @@ class EagerReference:
             Refused: the module raised.
         """
         return self._outputs(feeds, self._double())
+
+    def unquantized(self, feeds: Feeds) -> list[Any] | None:
+        """Return the module's outputs in float64 without its quantizers; None where it has none.
+
+        Raises:
+            Refused: the module raised.
+        """
+        if not quantizes(self.graph):
+            return None
+        return self._outputs(feeds, self._double_without())
+
+    @contextmanager
+    def _double_without(self) -> Iterator[None]:
+        with float64_mode(self._native), quantizers_off():
+            yield
 
     @contextmanager
     def _double(self) -> Iterator[None]:

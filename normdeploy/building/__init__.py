@@ -1,0 +1,1 @@
+"""The steps of ``normdeploy build``: training, export, measuring, quantizing; what they read and write."""
