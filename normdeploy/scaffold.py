@@ -26,6 +26,10 @@ level = "default" # or "quick", "thorough"
 [bench]
 batch_size = 8
 
+# int8 beside it: trained on with fake quantization, proven, and compared with float (needs [data]; docs/quantization.md):
+# [quantize]
+# epochs = 3
+
 # The fastest way to run it on this machine, within what may be lost:
 # [tune]
 # budget = "exact" # or "top1=0.5%", "rel=1e-2"
