@@ -1,6 +1,6 @@
 """How far a runtime's flips move an output, in units of simulated ones; and how far damage does.
 
-The verifier takes an output's error for flips at quantizers (``normdeploy/verification/checks/grid.py``) where, among
+The verifier takes an output's error for flips at quantizers (``normdeploy/verification/judging/flips.py``) where, among
 other things, it is at most FEW times what turning the 1 % of values nearest to a tie makes. This measures that ratio,
 without the limit, over the forms and networks of ``quantized_networks.py``: of the files as they are, and of files
 damaged on purpose. Each row says the largest ratio that the verifier saw in any run on any inputs, and the verdict.
@@ -26,7 +26,7 @@ from quantized_networks import FORMS, NETWORKS, make, rows
 
 import normdeploy as nd
 from normdeploy.errors import NormdeployError, VerificationError
-from normdeploy.verification.checks import grid
+from normdeploy.verification.judging import flips
 
 Damage = Callable[[np.ndarray, str], np.ndarray | None]
 
@@ -92,7 +92,7 @@ def main() -> None:
     if chosen.torchao:
         sys.path.append(chosen.torchao)
     warnings.simplefilter("ignore")
-    limit, grid.FEW = grid.FEW, math.inf
+    limit, flips.FEW = flips.FEW, math.inf
     print(f"FEW is {limit:g}\n\n| form | network | file | ratio | verdict without the limit |\n|---|---|---|---|---|")
     for form in chosen.only:
         for network in chosen.networks:

@@ -5,7 +5,7 @@ It prints the tables of docs/quantization.md.
 Per form and network: exported (a module) or folded (a file), verified at the level "default". The first table says the
 verdict, and how many normalizations were folded and left; a number in brackets is a reason, listed below it without the
 names of operators. The second says which outputs a runtime's optimizer flipped: how many of 1000 elements, and how far
-the furthest run was off, in units of simulated flips (``normdeploy/verification/checks/grid.py`` allows FEW).
+the furthest run was off, in units of simulated flips (``normdeploy/verification/judging/flips.py`` allows FEW).
 
     python benchmarks/quantized_forms.py [--only qcdq fx-prepared] [--networks chain] [--torchao FOLDER]
 

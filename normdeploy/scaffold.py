@@ -26,7 +26,7 @@ level = "default" # or "quick", "thorough"
 [bench]
 batch_size = 8
 
-# int8 beside it: trained on with fake quantization, proven, and compared with float (needs [data]; docs/quantization.md):
+# int8 beside it: trained on with fake quantization, proven, compared with float (needs [data]; docs/quantization.md):
 # [quantize]
 # epochs = 3
 

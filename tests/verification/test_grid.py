@@ -10,6 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import normdeploy as nd
+from normdeploy.verification.checks import grid
+from normdeploy.verification.judging import flips
 
 OUT, IN = 16, 8
 
@@ -66,6 +68,25 @@ def test_a_file_that_moves_elements_itself_fails(tmp_path: Path, moved: float):
     right = quantized_conv(tmp_path / "q.onnx")
     wrong = quantized_conv(tmp_path / "wrong.onnx", moved=moved)
     assert nd.verify(right, wrong).status == "fail"
+
+
+def test_damage_moves_further_than_flips_may_whatever_explains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Even if an optimizer could be blamed for it: the factor alone refuses, and is what refuses."""
+    right = quantized_conv(tmp_path / "q.onnx")
+    wrong = quantized_conv(tmp_path / "wrong.onnx", moved=5.0)
+    monkeypatch.setattr(grid, "_guilty", lambda *_: ("SomeFusion",))
+    refused = nd.verify(right, wrong)
+    assert not [check for check in refused.checks if check.name == "grid"], refused.summary()
+    assert [check for check in refused.checks if (check.name, check.status) == ("rounding", "fail")]
+    allowed = flips.FEW
+    monkeypatch.setattr(flips, "FEW", float("inf"))
+    excused = nd.verify(right, wrong)
+    [check] = [check for check in excused.checks if check.name == "grid"]
+    assert check.status == "note"
+    assert check.measured["ratio"] > allowed
+    monkeypatch.undo()
+    [own] = [check for check in nd.verify(right, right).checks if check.name == "grid"]
+    assert own.measured["ratio"] < allowed
 
 
 def test_without_a_grid_the_same_rounding_is_judged_as_any_other(tmp_path: Path):

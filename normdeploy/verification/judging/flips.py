@@ -48,8 +48,13 @@ class Flips:
 _MOVED = 1e-6
 """Differences relative to the largest value that count as moved, of outputs that lie on no grid."""
 
-FEW = 4.0
-"""Times the simulated flips' effect that is allowed: of a few flips, which values they are makes so much."""
+FEW = 2.0
+"""Times the simulated flips' effect that is allowed: of a few flips, which values they are makes so much.
+
+``python benchmarks/quantized_flips.py`` measures it. Files as they are: at most 0.8 in three convolutional networks, 1.6
+in a linear one, of which single values flip. Where the integers of one channel are a step off, or a bias a tenth: 2.0
+to 19, and 1.6 to 1.8; where a step is 1 % off, less than flips make. What this lets pass no optimizer explains.
+"""
 
 
 class FlipRecord:
