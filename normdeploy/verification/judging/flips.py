@@ -51,9 +51,9 @@ _MOVED = 1e-6
 FEW = 2.0
 """Times the simulated flips' effect that is allowed: of a few flips, which values they are makes so much.
 
-``python benchmarks/quantized_flips.py`` measures it. Files as they are: at most 0.8 in three convolutional networks, 1.6
-in a linear one, of which single values flip. Where the integers of one channel are a step off, or a bias a tenth: 2.0
-to 19, and 1.6 to 1.8; where a step is 1 % off, less than flips make. What this lets pass no optimizer explains.
+``python benchmarks/quantized_flips.py`` measures it. Files as they are: at most 0.8 in three convolutional networks,
+1.6 in a linear one, of which single values flip. Where the integers of one channel are a step off, or a bias a tenth:
+2.0 to 19, and 1.6 to 1.8; where a step is 1 % off, less than flips make. What this lets pass no optimizer explains.
 """
 
 
