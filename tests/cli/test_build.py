@@ -212,13 +212,35 @@ def test_a_build_stopped_while_measuring_goes_on_from_there(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("normdeploy.build.latency_table", stopped)
+    monkeypatch.setattr("normdeploy.building.measuring.latency_table", stopped)
     assert run("build", folder / "net.toml", "--out", tmp_path).exit_code != 0
     monkeypatch.undo()
     result = run("build", folder / "net.toml", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "net.onnx is up to date" in result.output.replace("\n", "")
     assert "normdeploy is" in result.output
+
+
+@pytest.mark.filterwarnings("ignore:.*(is|are) deprecated.*")
+def test_int8_is_made_once_again_where_it_is_gone_and_forgotten_where_it_is_not_asked_for(
+    run: Run, folder: Path
+) -> None:
+    recipe = folder / "net.toml"
+    plain = recipe.read_text()
+    recipe.write_text(plain + "\n[quantize]\nepochs = 1\n")
+    result = run("build", recipe)
+    assert result.exit_code == 0, result.output
+    report = json.loads((folder / "net.report.json").read_text())
+    assert report["quantized"]["status"] == "pass"
+    kinds = {node.op_type for node in onnx.load(folder / "net.qat.onnx").graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
+    assert "BatchNormalization" not in kinds
+    assert "net.qat.onnx is up to date" in run("build", recipe).output.replace("\n", "")
+    (folder / "net.qat.onnx").unlink()
+    assert "net.qat.onnx (verdict: pass)" in run("build", recipe).output.replace("\n", "")
+    recipe.write_text(plain)
+    assert run("build", recipe).exit_code == 0
+    assert "quantized" not in json.loads((folder / "net.report.json").read_text())
 
 
 def test_without_data_weights_must_be_there(run: Run, tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ from normdeploy.graph.traits import is_standard
 SHARE = 0.01
 """Share of a quantizer's values that a runtime may put on the other side of a tie."""
 
+FEWEST = 4
+"""Values that are turned at each quantizer at least: of one alone it would matter too much which one it is."""
+
+_EQUAL = 1e-9
+"""Distance from a tie, in steps, within which values count as equal."""
+
 _RANGES = {
     torch.uint8: (0, 255),
     torch.int8: (-128, 127),
@@ -137,8 +143,10 @@ def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, Stan
             # beyond the range both sides of a tie are one integer, and nothing would be flipped
             least, most = _cut(node, low, high)
             far = far.masked_fill(((value < least - 0.5) | (value > most + 0.5)).reshape(-1), math.inf)
-            count = min(int(far.isfinite().sum()), max(1, math.ceil(share * far.numel())))
-            chosen = torch.topk(far, count, largest=False).indices
+            count = min(int(far.isfinite().sum()), max(FEWEST, math.ceil(share * far.numel())))
+            # equal values, as of rows that saturate alike, turn together
+            limit = torch.topk(far, count, largest=False).values.max() + _EQUAL if count else -math.inf
+            chosen = torch.nonzero(far <= limit).reshape(-1)
             turned = whole.reshape(-1).clone()
             turned[chosen] += torch.where(value.reshape(-1)[chosen] >= whole.reshape(-1)[chosen], 1.0, -1.0).to(
                 turned.dtype
