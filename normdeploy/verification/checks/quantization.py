@@ -12,7 +12,7 @@ from normdeploy.intervals import error_parts, largest_error, resampled
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.samples.families import Kind
+from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.reference import EagerReference, Refused
 
