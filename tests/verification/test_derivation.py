@@ -261,6 +261,28 @@ def test_a_scale_that_one_convolution_takes_up_and_the_next_gives_back_is_no_fai
     assert verdict.check("derivation").status == "note"
 
 
+class SharedNorm(nn.Module):
+    """Queries, keys and values are computed alike from one norm; both factors of the scale go into the queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.queries, self.keys, self.values = (nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        heads = [line(y).view(*y.shape[:2], 4, 8).transpose(1, 2) for line in (self.queries, self.keys, self.values)]
+        return nn.functional.scaled_dot_product_attention(*heads)
+
+
+def test_what_is_computed_alike_from_other_weights_is_no_witness_against_a_folded_one(tmp_path: Path):
+    torch.manual_seed(0)
+    verdict = nd.export(SharedNorm().eval(), torch.randn(2, 12, 32), tmp_path / "net.onnx").verdict
+    assert verdict is not None
+    assert verdict.status == "pass", verdict.summary()
+    assert verdict.check("derivation").status == "pass"
+
+
 def test_exchanged_rows_of_a_table_no_sample_touches_are_found_whatever_the_nodes_are(write: Callable[..., Path]):
     body = "g (int64[N,3] ids) => (float[N,3,8] y) { %s }"
     table = np.random.default_rng(0).standard_normal((5000, 8)).astype(np.float32)

@@ -19,6 +19,7 @@ believed: a wrong hint is an identity that does not hold. Without one, operators
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -102,6 +103,8 @@ class _Checker:
         self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
         self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
         self.keys = dataflow_keys(relation.file.graph)
+        self.alike = Counter(key for value, key in self.keys.items() if _copied(value) is value)
+        self.there = {value.name: _copied(value) for value in self.keys}
         self.constants = Constants(relation.file, derivation)
         relation.unrounded = self.constants.expression
         self.rows: dict[ir.Node, Row] = {}
@@ -177,7 +180,8 @@ class _Checker:
         proven = False
         for hint, target in hinted:
             known_already = relation.known(target.value, value)
-            if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target):
+            sure = self._means(hint, value)
+            if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
                 self.used.add(hint)
                 proven = True
         proven = proven or any(w for w, _ in relation.by_file.get(value, ()))
@@ -191,7 +195,14 @@ class _Checker:
                 self.used.add(hint)
                 relation.add(target.value, Claim(value, target.scale, target.shift, assumed=True))
 
-    def _try(self, row: Row, value: ir.Value, target: Target) -> bool:
+    def _means(self, hint: Hint, value: ir.Value) -> bool:
+        """Tell whether a hint can be of no other value: queries, keys and values of one norm are computed alike."""
+        if hint.value in self.there:
+            return self.there[hint.value] is _copied(value)
+        key = self.keys.get(value, "")
+        return self.alike[key] == 1 and {other.value for other in self.by_key.get(key, ())} == {hint.value}
+
+    def _try(self, row: Row, value: ir.Value, target: Target, *, sure: bool = False) -> bool:
         for finding in self._findings(row.node, value, target):
             if isinstance(finding, Proof) and not self._hides(row, finding):
                 for w, claim in finding.claims:
@@ -201,7 +212,7 @@ class _Checker:
                     if found is not None:
                         found.identity, found.reason, found.wrong = finding.kind, "", None
                 return True
-            if isinstance(finding, Wrong) and (target.hinted or finding.rounding):
+            if isinstance(finding, Wrong) and (sure or finding.rounding):
                 if row.wrong is None or (finding.rounding and not row.wrong.rounding):
                     row.wrong, row.reason = finding, finding.text
             elif isinstance(finding, str) and finding and row.wrong is None and (target.hinted or not row.reason):
@@ -272,6 +283,14 @@ class _Checker:
             seen.add(node)
             queue += [value.producer() for value in node.inputs if value is not None]
         return [row for node, row in self.rows.items() if node in seen]
+
+
+def _copied(value: ir.Value) -> ir.Value:
+    """Return what a value is a copy of, by Identities."""
+    node = value.producer()
+    while node is not None and kind(node) == "Identity" and node.inputs[0] is not None:
+        value, node = node.inputs[0], node.inputs[0].producer()
+    return value
 
 
 def _fed_alike(w: ir.Value, v: ir.Value) -> bool:
