@@ -44,6 +44,7 @@ class RewriteContext:
         approximate: allow rewrites that are not exact (each says so in the ledger).
         highest_opset: the operator set that the result may not exceed; None for as high as its operators need.
         check: evaluate each region before and after its rewrite in float64.
+        integer: write quantized layers on integers.
         rng: draws the check's inputs; seeded, so that a failure repeats.
         carried: what values are computed as, for the derivation.
     """
@@ -51,6 +52,7 @@ class RewriteContext:
     ledger: Ledger = field(default_factory=Ledger)
     approximate: bool = False
     check: bool = True
+    integer: bool = False
     highest_opset: int | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     carried: Carried = field(default_factory=Carried)

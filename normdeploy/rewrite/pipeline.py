@@ -23,6 +23,7 @@ from normdeploy.rewrite.dropout import RemoveDropout
 from normdeploy.rewrite.einsum import LowerEinsum
 from normdeploy.rewrite.gauge.bodies import EnterBodies
 from normdeploy.rewrite.gauge.engine import MoveAffine
+from normdeploy.rewrite.integer import OnIntegers
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import (
     Clean,
@@ -123,6 +124,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         MergeBranches(context),
         MoveAffine(context),
         EnterBodies(context),
+        *([OnIntegers(context)] if context.integer else []),
         LowerAffine(context),
         LowerNorms(),
         RemoveRoundTrips(),
@@ -134,7 +136,12 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
 
 
 def rewrite(
-    model: ir.Model, *, approximate: bool = False, check: bool = True, highest_opset: int | None = None
+    model: ir.Model,
+    *,
+    approximate: bool = False,
+    check: bool = True,
+    highest_opset: int | None = None,
+    integer: bool = False,
 ) -> RewriteResult:
     """Recognise every normalization, fold and merge what can be, and account for each.
 
@@ -144,6 +151,7 @@ def rewrite(
         check: evaluate each rewrite before and after in float64 on random inputs.
         highest_opset: the operator set that the result may not exceed, if the model does not already (and at least 18,
             which the rules need); None for as high as its operators need.
+        integer: write quantized layers on integers (:mod:`normdeploy.rewrite.integer`).
 
     Returns:
         the rewritten model, the canonical one and the ledger.
@@ -153,7 +161,8 @@ def rewrite(
         GraphError: the graph's types or sizes contradict each other.
     """
     with _collection_paused(), _one_thread():
-        return _rewrite(model, RewriteContext(approximate=approximate, check=check, highest_opset=highest_opset))
+        context = RewriteContext(approximate=approximate, check=check, highest_opset=highest_opset, integer=integer)
+        return _rewrite(model, context)
 
 
 def _apply(step: ir.passes.PassBase, work: ir.Model, given: ir.Model) -> None:

@@ -1,0 +1,5 @@
+"""Quantizers as integer functions of the accumulators in front of them; docs/quantization.md has the algebra."""
+
+from normdeploy.rewrite.integer.engine import OnIntegers
+
+__all__ = ["OnIntegers"]
