@@ -15,12 +15,21 @@ import shutil
 import stat
 import sys
 import tempfile
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
+
+NUMPY_FILE_ERRORS = (
+    *(ValueError, OSError, EOFError, TypeError, KeyError, OverflowError),
+    *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
+"""What numpy raises on .npy and .npz files that are damaged: a header is parsed as Python."""
 
 _CHUNK = 1 << 20
 _LOCK, _MADE = "lock", "made"

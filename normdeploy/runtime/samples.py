@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from normdeploy.errors import InputError, UsageError
+from normdeploy.files import NUMPY_FILE_ERRORS
 from normdeploy.inputs import require_memory
 from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.feeds import check_feeds
@@ -111,7 +112,7 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
         raise InputError(f"{path} does not exist; expected a .npy or .npz file: check the path")
     try:
         loaded = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except NUMPY_FILE_ERRORS as error:
         raise InputError(
             f"{path} cannot be read as .npy or .npz: {error}; expected plain arrays saved by numpy"
         ) from error

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from normdeploy.errors import InputError
+from normdeploy.files import NUMPY_FILE_ERRORS
 from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.bulk.source import Part, ranges, rows_table
 from normdeploy.runtime.casting import cast, expectation
@@ -67,7 +68,7 @@ class ArraySource:
     def _map(self, path: Path) -> Array:
         try:
             array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+        except NUMPY_FILE_ERRORS as error:
             raise InputError(
                 f"{path} cannot be read as an array of plain numbers ({error}); expected what numpy.save writes: "
                 "save it again"
@@ -152,7 +153,7 @@ def _header(stream: IO[bytes], where: str) -> Layout:
     try:
         read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream)
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except NUMPY_FILE_ERRORS as error:
         raise InputError(f"{where} is not a numpy array ({error}); expected what numpy.save writes") from error
     if dtype.hasobject:
         raise InputError(f"{where} holds Python objects; expected plain numbers: save it with a numeric dtype")

@@ -147,12 +147,18 @@ class CsvSource:
         if not text.strip(b"\r\n"):
             return pa.table({name: pa.array([], kind) for name, kind in types.items()}), wrong
         size = None if threads else len(text) + 1
-        table = pacsv.read_csv(
-            pa.BufferReader(text),
-            pacsv.ReadOptions(column_names=self._names, use_threads=threads, block_size=size),
-            pacsv.ParseOptions(newlines_in_values=b'"' in text, invalid_row_handler=skip),
-            pacsv.ConvertOptions(include_columns=self._columns.used, column_types=types),
-        )
+        try:
+            table = pacsv.read_csv(
+                pa.BufferReader(text),
+                pacsv.ReadOptions(column_names=self._names, use_threads=threads, block_size=size),
+                pacsv.ParseOptions(newlines_in_values=b'"' in text, invalid_row_handler=skip),
+                pacsv.ConvertOptions(include_columns=self._columns.used, column_types=types),
+            )
+        except pa.ArrowInvalid as error:  # rows of another length that are no text either
+            said = str(error).splitlines()[0].encode("ascii", "backslashreplace").decode()
+            raise InputError(
+                f"a row is neither {len(self._names)} cells nor text ({said}); expected CSV in UTF-8: save it again"
+            ) from error
         return table, wrong
 
     def _column(self, cells: pa.ChunkedArray, name: str, where: Positions, faults: dict[int, str]) -> pa.ChunkedArray:

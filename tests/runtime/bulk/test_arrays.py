@@ -18,6 +18,7 @@ from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.parquet_table import ParquetSource
 from normdeploy.runtime.bulk.source import IN, Part, to_array
 from normdeploy.runtime.casting import cast
+from normdeploy.runtime.samples import read_arrays
 
 NAMED = "net ({kind}[batch] i) => ({kind}[batch] y) {{ y = Identity(i) }}"
 CASES = [  # the input's type, the column's, good values, bad ones
@@ -171,6 +172,20 @@ def test_damaged_arrays_are_an_error_of_ours(tmp_path):
         (tmp_path / "d.npz").write_bytes(whole[:at] + bytes(64) + whole[at + 64 :])
         with pytest.raises(InputError, match=r"save it again|numpy"):
             list(ArraySource([tmp_path / "d.npz"], spec).read([Part(0, 0, 0, 0, 5000)]))
+
+
+@pytest.mark.parametrize(
+    "header", [b"{'descr':%'<f4', 'fort", b"{'descr': ('<f4',)}\n", b"{(((((((((((((((((((((", b"[1]\n"]
+)
+def test_headers_that_are_no_python_are_an_error_of_ours(linear, tmp_path, header):
+    path = tmp_path / "d.npy"
+    np.save(path, np.zeros((5, 3), np.float32))
+    content = path.read_bytes()
+    path.write_bytes(content[:10] + header + content[10 + len(header) :])
+    with pytest.raises(InputError, match="numpy"):
+        predict(linear[0], path, tmp_path / "o.npy")
+    with pytest.raises(InputError, match="numpy"):
+        read_arrays(path)
 
 
 def test_big_endian_arrays_are_read_as_their_values(linear, tmp_path):
