@@ -22,14 +22,14 @@ class Bytes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("top", torch.tensor(4.0))
+        self.register_buffer("step", torch.tensor(4.0 / 255))
         self.register_buffer("zero", torch.tensor(0, dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             with torch.no_grad():
-                self.top.lerp_(x.amax().float().clamp(min=1e-3), 0.05)
-        return torch.fake_quantize_per_tensor_affine(x, self.top / 255, self.zero, 0, 255)
+                self.step.lerp_(x.amax().float().clamp(min=1e-3) / 255, 0.05)
+        return torch.fake_quantize_per_tensor_affine(x, self.step, self.zero, 0, 255)
 
 
 def quantized_rows(weight: Tensor, largest: int) -> Tensor:

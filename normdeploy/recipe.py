@@ -95,6 +95,9 @@ class ExportSection:
     opset: int | None = key(None, doc="ONNX opset; absent: the exporter's newest", least=18)
     fold: bool = key(True, doc="fold and fuse normalizations")
     approximate: bool = key(False, doc="allow rewrites that are equal only up to a bound the verifier then checks")
+    integer: bool = key(
+        False, doc="write quantized layers on integers, each quantizer as an equal function of their sums"
+    )
     preprocess: bool = key(
         False, doc="write the data's standardization into the file, which then takes inputs as they come"
     )

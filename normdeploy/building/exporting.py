@@ -65,6 +65,7 @@ def export_step(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any
                 opset_version=recipe.export.opset,
                 fold=recipe.export.fold,
                 approximate=recipe.export.approximate,
+                integer=recipe.export.integer,
                 verify=recipe.verify.level,
                 seed=recipe.verify.seed,
                 overwrite=True,

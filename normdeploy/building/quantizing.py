@@ -62,6 +62,7 @@ def quantize_step(
                 opset_version=recipe.export.opset,
                 fold=recipe.export.fold,
                 approximate=recipe.export.approximate,
+                integer=recipe.export.integer,
                 verify=recipe.verify.level,
                 seed=recipe.verify.seed,
                 overwrite=True,

@@ -29,6 +29,7 @@ def export(
         bool,
         typer.Option("--approximate", help="Allow rewrites equal up to a bound, which is verified."),
     ] = False,
+    integer: options.Integer = False,
     dtype: Annotated[
         str,
         typer.Option(
@@ -87,6 +88,7 @@ def export(
                 opset_version=opset,
                 fold=not no_fold,
                 approximate=approximate,
+                integer=integer,
                 dtype=cast(Literal["float32", "float16"], dtype),  # checked there
                 verify=False if no_verify else level,
                 progress=verifying(tell),

@@ -18,6 +18,7 @@ def fold(
     opset: Annotated[
         int | None, typer.Option("--opset", metavar="N", min=18, help="Do not exceed this ONNX operator set.")
     ] = None,
+    integer: options.Integer = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Write without proof.")] = False,
     quick: options.Quick = False,
     thorough: options.Thorough = False,
@@ -35,7 +36,13 @@ def fold(
         with working("fold", f"reading {source}") as tell:
             verify = False if no_verify else level
             result = api.fold(
-                source, output, opset_version=opset, verify=verify, overwrite=overwrite, progress=verifying(tell)
+                source,
+                output,
+                opset_version=opset,
+                integer=integer,
+                verify=verify,
+                overwrite=overwrite,
+                progress=verifying(tell),
             )
     except VerificationError as error:
         if as_json:

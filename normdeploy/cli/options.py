@@ -62,6 +62,9 @@ Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print the result as Markdown, for pull requests and CI summaries.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Integer = Annotated[
+    bool, typer.Option("--integer", help="Write quantized layers on integers, equal on every sum they can have.")
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Verify the essentials only.")]
 Thorough = Annotated[bool, typer.Option("--thorough", help="Verify with more inputs, sizes and settings.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the verdict as a page.")]

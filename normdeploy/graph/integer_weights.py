@@ -52,6 +52,8 @@ def quantize_constants(graph: ir.Graph, *, reciprocal: bool) -> int:
         else:
             continue
         if found is not None:
+            if reciprocal and node.op_type == "QuantizeLinear":
+                _keep_step(graph, node)
             _replace(graph, node, *found)
             changed += 1
     return changed
@@ -102,6 +104,24 @@ def _quantized(node: ir.Node, *, reciprocal: bool) -> Integers | None:
     if not bool(torch.isfinite(whole).all()):
         return None
     return whole.clamp(low, high).numpy().astype(np.int64), kind
+
+
+def _keep_step(graph: ir.Graph, node: ir.Node) -> None:
+    """Store a weight's step as the module computes it, in its own precision, for all that read it."""
+    step = node.inputs[1]
+    if step is None or constant_tensor(step) is not None or step.dtype not in (None, ir.DataType.FLOAT):
+        return
+    cone = _cone([step])
+    if cone is None:
+        return
+    (found,) = evaluate_region(cone, {}, [step], dtype=torch.float32)
+    name = str(step.name)
+    stored = ir.Tensor(found.numpy(), name=name)
+    value = ir.Value(shape=stored.shape, type=ir.TensorType(stored.dtype), const_value=stored)
+    step.replace_all_uses_with(value)
+    _remove_unread(graph, [step])
+    value.name = stored.name = name if step.graph is None else f"{name}.stored"
+    graph.register_initializer(value)
 
 
 def _integer_type(node: ir.Node, zero: Tensor | None) -> ir.DataType | None:

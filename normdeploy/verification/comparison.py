@@ -17,6 +17,7 @@ from normdeploy.exporting.trace import Traced, trace
 from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.onnxfile import Copied, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
+from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.reference import EagerReference, Reference
@@ -152,7 +153,8 @@ def rewritten_anew(
         return None
     opset = subject.model.opset_imports.get("")  # what the file was limited to, if it was
     try:
-        return rewrite(reference.graph, approximate=approximate, highest_opset=opset)
+        integer = sums_integers(subject.model)
+        return rewrite(reference.graph, approximate=approximate, highest_opset=opset, integer=integer)
     except NormdeployError as error:
         notes.append(f"weights recomputed from the reference: its graph cannot be rewritten here ({error})")
         return None

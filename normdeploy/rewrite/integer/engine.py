@@ -124,8 +124,7 @@ class OnIntegers(ir.passes.InPlacePass):
             sums = producer
             if producer.dtype == dtype and _is_identity(thresholds):
                 return producer, "the same integers", thresholds
-        slopes = [found.chain.slope(channel) for channel in range(len(found.low))]
-        multiplier = multiplier_of(thresholds, slopes) if thresholds.count > 1 else None
+        multiplier = multiplier_of(thresholds) if thresholds.count > 1 else None
         start = len(writer.nodes)
         levels = write_levels(writer, sums, thresholds, multiplier, found.axis, values, dtype)
         _check(writer.nodes[start:], sums, levels, thresholds, found.axis, values, writer.stem)
@@ -157,6 +156,11 @@ class OnIntegers(ir.passes.InPlacePass):
         row = LedgerRow(module_path(node), LAYER, "fused", "sums of integers", "", (str(value.name),))
         self.context.ledger.add(row)
         return True
+
+
+def sums_integers(model: ir.Model) -> bool:
+    """Tell whether a file has layers on integers."""
+    return any(is_standard(node, "ConvInteger", "MatMulInteger") for node in model.graph)
 
 
 def _leads_on(quantizer: Quantizer) -> bool:

@@ -235,11 +235,3 @@ class Chain:
         for function in reversed(self.functions):
             where = function.before(where, channel)
         return where
-
-    def slope(self, channel: int) -> Fraction:
-        """Return how many levels an accumulator's unit is, where nothing is clamped."""
-        slope = Fraction(1)
-        for function in self.functions:
-            if isinstance(function, Map):
-                slope *= function.scale[channel if len(function.scale) > 1 else 0]
-        return slope / self.ending.step if isinstance(self.ending, Rounds) else slope

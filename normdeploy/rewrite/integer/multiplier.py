@@ -1,12 +1,14 @@
 """A step and a zero point in integer arithmetic: level = base + clamp(floor((m acc + c) / d), 0, K).
 
 The change of step is the fraction m / d, one m for each channel, and c holds the zero point, the bias and what rounds.
-It is the function of a row of thresholds where, for each of them within the accumulator's range,
+It is the function of a row of thresholds on the accumulators from ``low`` to ``high`` where
 
-    m T + c >= k d    and    m (T - 1) + c < k d,
+    m x + c >= k d    for x = T[k], the first accumulator of level k,
+    m x + c <  k d    for x = T[k] - 1, the last one below it.
 
-two bounds of c per threshold. An m next to the slope times d is tried, and a c taken from the middle of what is left.
-Ties to even of steps that are powers of two leave nothing: these are thresholds with no slope.
+Any two of these, one of each kind, bound m / d. The smallest d = 2^s is taken with an m between the bounds, in the
+middle of them, and the middle of what is left for c: the numbers follow from the thresholds alone. Ties to even of
+steps that are powers of two leave nothing between the bounds, and other functions of several slopes neither.
 
 Source: B. Jacob et al., Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference,
 2018.
@@ -14,13 +16,14 @@ Source: B. Jacob et al., Quantization and Training of Neural Networks for Effici
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
 from normdeploy.rewrite.integer.thresholds import Ints, Thresholds
+
+_FINEST = 46
+"""The largest s."""
 
 
 @dataclass(frozen=True)
@@ -33,36 +36,63 @@ class Multiplier:
     bits: int
 
 
-def multiplier_of(found: Thresholds, slopes: Sequence[Fraction]) -> Multiplier | None:
-    """Find a multiplier that is the thresholds' function on the whole range; None where there is none.
+@dataclass(frozen=True)
+class _Row:
+    """One channel: accumulators that reach a level, accumulators below one, the bounds of m / d."""
 
-    Args:
-        found: the thresholds. slopes: levels per unit of the accumulator, of each channel.
-    """
-    low, high = found.ends()
-    largest = int(max(np.abs(low).max(), np.abs(high).max(), 1))
-    steepest = max((abs(slope) for slope in slopes), default=Fraction(0))
-    for bits in (32, 64):
-        room = (1 << (bits - 3)) // largest
-        shift = 0
-        while steepest * (1 << (shift + 1)) < room and (found.count + 1) << (shift + 1) < 1 << (bits - 3) and shift < 46:
-            shift += 1
-        rows = [_row(found, channel, abs(slope), 1 << shift) for channel, slope in enumerate(slopes)]
-        if all(row is not None for row in rows):
-            factor, addend = np.array(rows, dtype=np.int64).T
-            return Multiplier(factor * found.direction, addend, 1 << shift, bits)
+    reach: Ints
+    reached: Ints
+    miss: Ints
+    missed: Ints
+    least: float
+    most: float
+
+    def middle(self) -> float:
+        return self.least * 2 if self.most == np.inf else (self.least + self.most) / 2
+
+    def addend(self, factor: int, divisor: int) -> int | None:
+        """Return a c for an m; None where there is none."""
+        low = max((k * divisor - factor * x for x, k in zip(self.reach.tolist(), self.reached.tolist(), strict=True)), default=None)
+        high = min((k * divisor - factor * x - 1 for x, k in zip(self.miss.tolist(), self.missed.tolist(), strict=True)), default=None)
+        if low is None or high is None:
+            return low if high is None else high
+        return (low + high) // 2 if low <= high else None
+
+
+def _row(found: Thresholds, channel: int, low: int, high: int) -> _Row:
+    rises, levels = found.rises[channel], np.arange(1, found.count + 1)
+    inside, above = rises <= high, rises > low
+    reach, reached = np.maximum(rises[inside], low), levels[inside]
+    miss, missed = np.minimum(rises[above], high + 1) - 1, levels[above]
+    run = (miss[:, None] - reach[None]).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = (missed[:, None] - reached[None]) / run
+    least = float(slope[run < 0].max(initial=0.0))
+    return _Row(reach, reached, miss, missed, max(least, 0.0), float(slope[run > 0].min(initial=np.inf)))
+
+
+def multiplier_of(found: Thresholds) -> Multiplier | None:
+    """Find a multiplier that is the thresholds' function on the whole range; None where there is none."""
+    lows, highs = (end.tolist() for end in found.ends())
+    rows = [_row(found, channel, low, high) for channel, (low, high) in enumerate(zip(lows, highs, strict=True))]
+    for shift in range(_FINEST + 1):
+        divisor = 1 << shift
+        factors = [round(row.middle() * divisor) for row in rows]
+        if any(
+            factor > row.most * divisor or factor < row.least * divisor for factor, row in zip(factors, rows, strict=True)
+        ):
+            continue
+        addends = [row.addend(factor, divisor) for factor, row in zip(factors, rows, strict=True)]
+        known = [addend for addend in addends if addend is not None]
+        if len(known) < len(rows):
+            continue
+        largest = max(
+            abs(factor * x) + abs(addend)
+            for factor, addend, *ends in zip(factors, known, lows, highs, strict=True)
+            for x in ends
+        )
+        if largest >= 1 << 62:
+            return None
+        factor = np.array(factors, dtype=np.int64) * found.direction
+        return Multiplier(factor, np.array(known, dtype=np.int64), divisor, 32 if largest < 1 << 31 else 64)
     return None
-
-
-def _row(found: Thresholds, channel: int, slope: Fraction, divisor: int) -> tuple[int, int] | None:
-    """Return m and c of a channel, m of the accumulator with its direction."""
-    ends = found.ends()
-    low, high = int(ends[0][channel]), int(ends[1][channel])
-    factor = round(slope * divisor)
-    least, most = -factor * high - divisor, (found.count + 1) * divisor - factor * low  # beyond, nothing changes
-    for k, at in enumerate(found.rises[channel].tolist(), start=1):
-        if at <= high:
-            least = max(least, k * divisor - factor * max(at, low))
-        if at > low:
-            most = min(most, k * divisor - factor * (min(at, high + 1) - 1) - 1)
-    return (factor, (least + most) // 2) if least <= most else None

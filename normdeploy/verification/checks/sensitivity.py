@@ -17,7 +17,7 @@ from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.mutation.estimates import alive_of, chain_of, effect, kill_by_derivatives
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
-from normdeploy.verification.mutation.proofs import prove, prove_cancelling
+from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_same_file
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.search import SHARE, search
 from normdeploy.verification.mutation.zeros import behind_zeros
@@ -57,6 +57,8 @@ def check_sensitivity(context: Context) -> list[Check]:
     prove(context, groups, _unproven(targets))
     for target in _unproven(targets):
         prove_cancelling(context, target)
+    for target in _unproven(targets):
+        prove_same_file(context, target)
     wrong: list[Check] = []
     for target in _unproven(targets):
         wrong += _second_chance(context, target)

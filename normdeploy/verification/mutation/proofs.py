@@ -12,6 +12,7 @@ from normdeploy.verification.mutation.invariant import cancels
 from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target
+from normdeploy.verification.mutation.same_file import same_file
 from normdeploy.verification.record.answers import MutantReport
 
 
@@ -48,6 +49,17 @@ def prove_cancelling(context: Context, target: Target) -> None:
     if target.site.inner:
         return
     proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
+    if proof:
+        known = target.mutant.name, False, target.ratio, target.family
+        target.report = MutantReport(*known, proof, harmless=True)
+
+
+def prove_same_file(context: Context, target: Target) -> None:
+    """Find out whether a file of what a survivor computes would be this file."""
+    if target.site.inner or target.evaluator is context.evaluator:
+        return
+    clean = CleanRun(target.evaluator, context.cases[0], [target.site])
+    proof = same_file(context, clean, target.site, target.mutant)
     if proof:
         known = target.mutant.name, False, target.ratio, target.family
         target.report = MutantReport(*known, proof, harmless=True)

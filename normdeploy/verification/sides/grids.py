@@ -39,12 +39,11 @@ _RANGES = {
 
 
 def _quantizers(evaluator: Evaluator, *, constants: bool = False) -> list[ir.Node]:
-    """Return the quantizers of computed values, on request those of constants, too."""
+    """Return the quantizers of computed values (QuantizeLinear, Round), on request those of constants, too."""
     return [
         node
         for node in evaluator.graph
-        if node.op_type == "QuantizeLinear"
-        and is_standard(node)
+        if is_standard(node, "QuantizeLinear", "Round")
         and (constants or constant_tensor(node.inputs[0]) is None)
         and not node.attributes.get_int("block_size", 0)
         and not node.attributes.get_int("output_dtype", 0)
@@ -57,8 +56,10 @@ def quantizes(evaluator: Evaluator) -> bool:
 
 
 def _only_restored(node: ir.Node) -> bool:
-    """Tell whether nothing but DequantizeLinear reads the integers (a Clip between them aside)."""
+    """Tell whether nothing but DequantizeLinear reads integers (a Clip between them aside); Round makes floats."""
     result = node.outputs[0]
+    if node.op_type == "Round":
+        return True
     if result.is_graph_output():
         return False
     readers = [usage.node for usage in result.uses()]
@@ -68,10 +69,12 @@ def _only_restored(node: ir.Node) -> bool:
     )
 
 
-def _unrounded(node: ir.Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, tuple[int, int]]:
+def _unrounded(node: ir.Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, tuple[float, float]]:
     """Return x / scale + zero, and the range of the integers."""
-    x, scale, zero = inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None
+    x, scale, zero = (*inputs, None, None)[:3]
     assert x is not None
+    if node.op_type == "Round":
+        return x, (-math.inf, math.inf)
     assert scale is not None
     axis = node.attributes.get_int("axis", 1)
 
@@ -153,6 +156,8 @@ def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, Stan
             )
             result = turned.reshape(whole.shape).clamp(low, high)
             zero = inputs[2] if len(inputs) > 2 else None
+            if node.op_type == "Round":
+                return result
             return result.to(torch.uint8 if zero is None else zero.dtype)
 
         return compute

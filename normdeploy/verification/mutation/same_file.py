@@ -1,0 +1,69 @@
+"""Mutants of which a file on integers is the right file, too.
+
+Thresholds are integers, and many errors in front of them move none across an accumulator: an epsilon ten times too
+small gives the same comparisons, so that no input can tell, and nothing is wrong. Shown by writing the mutant into the
+reference's graph, rewriting that, and finding every operator and every number of the file again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import NormdeployError
+from normdeploy.rewrite import rewrite
+from normdeploy.rewrite.integer import sums_integers
+from normdeploy.verification.context import Context
+from normdeploy.verification.derivation.recomputed import compare_graphs
+from normdeploy.verification.mutation.mutants import BATCH_NORM, Mutant, Site
+from normdeploy.verification.mutation.rerun import CleanRun
+
+_RANK = 5
+"""Inputs of a BatchNormalization."""
+
+
+def same_file(context: Context, clean: CleanRun, site: Site, mutant: Mutant) -> str:
+    """Return in a sentence that a mutant's own file is this one; "" where it is another, or none was made.
+
+    Args:
+        clean: a run of the reference's canonical graph, kept at the site. site, mutant: what survived.
+    """
+    if context.canonical is None or site.inner or not mutant.affine or site.node.op_type != BATCH_NORM:
+        return ""
+    if not sums_integers(context.subject.model):
+        return ""
+    wrong = _mutated(context.canonical, site, mutant, clean.inputs(site))
+    opset = context.subject.model.opset_imports.get("")
+    try:
+        made = rewrite(wrong, highest_opset=opset, integer=True).model
+    except NormdeployError:
+        return ""
+    found = compare_graphs(made, context.subject.model, outputs=context.subject.output_names)
+    if not found.same_structure or found.problems:
+        return ""
+    return "undetectable and harmless here: its own file has the same integers and numbers as this one, all of them"
+
+
+def _mutated(canonical: ir.Model, site: Site, mutant: Mutant, values: Sequence[Tensor | None]) -> ir.Model:
+    """Return the graph with a BatchNormalization that computes what the mutant does."""
+    model = canonical.clone()
+    node = next(node for node in model.graph if any(output.name == site.output for output in node.outputs))
+    x = values[0]
+    assert x is not None
+    with torch.no_grad():
+        shift = mutant.apply([torch.zeros_like(x), *values[1:]])
+        scale = mutant.apply([torch.ones_like(x), *values[1:]]) - shift
+    channels = [array.movedim(1, 0).reshape(array.shape[1], -1)[:, 0].numpy() for array in (scale, shift)]
+    plain = [np.zeros(len(channels[0])), np.ones(len(channels[0]))]
+    for index, array in zip(range(1, _RANK), (*channels, *plain), strict=True):
+        name = f"{site.output}.mutant.{index}"
+        tensor = ir.Tensor(np.asarray(array, np.float64), name=name)
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(ir.DataType.DOUBLE), const_value=tensor)
+        model.graph.register_initializer(value)
+        node.replace_input_with(index, value)
+    node.attributes["epsilon"] = ir.AttrFloat32("epsilon", 0.0)
+    return model
