@@ -41,6 +41,7 @@ from normdeploy.rewrite.gauge.places import closed, opened
 from normdeploy.rewrite.gauge.plan import Plan, Search, saved, takers_of
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.rules.linear import WHOLE_STEPS, has_stored_bias
 
 
 class MoveAffine(ir.passes.InPlacePass):
@@ -105,6 +106,15 @@ class MoveAffine(ir.passes.InPlacePass):
             other = self._consistent(graph, dict.fromkeys(pads, mode))
             if saved(other[0]) > saved(best[0]):
                 best = other
+        biases = [node for node in in_the_way if has_stored_bias(node)]
+        while biases:
+            other = self._consistent(graph, {**best[0].solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)})
+            # where nothing more goes, the reason says how far the steps are from whole ones
+            if saved(other[0]) >= saved(best[0]) and other[0].stays.keys() <= best[0].stays.keys():
+                best = other
+            broken = {node for reason in other[0].stays.values() for node in reason.nodes}
+            left = [node for node in biases if node not in broken]
+            biases = left if len(left) < len(biases) else []
         places = opened(graph) if best[0].stays else []
         if places:
             other = self._consistent(graph, best[0].solution.ties.pads)

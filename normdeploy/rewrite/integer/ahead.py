@@ -5,8 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.affine.node import is_affine
 from normdeploy.rewrite.integer.ending import Quantizer, quantizer_of
 from normdeploy.rewrite.integer.source import Stays
+
+_FOLLOWED = ("Relu", "Clip", "LeakyRelu", "Add", "Mul", "Sub", "Div", "BatchNormalization", "Neg")
+_LONGEST = 32
 
 
 def leads_to_quantizer(quantizer: Quantizer) -> bool:
@@ -14,7 +18,7 @@ def leads_to_quantizer(quantizer: Quantizer) -> bool:
     if quantizer.dtype is None:
         return False
     value = quantizer.result
-    for _ in range(32):
+    for _ in range(_LONGEST):
         readers = list(value.uses())
         if len(readers) != 1 or value.is_graph_output():
             return False
@@ -28,7 +32,7 @@ def leads_to_quantizer(quantizer: Quantizer) -> bool:
                     return True
             except Stays:
                 return False
-            if not (is_standard(node, "Relu", "Clip", "LeakyRelu", "Add", "Mul", "Sub", "Div", "BatchNormalization", "Neg") or node.op_type == "Affine"):
+            if not (is_affine(node) or is_standard(node, *_FOLLOWED)):
                 return False
         value = node.outputs[0]
     return False

@@ -101,7 +101,8 @@ def layer_of(node: ir.Node, ranges: Mapping[ir.Value, Range]) -> Layer:
         raise Stays(f"{describe(node)} reads integers that no byte holds")
     whole = whole_weight(linear)
     data = linear.value(linear.data)
-    rank = whole.integers.ndim if linear.form is Form.CONVOLUTION else 0 if data is None or data.shape is None else data.shape.rank()
+    rank = 0 if data is None or data.shape is None else data.shape.rank()
+    rank = whole.integers.ndim if linear.form is Form.CONVOLUTION else rank
     axis = None if not rank else linear.result_axis(rank)
     if axis is None:
         raise Stays(f"{describe(node)} reads data of unknown rank")
@@ -208,7 +209,7 @@ def _through(walk: _Walk, node: ir.Node) -> ir.Value:
         walk.function(Level(inner.ending))
     elif is_standard(node, "MaxPool"):
         if walk.falls:
-            raise Stays(f"{describe(node)} in front of it is followed by a negative scale, which exchanges large and small")
+            raise Stays(f"{describe(node)} in front of it is followed by a negative scale: the least is then wanted")
         walk.moves.append(node)
     elif has(node, Trait.PERMUTES):
         walk.moves.append(node)
@@ -261,11 +262,9 @@ def _from_integers(walk: _Walk, node: ir.Node) -> Found:
 
 def _inner(whole: ir.Value) -> Quantizer | None:
     """Return the quantizer that makes integers for one reader, with one step for all."""
-    node = whole.producer()
-    nodes = [node] if node is not None else []
-    if node is not None and is_standard(node, "Clip") and node.inputs[0] is not None:
-        nodes.insert(0, node.inputs[0].producer())
-    first = nodes[0] if nodes else None
+    first = whole.producer()
+    if first is not None and is_standard(first, "Clip") and first.inputs[0] is not None:
+        first = first.inputs[0].producer()
     found = None if first is None or not is_standard(first, "QuantizeLinear") else quantizer_of(first)
     if found is None or found.result is not whole or len(whole.uses()) > 1 or whole.is_graph_output():
         return None
@@ -281,7 +280,7 @@ def _restores(node: ir.Node) -> AffineMap:
     step, zero = constant64(optional(node, 1)), constant64(optional(node, 2))
     if step is None or (zero is None and optional(node, 2) is not None):
         raise Stays(f"{describe(node)} in front of it has a step that is computed at run time")
-    if step.size > 1 and node.attributes.get_int("block_size", 0):
+    if step.size > 1 and node.attributes.get_int("block_size", 0) != 0:
         raise Stays(f"{describe(node)} in front of it has steps per block")
     axis = node.attributes.get_int("axis", 1) % max(rank, 1)
     spread = [-1 if at == axis else 1 for at in range(rank)]

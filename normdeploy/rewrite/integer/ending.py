@@ -1,4 +1,4 @@
-"""What makes integers of numbers: QuantizeLinear (with a Clip of its integers), Round, Sign, a comparison with Where."""
+"""What makes integers of numbers: QuantizeLinear (and a Clip behind it), Round, Sign, a comparison with Where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, constant64, constant_tensor
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import optional
-from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.integer.monotone import Ending, Exceeds, Rounds, Signs
 from normdeploy.rewrite.integer.source import BYTES, Stays, clamp_of, scalar
 
@@ -73,12 +72,13 @@ def _linear(node: ir.Node, data: ir.Value) -> Quantizer:
     dtype = tensor.dtype if tensor is not None else ir.DataType(given) if given else ir.DataType.UINT8
     if dtype not in BYTES:
         raise Stays(f"it makes {dtype.name.lower()}, and layers on integers read int8 or uint8")
-    if steps.size > 1 and (node.attributes.get_int("block_size", 0) or data.shape is None):
+    if steps.size > 1 and (node.attributes.get_int("block_size", 0) != 0 or data.shape is None):
         raise Stays("it has steps per block, or reads data of unknown rank")
     if offset is not None and len(np.unique(offset)) > 1:
         raise Stays("it has several zero points")
     low, high = BYTES[dtype]
-    nodes, result = (node,), node.outputs[0]
+    nodes: tuple[ir.Node, ...] = (node,)
+    result = node.outputs[0]
     behind = [usage.node for usage in result.uses()]
     if len(behind) == 1 and is_standard(behind[0], "Clip") and not result.is_graph_output():
         clamped = clamp_of(behind[0])
@@ -97,7 +97,8 @@ def _comparison(node: ir.Node) -> Quantizer | None:
     if len(node.outputs[0].uses()) != 1:
         return None
     chooser = next(iter(node.outputs[0].uses())).node
-    if not is_standard(chooser, "Where") or chooser.inputs[0] is not node.outputs[0] or node.outputs[0].is_graph_output():
+    chosen = is_standard(chooser, "Where") and chooser.inputs[0] is node.outputs[0]
+    if not chosen or node.outputs[0].is_graph_output():
         return None
     right = scalar(node.inputs[1])
     bound = scalar(node.inputs[0]) if right is None else right
@@ -111,8 +112,3 @@ def _comparison(node: ir.Node) -> Quantizer | None:
     strict = not with_bound if greater else with_bound
     values = (no, yes) if greater else (yes, no)
     return Quantizer((node, chooser), data, chooser.outputs[0], Exceeds(bound, strict), values=values)
-
-
-def reason_for(quantizer: ir.Node, error: Stays) -> str:
-    """Return the sentence of a ledger's row."""
-    return f"{describe(quantizer)} stays: {error}"

@@ -26,10 +26,11 @@ from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import settle
 from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.integer.ahead import leads_to_quantizer
 from normdeploy.rewrite.integer.chain import Found, Layer, found_of, layer_of
 from normdeploy.rewrite.integer.ending import Quantizer, quantizer_of
 from normdeploy.rewrite.integer.multiplier import multiplier_of
-from normdeploy.rewrite.integer.source import BYTES, Range, Stays
+from normdeploy.rewrite.integer.source import Range, Stays
 from normdeploy.rewrite.integer.thresholds import Thresholds, breakpoints, thresholds_of
 from normdeploy.rewrite.integer.write import (
     Writer,
@@ -75,7 +76,7 @@ class OnIntegers(ir.passes.InPlacePass):
         where = module_path(node)
         try:
             quantizer = quantizer_of(node)
-            if quantizer is None or _leads_on(quantizer):
+            if quantizer is None or leads_to_quantizer(quantizer):
                 return False
             into, note = self._rewrite(graph, quantizer, found_of(quantizer, ranges), ranges)
         except Stays as error:
@@ -107,7 +108,8 @@ class OnIntegers(ir.passes.InPlacePass):
         for node in found.passed:
             settle(self.context.ledger, node, "folded", module_path(quantizer.nodes[0]), "in its thresholds")
         _take_place(graph, quantizer.result, result)
-        into = describe(found.producer.linear.node) if isinstance(found.producer, Layer) else f"integers '{found.producer.name}'"
+        producer = found.producer
+        into = describe(producer.linear.node) if isinstance(producer, Layer) else f"integers '{producer.name}'"
         note = f"{sums}, equal on every accumulator from {int(found.low.min())} to {int(found.high.max())}"
         return into, note
 
@@ -163,13 +165,6 @@ def sums_integers(model: ir.Model) -> bool:
     return any(is_standard(node, "ConvInteger", "MatMulInteger") for node in model.graph)
 
 
-def _leads_on(quantizer: Quantizer) -> bool:
-    """Tell whether a quantizer's one reader undoes it for a chain to another one, which takes it along."""
-    from normdeploy.rewrite.integer.ahead import leads_to_quantizer
-
-    return leads_to_quantizer(quantizer)
-
-
 def _values(quantizer: Quantizer, thresholds: Thresholds) -> tuple[Range, float]:
     """Return the integers of the lowest and the highest level, and what a unit of them is worth."""
     if quantizer.values is None:
@@ -196,7 +191,8 @@ def _as_floats(writer: Writer, levels: ir.Value, like: ir.Value, step: float) ->
 def _is_identity(found: Thresholds) -> bool:
     expected = np.arange(found.base + 1, found.top + 1)
     low, high = int(found.low.min()), int(found.high.max())
-    return bool((found.direction > 0).all() and (found.rises == expected).all() and (low, high) == (found.base, found.top))
+    rising = (found.direction > 0).all() and (found.rises == expected).all()
+    return bool(rising) and (low, high) == (found.base, found.top)
 
 
 def _check(

@@ -52,8 +52,12 @@ class _Row:
 
     def addend(self, factor: int, divisor: int) -> int | None:
         """Return a c for an m; None where there is none."""
-        low = max((k * divisor - factor * x for x, k in zip(self.reach.tolist(), self.reached.tolist(), strict=True)), default=None)
-        high = min((k * divisor - factor * x - 1 for x, k in zip(self.miss.tolist(), self.missed.tolist(), strict=True)), default=None)
+        reach, miss = (
+            zip(at.tolist(), levels.tolist(), strict=True)
+            for at, levels in ((self.reach, self.reached), (self.miss, self.missed))
+        )
+        low = max((k * divisor - factor * x for x, k in reach), default=None)
+        high = min((k * divisor - factor * x - 1 for x, k in miss), default=None)
         if low is None or high is None:
             return low if high is None else high
         return (low + high) // 2 if low <= high else None
@@ -78,11 +82,10 @@ def multiplier_of(found: Thresholds) -> Multiplier | None:
     for shift in range(_FINEST + 1):
         divisor = 1 << shift
         factors = [round(row.middle() * divisor) for row in rows]
-        if any(
-            factor > row.most * divisor or factor < row.least * divisor for factor, row in zip(factors, rows, strict=True)
-        ):
+        pairs = list(zip(factors, rows, strict=True))
+        if not all(row.least * divisor <= factor <= row.most * divisor for factor, row in pairs):
             continue
-        addends = [row.addend(factor, divisor) for factor, row in zip(factors, rows, strict=True)]
+        addends = [row.addend(factor, divisor) for factor, row in pairs]
         known = [addend for addend in addends if addend is not None]
         if len(known) < len(rows):
             continue

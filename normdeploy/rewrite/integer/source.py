@@ -1,7 +1,7 @@
 """Values that are integers: what stands for a float value x = step (q - zero), and which integers q may be.
 
-Integers come from QuantizeLinear, Round, Sign, a comparison, or are integers in the graph; operators that move elements,
-and MaxPool, are as well applied to q as to x. A weight is integers times a step per output channel, stored so
+Integers come from QuantizeLinear, Round, Sign, a comparison, or are integers in the graph; operators that move
+elements, and MaxPool, are as well applied to q as to x. A weight is integers times a step per output channel, stored so
 (DequantizeLinear) or as the floats that such integers make.
 """
 
@@ -121,8 +121,8 @@ def _made(node: ir.Node, value: ir.Value, ranges: Mapping[ir.Value, Range]) -> S
     low, high = _values(value, 0)
     if low is None or high is None:
         return None
-    ends = [scalar(operand) for operand in node.inputs[1:3]] if is_standard(node, "Where") else []
-    if any(end is None or end.denominator != 1 for end in ends):
+    chosen = [scalar(operand) for operand in node.inputs[1:3]] if is_standard(node, "Where") else []
+    if any(end is None or end.denominator != 1 for end in chosen):
         return None
     return Source(value, Fraction(1), 0, int(low), int(high))
 

@@ -42,7 +42,7 @@ class Thresholds:
     @property
     def count(self) -> int:
         """How many thresholds a channel has."""
-        return self.rises.shape[1]
+        return int(self.rises.shape[1])
 
     @property
     def top(self) -> int:

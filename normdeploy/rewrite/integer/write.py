@@ -61,7 +61,8 @@ class Writer:
         domain: str = "",
     ) -> ir.Value:
         """Add an operator; return its result."""
-        result = ir.Value(name=free_name(self.graph, f"{self.stem}.{op_type.lower()}"), shape=shape, type=ir.TensorType(dtype))
+        name = free_name(self.graph, f"{self.stem}.{op_type.lower()}")
+        result = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype))
         node = ir.Node(
             domain, op_type, inputs, attributes, outputs=[result], name=f"{self.stem}.{op_type.lower()}",
             metadata_props=dict(self.like.metadata_props),
@@ -100,7 +101,8 @@ def byte_type(low: int, high: int) -> ir.DataType:
 def write_source(writer: Writer, source: Source) -> ir.Value:
     """Return the integers that a layer reads, as bytes, where it reads them."""
     value = source.integers
-    dtype = value.dtype if value.dtype in BYTES else byte_type(min(source.low, source.zero), max(source.high, source.zero))
+    low, high = min(source.low, source.zero), max(source.high, source.zero)
+    dtype = value.dtype if value.dtype in BYTES else byte_type(low, high)
     assert dtype is not None
     low, high = BYTES[dtype]
     if not low <= source.zero <= high:
@@ -156,7 +158,13 @@ def _stored(integers: Ints) -> tuple[npt.NDArray[np.uint8], int]:
 
 
 def write_levels(
-    writer: Writer, sums: ir.Value, found: Thresholds, multiplier: Multiplier | None, axis: int, values: Range, dtype: ir.DataType
+    writer: Writer,
+    sums: ir.Value,
+    found: Thresholds,
+    multiplier: Multiplier | None,
+    axis: int,
+    values: Range,
+    dtype: ir.DataType,
 ) -> ir.Value:
     """Return the levels of an accumulator.
 

@@ -86,9 +86,43 @@ def test_a_shift_into_a_quantized_bias_is_refused(graph, fold):
     bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
     y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)), bias, name="conv")
     g.output(g.batch_norm(y, 6, rng))
-    fold(g).kept("Conv 'conv' has a bias that is stored in integers, which cannot take a shift").agree(
-        g.feeds(rng, N=2), ROUNDING
-    )
+    fold(g).kept("the bias of Conv 'conv' is stored in integers and would take").agree(g.feeds(rng, N=2), ROUNDING)
+
+
+@given(SEED, st.sampled_from(["behind", "in front", "both"]), st.booleans())
+def test_whole_steps_go_into_a_quantized_bias(graph, fold, seed, where, one_step):
+    """b = d B, d the input's step times the weight's: a shift of n d makes it d (B + n), times a sign and a scale."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float32, opset=19)
+    steps = np.float32(0.0625) if one_step else (2.0 ** rng.integers(-7, -2, 6)).astype(np.float32)
+    whole = rng.integers(-999, 999, 6).astype(np.int32)
+    bias = g.op("DequantizeLinear", g.constant(whole, "b"), steps, axis=0)
+    w = rng.integers(-9, 9, (6, 4, 3)).astype(np.int8)
+    weights = g.op("DequantizeLinear", g.constant(w, "w"), np.float32(0.03125))
+    x, front, behind = g.input("x", ["N", 4, 5]), np.zeros(4), np.zeros(6)
+    if where != "behind":
+        front = 1.0 * rng.integers(-1, 2, 4)
+        front[0] = 1  # a sum over integers, over 32
+        x = g.op("Add", x, front.reshape(4, 1))
+    y = g.op("Conv", x, weights, bias, name="conv")
+    scale = rng.choice([-1, 1], 6) * rng.uniform(0.5, 2, 6)
+    if where != "in front":
+        behind = rng.integers(-50, 50, 6) * steps
+        y = g.op("Add", y, behind.reshape(6, 1))
+    g.output(g.op("Mul", y, scale.reshape(6, 1)))
+    result = fold(g)
+    moved = (w.astype(np.int64).sum(2) * front).sum(1) / 32 + behind
+    added = moved / steps
+    if not np.array_equal(added, np.rint(added)):
+        result.agree(g.feeds(rng, N=2), ROUNDING)
+        return
+    assert set(result.agree(g.feeds(rng, N=2), ROUNDING).actions) == {"folded"}, list(result.ledger)
+    assert result.ops == {"DequantizeLinear": 2, "Conv": 1}
+    conv = next(node for node in result.after.graph.node if node.op_type == "Conv")
+    restored = next(node for node in result.after.graph.node if node.output[0] == conv.input[2])
+    stored = result.weight(restored.input[0])
+    assert stored.dtype == np.int32
+    np.testing.assert_array_equal(stored, np.sign(scale) * (whole + added))
 
 
 @given(SEED)
@@ -236,8 +270,8 @@ def test_a_shift_in_front_of_a_quantized_bias_is_refused_and_a_scale_is_not(grap
         g.output(g.op(kind, x, w, bias, name="linear"))
         result = fold(g).agree(g.feeds(rng, N=2), ROUNDING)
         if shift:
-            called = "an addend that is" if kind == "Gemm" else "a bias that is stored in integers"
-            result.kept("its shift cannot leave", f"{kind} 'linear' has {called}")
+            stays = ("its shift cannot leave", "Gemm 'linear' has an addend that is")
+            result.kept(*(stays if kind == "Gemm" else ("the bias of Conv 'linear' is stored in integers",)))
         else:
             result.folded()
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.errors import RewriteError
@@ -16,12 +16,15 @@ from normdeploy.rewrite.integer.monotone import Chain, Clamp, Exceeds, Leaky, Le
 from normdeploy.rewrite.integer.multiplier import multiplier_of
 from normdeploy.rewrite.integer.thresholds import breakpoints, thresholds_of
 
+settings.load_profile("affine")
 SCALE = st.one_of(
     st.sampled_from([Fraction(1, 2), Fraction(1, 4), Fraction(-1, 8), Fraction(1), Fraction(0), Fraction(3, 8)]),
     st.floats(-4, 4, width=32).map(Fraction),
 )
 SHIFT = st.one_of(st.integers(-40, 40).map(lambda n: Fraction(n, 4)), st.floats(-9, 9, width=32).map(Fraction))
-POSITIVE = st.one_of(st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(1)]), st.floats(0.0625, 3, width=32).map(Fraction))
+POSITIVE = st.one_of(
+    st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(1)]), st.floats(0.0625, 3, width=32).map(Fraction)
+)
 
 
 def even(x: Fraction) -> int:
@@ -57,15 +60,15 @@ def parts(draw):
             low = draw(st.none() | SHIFT)
             high = draw(st.none() | SHIFT)
             functions.append(Clamp(low, high))
-            written.append(lambda x, c, low=low, high=high: cut(x, low, high))
+            written.append(lambda x, _, low=low, high=high: cut(x, low, high))
         elif kind == "leaky":
             slope = draw(POSITIVE)
             functions.append(Leaky((slope,)))
-            written.append(lambda x, c, slope=slope: x if x > 0 else slope * x)
+            written.append(lambda x, _, slope=slope: x if x > 0 else slope * x)
         else:
             inner = draw(rounding())
             functions.append(Level(inner))
-            written.append(lambda x, c, q=inner: Fraction(quantized(x, q.step, q.zero, q.low, q.high)))
+            written.append(lambda x, _, q=inner: Fraction(quantized(x, q.step, q.zero, q.low, q.high)))
     ending = draw(rounding())
 
     def level(accumulator: int, channel: int) -> int:

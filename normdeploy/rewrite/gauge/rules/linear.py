@@ -8,8 +8,9 @@ Which weight leads from which channel to which is described in :mod:`normdeploy.
 and RNN absorb in front alone.
 
 What restricts: the gauge varies along the channels alone; where zeros are padded (or where the number of taps that
-reach a position differs, ConvTranspose) t_x = 0; a bias that is computed or stored in integers cannot change by a
-shift; a weight stored in integers takes factors as its steps allow; a computed weight takes nothing.
+reach a position differs, ConvTranspose) t_x = 0; a bias that is computed cannot change by a shift, and one that is
+stored in integers by whole steps alone (its step is the input's times the weight's); a weight stored in integers takes
+factors as its steps allow; a computed weight takes nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.linear import Channels, Form, Linear, linear_of
+from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, ints, optional, string
 from normdeploy.rewrite.affine.map import compress
@@ -26,6 +28,16 @@ from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
+
+WHOLE_STEPS = "whole steps"
+"""How :class:`..gauge.Ties` tells that shifts may go into biases that are stored in integers, as far as they fit."""
+
+
+def has_stored_bias(node: ir.Node) -> bool:
+    """Tell whether an operator of this rule has a bias stored in integers."""
+    linear = linear_of(node) if is_standard(node, "Conv", "ConvTranspose") else None
+    bias = None if linear is None else fixed_weight(linear.value(linear.bias))
+    return bias is not None and bias.quantized is not None
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -86,12 +98,17 @@ def _restrict_front(linear: Linear, ties: Ties, gauge: Gauge, weight: Weight, ch
 
 
 def _with_stiff_bias(node: ir.Node, ties: Ties, gauge: Gauge, result: Gauge, bias: ir.Value) -> Gauge:
-    """Restrict an operator whose bias is computed at run time, or stored in integers, which takes scales only."""
+    """Restrict an operator whose bias is computed at run time, or stored in integers, which takes no broken steps.
+
+    Whether a shift is one of whole steps is known once there is one: the engine tries that where nothing else goes.
+    """
     stored = fixed_weight(bias)
-    what = "computed at run time" if stored is None else "stored in integers"
-    why = Tie(node, f"has a bias that is {what}, which cannot take a shift")
-    ties.no_shift(gauge, why)
-    result = ties.no_shift(result, why)
+    if ties.pads.get(node) != WHOLE_STEPS:
+        why = Tie(node, "has a bias that is computed at run time, which cannot take a shift")
+        if stored is not None:
+            why = Tie(node, "has a bias of whole steps, stored in integers: fold before quantizing, or on integers")
+        ties.no_shift(gauge, why)
+        result = ties.no_shift(result, why)
     if stored is None:
         result = ties.no_scale(result, Tie(node, "has a bias that is computed at run time, which cannot be scaled"))
     elif bias in ties.of:
@@ -163,7 +180,8 @@ def write(edit: Edit) -> None:
     if bias is not None and not is_constant(bias):
         stored = fixed_weight(bias)
         if stored is not None:
-            rescale(edit, linear.bias, stored, 1.0 / s, rows=())
+            moved = _through(weight, channels, shift) - t
+            rescale(edit, linear.bias, stored, 1.0 / s, rows=(), added=moved)
         return
     moved = _through(weight, channels, shift)
     old = np.zeros(channels.outs) if bias is None else array_of(bias)

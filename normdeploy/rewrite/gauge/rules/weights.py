@@ -58,7 +58,9 @@ def divided(numbers: Floats, scale: Floats) -> Floats:
     return np.where(nothing & (np.abs(found) < _NOTHING), 0.0, found) if nothing.any() else found
 
 
-def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Sequence[int]) -> None:
+def rescale(
+    edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Sequence[int], added: Floats | None = None
+) -> None:
     """Let input ``index`` of the edited operator be the weight times ``factor``, which broadcasts against it.
 
     Args:
@@ -67,14 +69,19 @@ def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Seq
         weight: the old weight.
         factor: of the weight's rank.
         rows: the axes that are summed over together, for what storing may cost.
+        added: to a vector of integers first: whole steps.
+
+    Raises:
+        Refused: it cannot be stored.
     """
+    steps = None if added is None or not added.any() else _whole_steps(edit.node, weight, added)
     factor = compress(factor)
     if np.abs(factor).min() < VANISHES:
         factor = np.where(np.abs(factor) < VANISHES, 0.0, factor)
-    if (factor == 1).all():
+    if (factor == 1).all() and steps is None:
         return
     if weight.quantized is not None:
-        _requantize(edit, index, weight, factor)
+        _requantize(edit, index, weight, factor, steps)
         return
     tensor = constant_tensor(weight.value)
     assert tensor is not None
@@ -153,8 +160,34 @@ def require_small(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> 
             raise Refused(node, f"the weights of {describe(node)} would overflow {name}")
 
 
-def _requantize(edit: Edit, index: int, weight: Weight, factor: Floats) -> None:
-    """Give |factor| to the steps and its sign to the integers."""
+_BROKEN = 1e-12
+"""How far from a whole number, relative to its size, a number of steps may be that float64 computed."""
+
+
+def _whole_steps(node: ir.Node, weight: Weight, added: Floats) -> npt.NDArray[np.int64]:
+    """Return a sum in steps of a vector of integers.
+
+    Raises:
+        Refused: it is no whole number of them, or what it makes is too large.
+    """
+    quantizer = weight.quantized
+    assert quantizer is not None
+    steps = added / array_of(required(quantizer, 1)).reshape(-1)
+    whole = np.rint(steps)
+    if (np.abs(steps - whole) > _BROKEN * np.maximum(np.abs(steps), 1)).any():
+        at = int(np.abs(steps - whole).argmax())
+        raise Refused(
+            node,
+            f"the bias of {describe(node)} is stored in integers and would take {steps[at]:.6g} steps in channel {at}, "
+            "no whole number: fold before quantizing, or on integers",
+        )
+    return whole.astype(np.int64)
+
+
+def _requantize(
+    edit: Edit, index: int, weight: Weight, factor: Floats, added: npt.NDArray[np.int64] | None = None
+) -> None:
+    """Give |factor| to the steps and its sign to the integers, to which whole steps are added first."""
     node = weight.quantized
     assert node is not None
     steps, zero, shape = required(node, 1), optional(node, 2), weight.shape
@@ -178,7 +211,7 @@ def _requantize(edit: Edit, index: int, weight: Weight, factor: Floats) -> None:
             new = old * size.reshape(())
     require_storable_steps(edit.node, node, weight.dtype, new)
     integers: ir.Value = weight.stored
-    turned = _turned(edit.node, weight, factor)
+    turned = _turned(edit.node, weight, factor, added)
     if turned is not None:
         integers = _integers(edit, weight.stored, turned)
     inputs: list[ir.Value | None] = [
@@ -208,15 +241,18 @@ def require_storable_steps(node: ir.Node, quantizer: ir.Node, dtype: ir.DataType
         raise Refused(node, f"the steps of {describe(quantizer)} would overflow {dtype.name.lower()}")
 
 
-def _turned(node: ir.Node, weight: Weight, factor: Floats) -> npt.NDArray[np.int64] | None:
-    """Return the integers with the sign of the factor; None where none changes."""
-    if (factor > 0).all():
+def _turned(
+    node: ir.Node, weight: Weight, factor: Floats, added: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64] | None:
+    """Return the integers, those of ``added`` with them, with the sign of the factor; None where none changes."""
+    if (factor > 0).all() and added is None:
         return None
     quantizer = weight.quantized
     assert quantizer is not None
     tensor = constant_tensor(weight.stored)
     assert tensor is not None
     stored = tensor.numpy().astype(np.int64)
+    stored = stored if added is None else stored + added
     zero = constant64(optional(quantizer, 2))
     offset = np.zeros((), np.int64) if zero is None else np.asarray(zero).astype(np.int64)
     axis = integer(quantizer, "axis", 1) % stored.ndim
