@@ -365,8 +365,8 @@ GUARDS = {
     "it computes the statistics of each batch (training mode), so it is no fixed map: switch the model to evaluation "
     "mode before exporting it": "said in other words by what recognises norms (recognise/test_batch_statistics.py)",
     "it varies along another axis than the steps of {}": "the ties of integer weights keep such a factor away",
-    "has a bias of whole steps, stored in integers: fold before quantizing, or on integers": "the second try says how far "
-    "the steps are from whole ones",
+    "has a bias of whole steps, stored in integers: fold before quantizing, or on integers": "the second try "
+    "says how far the steps are from whole ones",
     "reads it as its bias": "what reads integers as a bias is pinned already, so that no proof needs it",
     "reads it as its weight": "the same of a weight",
     "{} pads all channels with one number, which it sends to several": "of a second try, whose first reason is shown",
