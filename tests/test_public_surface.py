@@ -22,11 +22,11 @@ SIGNATURES = {
     "export": {
         "model": REQUIRED, "args": REQUIRED, "path": REQUIRED, "kwargs": None, "input_names": None,
         "output_names": None, "dynamic_shapes": None, "opset_version": None, "fold": True, "approximate": False,
-        "dtype": "float32", "verify": True, "seed": 0, "overwrite": False, "progress": None,
+        "integer": False, "dtype": "float32", "verify": True, "seed": 0, "overwrite": False, "progress": None,
     },
     "fold": {
-        "source": REQUIRED, "path": REQUIRED, "opset_version": None, "verify": True, "overwrite": False,
-        "progress": None,
+        "source": REQUIRED, "path": REQUIRED, "opset_version": None, "integer": False, "verify": True,
+        "overwrite": False, "progress": None,
     },
     "inspect": {"model_or_path": REQUIRED, "args": None},
     "verify": {

@@ -88,7 +88,7 @@ def _unrounded(node: ir.Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, 
     return whole if zero is None else whole + spread(zero), _RANGES.get(kind, (0, 255))
 
 
-def _cut(node: ir.Node, low: int, high: int) -> tuple[float, float]:
+def _cut(node: ir.Node, low: float, high: float) -> tuple[float, float]:
     """Return the range of a quantizer's integers behind the Clip that makes it narrower than its type."""
     readers = [usage.node for usage in node.outputs[0].uses()]
     if len(readers) != 1 or not is_standard(readers[0], "Clip") or node.outputs[0].is_graph_output():
