@@ -219,7 +219,7 @@ def test_it_changes_what_is_quantized(built: Callable[..., dict[str, Any]]) -> N
         assert seen(before) != seen(found), key
 
 
-@pytest.mark.parametrize(("key", "value"), [("fold", False), ("approximate", True)])
+@pytest.mark.parametrize(("key", "value"), [("fold", False), ("approximate", True), ("integer", True)])
 def test_rewrites_are_asked_for_or_not(key: str, value: bool, built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
@@ -244,6 +244,7 @@ def test_no_key_is_left_out() -> None:
         "train.patience",
         "export.fold",
         "export.approximate",
+        "export.integer",
     }
 
 
