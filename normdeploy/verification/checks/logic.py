@@ -27,7 +27,7 @@ def check_logic(context: Context) -> list[Check]:
 def _file_against_truth(context: Context) -> Check:
     problems: list[str] = []
     worst = 0.0
-    proven = context.links.hold
+    proven = context.links.hold and context.proven is not None and context.proven.confirmed
     if proven and context.known_by_algebra:
         text = "confirmed for every input, number by number: the file is the traced graph, so it was not run in float64"
         return Check(Question.LOGIC, Status.PASS, text)
