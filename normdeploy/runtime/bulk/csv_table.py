@@ -147,18 +147,16 @@ class CsvSource:
         if not text.strip(b"\r\n"):
             return pa.table({name: pa.array([], kind) for name, kind in types.items()}), wrong
         size = None if threads else len(text) + 1
-        try:
-            table = pacsv.read_csv(
-                pa.BufferReader(text),
-                pacsv.ReadOptions(column_names=self._names, use_threads=threads, block_size=size),
-                pacsv.ParseOptions(newlines_in_values=b'"' in text, invalid_row_handler=skip),
-                pacsv.ConvertOptions(include_columns=self._columns.used, column_types=types),
-            )
-        except pa.ArrowInvalid as error:  # rows of another length that are no text either
-            said = str(error).splitlines()[0].encode("ascii", "backslashreplace").decode()
-            raise InputError(
-                f"a row is neither {len(self._names)} cells nor text ({said}); expected CSV in UTF-8: save it again"
-            ) from error
+        whole = _is_text(text)
+        # Arrow cannot tell of a row that is no text: with each byte a character it can
+        table = pacsv.read_csv(
+            pa.BufferReader(text if whole else text.decode("latin-1").encode()),
+            pacsv.ReadOptions(column_names=self._names, use_threads=threads, block_size=size and 2 * size),
+            pacsv.ParseOptions(newlines_in_values=b'"' in text, invalid_row_handler=skip),
+            pacsv.ConvertOptions(include_columns=self._columns.used, column_types=types),
+        )
+        if not whole:
+            table = pa.table({name: _bytes_again(table.column(name)) for name in table.column_names})
         return table, wrong
 
     def _column(self, cells: pa.ChunkedArray, name: str, where: Positions, faults: dict[int, str]) -> pa.ChunkedArray:
@@ -254,3 +252,16 @@ def _first_record(path: Path) -> tuple[list[str], int]:
         shown = text[start : start + 60].decode(errors="replace")
         raise InputError(f"{path} begins with {shown!r}; expected quotes in pairs around cells: correct its first line")
     return found, end
+
+
+def _is_text(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bytes_again(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    cells = [cell if cell is None else cell.decode().encode("latin-1") for cell in column.to_pylist()]
+    return pa.chunked_array([pa.array(cells, pa.binary())])
