@@ -19,10 +19,10 @@ from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
 from normdeploy.rewrite.context import RewriteContext
-from normdeploy.rewrite.dropout import RemoveDropout
 from normdeploy.rewrite.einsum import LowerEinsum
 from normdeploy.rewrite.gauge.bodies import EnterBodies
 from normdeploy.rewrite.gauge.engine import MoveAffine
+from normdeploy.rewrite.identities import RemoveIdentities
 from normdeploy.rewrite.integer import OnIntegers
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import (
@@ -102,7 +102,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerQonnx(),
         QuantizeConstants(),
         EvaluateConstants(),
-        RemoveDropout(),
+        RemoveIdentities(),
         ResolveSequences(),
         UntileStatistics(),
         DropExpansions(),
@@ -114,15 +114,16 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
 
 def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead from the canonical model to the final one."""
+    move = MoveAffine(context)
     return (
         LowerEinsum(context),
         RecogniseAffine(context),
         MovePads(context),
-        MoveAffine(context),
+        move,
         NormTables(context),
         RemoveRoundTrips(),
         MergeBranches(context),
-        MoveAffine(context),
+        move,
         EnterBodies(context),
         *([OnIntegers(context)] if context.integer else []),
         LowerAffine(context),

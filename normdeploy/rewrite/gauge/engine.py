@@ -38,10 +38,18 @@ from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.places import closed, opened
-from normdeploy.rewrite.gauge.plan import Plan, Search, saved, takers_of
+from normdeploy.rewrite.gauge.plan import Plan, Search, halves_of, saved, takers_of
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.rules.linear import WHOLE_STEPS, has_stored_bias
+
+
+_Form = list[tuple[ir.Node, tuple[ir.Value | None, ...]]]
+"""The operators of a graph, and what they read."""
+
+
+def _form(graph: ir.Graph) -> _Form:
+    return [(node, tuple(node.inputs)) for node in graph]
 
 
 class MoveAffine(ir.passes.InPlacePass):
@@ -54,13 +62,14 @@ class MoveAffine(ir.passes.InPlacePass):
     def __init__(self, context: RewriteContext) -> None:
         super().__init__()
         self.context = context
+        self._left: dict[ir.Graph, _Form] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Remove what can be removed, in every graph of the model."""
+        """Remove what can be removed, in every graph of the model that is not as this pass has left it before."""
         modified = False
         share_names(model)
         for graph in model.graphs():
-            if any(is_affine(node) for node in graph):
+            if any(is_affine(node) for node in graph) and self._left.get(graph) != _form(graph):
                 graph.sort()
                 modified |= self.move(graph)
         return ir.passes.PassResult(model, modified)
@@ -95,6 +104,9 @@ class MoveAffine(ir.passes.InPlacePass):
             edit.tidy()
         for node, half in plan.halves.items():
             set_taken(node, half, dict.fromkeys(paths[taker] for taker in takers[node]))
+        composed = [edit.node for edit in plan.edits if edit.absorbs and is_affine(edit.node)]
+        if not any(halves_of(node) for node in composed):  # of what such a map has become a half may leave
+            self._left[graph] = _form(graph)
         return True
 
     def _settled(self, graph: ir.Graph) -> tuple[Plan, list[tuple[Edit, Check]]]:

@@ -127,7 +127,7 @@ class _Asked:
                 self.gone = True
                 return
             self.rollback(ties)
-        for name in _halves(node) if how.half else ():
+        for name in halves_of(node) if how.half else ():
             if dissolve(node, ties, scale=name == "scale", shift=name == "shift") is None:
                 self.half = name
                 return
@@ -144,7 +144,7 @@ def _is_a_norms_own(node: ir.Node) -> bool:
     return all(origin.part for origin in origins_of(node))
 
 
-def _halves(node: ir.Node) -> tuple[str, ...]:
+def halves_of(node: ir.Node) -> tuple[str, ...]:
     """Return which halves may go of a map that costs two passes as it is."""
     mapping = affine_map(node)
     if is_centred(node) or mapping.no_scale or mapping.no_shift or (mapping.rank > 1 and mapping.axes <= {1}):

@@ -1,6 +1,6 @@
-"""Dropout in evaluation hands its input on: it leaves the graph.
+"""Identity, and Dropout in evaluation, hand their input on: they leave the graph.
 
-Removed where its training flag is absent or the constant false. A mask that is read stays (it is all true), made by the
+A Dropout is removed where its training flag is absent or the constant false. A mask that is read stays (it is all true), made by the
 node; a result that is a graph output keeps its name. Dropout in training mode, or with a computed flag, stays as it is.
 """
 
@@ -13,14 +13,14 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.node import free_name
 
 
-class RemoveDropout(ir.passes.InPlacePass):
-    """Let what reads an inactive Dropout read its input."""
+class RemoveIdentities(ir.passes.InPlacePass):
+    """Let what reads an Identity or an inactive Dropout read its input."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
         modified = False
         for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
-            if is_standard(node, "Dropout") and _is_inactive(node):
+            if is_standard(node, "Identity") or (is_standard(node, "Dropout") and _is_inactive(node)):
                 modified |= _remove(node)
         return ir.passes.PassResult(model, modified)
 
@@ -55,7 +55,7 @@ def _remove(node: ir.Node) -> bool:
 
 
 def _as_identity(node: ir.Node, graph: ir.Graph) -> bool:
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if node.op_type == "Identity" or any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         return False
     result = node.outputs[0]
     same = ir.Node(

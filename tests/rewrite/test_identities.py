@@ -1,4 +1,4 @@
-"""Dropout in evaluation leaves the graph; in training it stays."""
+"""Identity and Dropout in evaluation leave the graph; Dropout in training stays."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def operators(model: ir.Model) -> list[str]:
         ("d = Relu (x) y = Dropout (d)", {}, ["Relu"]),
         ("d = Relu (x) z = Dropout (d) y = Sigmoid (d)", {"more": ", float[n,4] z"}, ["Relu", "Sigmoid"]),
         ("y = Dropout (x)", {}, ["Identity"]),
+        ("d = Identity (x) y = Relu (d)", {}, ["Relu"]),
+        ("d = Relu (x) y = Identity (d)", {}, ["Relu"]),
+        ("d = Relu (x) z = Identity (d) y = Sigmoid (d)", {"more": ", float[n,4] z"}, ["Relu", "Sigmoid"]),
+        ("y = Identity (x)", {}, ["Identity"]),
+        ("z = Relu (x) y = Identity (z)", {"more": ", float[n,4] z"}, ["Relu", "Identity"]),
         ("z = Relu (x) y = Dropout (z)", {"more": ", float[n,4] z"}, ["Relu", "Identity"]),
     ],
 )
