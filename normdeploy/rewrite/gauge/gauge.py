@@ -41,7 +41,7 @@ class Tie:
     subject: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Gauge:
     """The cells of a value.
 

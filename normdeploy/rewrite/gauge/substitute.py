@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from normdeploy.rewrite.gauge.rows import Floats, Ints, power
+from normdeploy.rewrite.gauge.rows import Floats, Ints, across, power
 from normdeploy.rewrite.gauge.system import System
 
 
@@ -19,14 +19,22 @@ def values(system: System, free: Floats) -> Floats:
     """
     found, size = free.copy(), np.abs(free)
     for held in reversed(system.held):
-        rows, used = held.rows, held.rows.coefficients != 0
-        inner = found[rows.unknowns]
+        rows = held.rows
+        if rows.unknowns.shape[1] == 1:  # of one unknown: the neutral one where there is none
+            unknown, coefficient = rows.unknowns[:, 0], rows.coefficients[:, 0]
+            if system.multiplicative:
+                found[held.pivots] = rows.constant * power(found[unknown], coefficient)
+                continue
+            total, sizes = rows.constant + coefficient * found[unknown], np.abs(coefficient) * size[unknown] + rows.size
+            found[held.pivots], size[held.pivots] = np.where(np.abs(total) <= 1e-15 * sizes, 0.0, total), sizes
+            continue
+        inner, used = found[rows.unknowns], rows.coefficients != 0
         if system.multiplicative:
-            found[held.pivots] = rows.constant * np.where(used, power(inner, rows.coefficients), 1.0).prod(axis=1)
+            found[held.pivots] = rows.constant * across(np.multiply, np.where(used, power(inner, rows.coefficients), 1.0))
             continue
         terms = np.where(used, rows.coefficients * inner, 0.0)
-        sizes = np.where(used, np.abs(rows.coefficients) * size[rows.unknowns], 0.0).sum(axis=1) + rows.size
-        total = rows.constant + terms.sum(axis=1)
+        sizes = across(np.add, np.where(used, np.abs(rows.coefficients) * size[rows.unknowns], 0.0)) + rows.size
+        total = rows.constant + across(np.add, terms)
         # what cancels is zero, not its rounding
         found[held.pivots], size[held.pivots] = np.where(np.abs(total) <= 1e-15 * sizes, 0.0, total), sizes
     return found
@@ -43,6 +51,12 @@ def roots(system: System) -> tuple[Ints, Floats, Floats]:
     constant = np.full(system.size, 1.0 if system.multiplicative else 0.0)
     for held in reversed(system.held):
         rows = held.rows
+        if rows.unknowns.shape[1] == 1:
+            unknown, share, known = rows.unknowns[:, 0], rows.coefficients[:, 0], constant[rows.unknowns[:, 0]]
+            root[held.pivots], coefficient[held.pivots] = root[unknown], share * coefficient[unknown]
+            constant[held.pivots] = rows.constant * power(known, share) if system.multiplicative else (
+                rows.constant + known * share)  # fmt: skip
+            continue
         used = rows.coefficients != 0
         inner = np.where(used, root[rows.unknowns], 0)
         total = rows.constant
@@ -52,11 +66,11 @@ def roots(system: System) -> tuple[Ints, Floats, Floats]:
                 total = total * np.where(used[:, column], power(known, share), 1.0)
             else:
                 total = total + np.where(used[:, column], known * share, 0.0)
-        first = inner.max(axis=1)  # -1 only where nothing but several-rooted terms are left
-        several = ((inner != first[:, None]) & (inner != 0)).any(axis=1) | (inner < 0).any(axis=1)
+        first = across(np.maximum, inner)  # -1 only where nothing but several-rooted terms are left
+        several = across(np.logical_or, ((inner != first[:, None]) & (inner != 0)) | (inner < 0))
         part = np.where((inner == first[:, None]) & used, rows.coefficients * coefficient[rows.unknowns], 0.0)
         root[held.pivots] = np.where(several, -1, first)
-        coefficient[held.pivots] = part.sum(axis=1)
+        coefficient[held.pivots] = across(np.add, part)
         constant[held.pivots] = total
     root[(root > 0) & (coefficient == 0)] = 0
     return root, coefficient, constant

@@ -22,12 +22,15 @@ B. A. Galler and M. J. Fisher, An improved equivalence algorithm, 1964.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, combined, gathered, power, rooted, trimmed
+from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, across, combined, gathered, power, rooted, trimmed
+
+Flags = npt.NDArray[np.bool_]
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
@@ -96,11 +99,11 @@ class System:
 
     def new(self, shape: tuple[int, ...], *, slack: bool = False) -> Ints:
         """Return fresh unknowns, positive unless an equation says otherwise."""
-        size = int(np.prod(shape, dtype=np.int64))
-        start, stop = self._count, self._count + size
+        start, stop = self._count, self._count + math.prod(shape)
         if stop > len(self._batch):
             self._grow(max(stop, 2 * len(self._batch)))
-        self._slack[start:stop] = slack
+        if slack:
+            self._slack[start:stop] = 1
         self._count = stop
         return np.arange(start, stop, dtype=np.int64).reshape(shape)
 
@@ -138,19 +141,20 @@ class System:
         stated = Equation(rows, why)
         left, origin = self.reduce(rows), np.arange(len(rows))
         while len(left):
-            empty = ~(left.coefficients != 0).any(axis=1)
-            wrong = empty & ~self._neutral(left)
-            if wrong.any():
-                at = int(np.flatnonzero(wrong)[0])
-                return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
+            used = left.coefficients != 0
+            empty = ~across(np.logical_or, used)
             if empty.any():
-                left, origin = left.at(~empty), origin[~empty]
+                wrong = empty & ~self._neutral(left)
+                if wrong.any():
+                    at = int(np.flatnonzero(wrong)[0])
+                    return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
+                left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
                     return None
-            column, possible = self._pivots(left)
+            column, possible = self._pivots(left, used)
             if not possible.all():
                 left = rooted(left, ~possible)
-                column, possible = self._pivots(left)
+                column, possible = self._pivots(left, left.coefficients != 0)
             if not possible.all():
                 at = int(np.flatnonzero(~possible)[0])
                 loose = left.unknowns[at][left.coefficients[at] != 0]
@@ -165,7 +169,7 @@ class System:
             left, origin = self.reduce(left.at(~first)), origin[~first]
         return None
 
-    def _first(self, unknowns: Ints) -> npt.NDArray[np.bool_]:
+    def _first(self, unknowns: Ints) -> Flags:
         """Tell where an unknown comes for the first time."""
         at = np.arange(len(unknowns))
         self._scratch[unknowns[::-1]] = at[::-1]
@@ -182,8 +186,8 @@ class System:
             odd = left.coefficients % 2 != 0
             signs = np.where(odd, self._sign[left.unknowns], 1).astype(np.int8)
             open_ = signs == 0
-            product = np.where(open_, 1, signs).prod(axis=1) * np.sign(left.constant)
-            known = ~open_.any(axis=1)
+            product = across(np.multiply, np.where(open_, 1, signs)) * np.sign(left.constant)
+            known = ~across(np.logical_or, open_)
             wrong = known & (product <= 0)
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
@@ -206,28 +210,31 @@ class System:
         self._sign[unknowns] = sign
         self._signed_by[unknowns] = len(self.signers) - 1
 
-    def _pivots(self, rows: Rows) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def _pivots(self, rows: Rows, used: Flags) -> tuple[Ints, Flags]:
         """Return each row's pivot column, and whether it has one."""
-        fit = rows.coefficients != 0
-        if self.multiplicative:
-            fit &= np.abs(rows.coefficients) == 1
+        fit = used & (np.abs(rows.coefficients) == 1) if self.multiplicative else used
         if rows.unknowns.shape[1] == 1:
             return np.zeros(len(rows), np.int64), fit[:, 0]
-        flat = rows.unknowns.reshape(-1)
-        self._scratch[flat] = 0
-        np.add.at(self._scratch, flat, 1)
-        shared = self._scratch[rows.unknowns]
         # few rows first, then slack, then the youngest
-        score = -shared * 4 + 2 * self._slack[rows.unknowns] + rows.unknowns / self._count
+        score = 2 * self._slack[rows.unknowns] + rows.unknowns / self._count
+        flat = rows.unknowns.reshape(-1)
+        if not self._first(flat).all():
+            self._scratch[flat] = 0
+            np.add.at(self._scratch, flat, 1)
+            score -= 4 * self._scratch[rows.unknowns]
         score[~fit] = -np.inf
-        return score.argmax(axis=1), fit.any(axis=1)
+        return score.argmax(axis=1), across(np.logical_or, fit)
 
     def _hold(self, rows: Rows, column: Ints, pivots: Ints, stated: Equation, origin: Ints) -> Conflict | None:
         at = np.arange(len(rows))
         coefficient = rows.coefficients[at, column]
-        coefficients = -rows.coefficients / coefficient[:, None]
-        coefficients[at, column] = 0.0
-        unknowns = np.where(coefficients != 0, rows.unknowns, 0)
+        if rows.unknowns.shape[1] == 2:
+            unknowns = rows.unknowns[at, 1 - column][:, None]
+            coefficients = (-rows.coefficients[at, 1 - column] / coefficient)[:, None]
+        else:
+            coefficients = -rows.coefficients / coefficient[:, None]
+            coefficients[at, column] = 0.0
+            unknowns = np.where(coefficients != 0, rows.unknowns, 0)
         if self.multiplicative:
             constant = np.where(coefficient > 0, 1.0 / rows.constant, rows.constant)
             size = np.abs(constant)
@@ -248,7 +255,7 @@ class System:
         with_sign = Rows(required.unknowns, required.coefficients, required.constant * signs[signed], required.size)
         return self._signs(self.reduce(with_sign), origin[signed], stated)
 
-    def _neutral(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def _neutral(self, rows: Rows) -> Flags:
         if self.multiplicative:
             return np.abs(rows.constant - 1) <= AGREES
         return np.abs(rows.constant) <= AGREES * rows.size
@@ -257,9 +264,9 @@ class System:
         """Express rows by unknowns that are free."""
         rows = combined(rows)
         bound = self._batch[rows.unknowns] >= 0
-        open_ = np.asarray(bound.any(axis=1))
-        if not open_.any():
+        if not bound.any():
             return rows
+        open_ = across(np.logical_or, bound)
         done: list[tuple[Ints, Rows]] = []
         index = np.arange(len(rows))
         while True:
@@ -271,7 +278,7 @@ class System:
                 return gathered(done)
             rows = self._substituted(rows, bound)
             bound = self._batch[rows.unknowns] >= 0
-            open_ = np.asarray(bound.any(axis=1))
+            open_ = across(np.logical_or, bound)
 
     def _substituted(self, rows: Rows, bound: npt.NDArray[np.bool_]) -> Rows:
         """Put the expression of one bound unknown of each row in its place; every row has one."""

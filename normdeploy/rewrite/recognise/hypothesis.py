@@ -85,7 +85,7 @@ class Norm:
         return replace(self, epsilon=float(epsilon), scale=self.scale * np.sqrt(ratio), correction=1)
 
     def normalize(self, x: Array) -> tuple[Array, Array]:
-        """Return the normalized values before scale and shift, and the condition number m^2 / (v + epsilon) of each."""
+        """Return the normalized values before scale and shift, and the condition number m^2 / (v + epsilon) by block."""
         shape = x.shape
         inner = x.reshape(self.blocks.split_shape(shape))
         axes = self.blocks.split_axes()
@@ -99,7 +99,7 @@ class Norm:
             factor = factor_of(variance, self.epsilon, outside=self.outside)
             condition = np.square(mean * factor)
             normal = centred * factor
-        return normal.reshape(shape), np.broadcast_to(condition, inner.shape).reshape(shape)
+        return normal.reshape(shape), condition
 
     def apply(self, x: Array) -> Array:
         """Return y for x."""

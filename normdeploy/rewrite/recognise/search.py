@@ -33,6 +33,10 @@ _GROUPED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _SAME = 1e-12  # relative; the solved scale and shift carry a few float64 rounding errors
 
 
+_Row = tuple[ir.Value, Array, Array, Array, Array]
+"""A value at 1e8 p, -1e8 p, 1e9 p and -1e9 p."""
+
+
 @dataclass(frozen=True)
 class Found:
     """A part of a region that is one normalization.
@@ -150,11 +154,11 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
         return None
     with np.errstate(all="ignore"):
         results = [probe.run(scale * p, values) for scale in (1e8, -1e8, 1e9, -1e9)]
-    rows = list(zip(values, *results, strict=True))
+    rows: list[_Row] = list(zip(values, *results, strict=True))
     alive = [row for row in rows if row[1].shape == p.shape and ignores_scale((row[1], row[2]), (row[3], row[4]))]
     if not alive:
         return None
-    core = next(filter(None, (_solve_core(probe, row[0], p) for row in alive)), None)
+    core = next(filter(None, (_solve_core(probe, row, p) for row in alive)), None)
     if core is None:
         return Missed(region, alive[-1][0], "its blocks of statistics or its epsilon have no form we know")
     solved = [(row[0], affine_from(row[1], row[2], p, core)) for row in alive]
@@ -189,13 +193,13 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
 
 
 def _with_its_own_core(
-    probe: Probe, last: tuple[ir.Value, Array, Array, Array, Array], p: Array, known: Core, rng: np.random.Generator
+    probe: Probe, last: _Row, p: Array, known: Core, rng: np.random.Generator
 ) -> Found | None:
     """Return the furthest value as a normalization of its own: one around an operator may have another epsilon.
 
     So it is with epsilon outside the root, written as LayerNormalization and what its 1/s repairs.
     """
-    core = _solve_core(probe, last[0], p)
+    core = _solve_core(probe, last, p)
     if core is None or core == known:
         return None
     norm = affine_from(last[1], last[2], p, core)
@@ -216,9 +220,9 @@ def _distances(probe: Probe, hopeful: list[tuple[ir.Value, Norm]], rng: np.rando
     return worst
 
 
-def _solve_core(probe: Probe, value: ir.Value, p: Array) -> Core | None:
+def _solve_core(probe: Probe, row: _Row, p: Array) -> Core | None:
     with np.errstate(all="ignore"):
-        return find_core(lambda x: probe.run(x, [value])[0], p)
+        return find_core(lambda x: probe.run(x, [row[0]])[0], p, row[1], row[2])
 
 
 def _collapse(norm: Norm, y: ir.Value) -> Norm | None:

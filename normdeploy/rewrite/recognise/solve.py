@@ -101,16 +101,21 @@ def find_blocks(f: Function, p: Array) -> Blocks | None:
     return blocks if blocks.count(p.shape) > 1 else None
 
 
-def find_core(f: Function, p: Array) -> Core | None:
-    """Return block structure, centring and epsilon of a function (steps 2 to 5), or None."""
+def find_core(f: Function, p: Array, base: Array, minus: Array) -> Core | None:
+    """Return block structure, centring and epsilon of a function (steps 2 to 5), or None.
+
+    Args:
+        f: the function.
+        p: the probe pattern.
+        base: f(1e8 p).
+        minus: f(-1e8 p).
+    """
     blocks = find_blocks(f, p)
     if blocks is None:
         return None
-    base = f(_LARGE * p)
     lifted = f(_LARGE * (p + 5.0))
     centred = bool(np.abs(lifted - base).max() <= 1e-6 * np.abs(base).max())
     core = Core(blocks, centred)
-    minus = f(-_LARGE * p)
     plain = affine_from(base, minus, p, core)
     for _ in range(2):  # the second time with a scale freed from what epsilon is even at large inputs
         epsilon = None if plain is None else find_epsilon(f, p, plain)
@@ -144,15 +149,21 @@ def disagreement(y: Array, x: Array, norm: Norm) -> float:
     """Return the largest distance between values and hypothesis in units of what is allowed; NaN counts as inf."""
     normal, condition = norm.normalize(x)
     scaled = norm.scale * normal
-    error = np.abs(y - (scaled + norm.shift))
+    error = y - scaled
+    error -= norm.shift
     inner = norm.blocks.split_shape(x.shape)
     axes = norm.blocks.split_axes()
-    largest = np.broadcast_to(np.abs(scaled), x.shape).reshape(inner).max(axis=axes, keepdims=True)
-    largest = np.broadcast_to(largest, inner).reshape(x.shape)
+
+    def largest(values: Array) -> Array:
+        """Return the largest size in each block, NaN where there is one."""
+        low, high = (bound(values.reshape(inner), axis=axes, keepdims=True) for bound in (np.min, np.max))
+        return np.asarray(np.maximum(-low, high))
+
     lost = np.minimum(1e-7, 64 * _EPS64 * condition)
-    allowed = largest * (TOLERANCE + lost) + 1e-14 * np.abs(norm.shift).max(initial=0.0)
+    allowed = largest(scaled) * (TOLERANCE + lost) + 1e-14 * np.abs(norm.shift).max(initial=0.0)
+    worst = largest(error)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(error == 0, 0.0, error / allowed)
+        ratio = np.where(worst == 0, 0.0, worst / allowed)
     return float("inf") if np.isnan(ratio).any() else float(ratio.max())
 
 
@@ -166,14 +177,14 @@ def trials(norm: Norm, shape: tuple[int, ...], rng: np.random.Generator) -> Iter
     blocks = math.prod(per_block)
     # smallest and largest decade of a block's spread in units of the knee, and its mean in spreads
     regimes = np.array([(-1.5, 1.5, 0.0), (-1.0, 2.0, 10.0), (-6.0, -2.0, 0.0), (2.0, 7.0, 100.0)])
+    noise = rng.standard_normal(inner)
     # each block is a trial of its own: where there are many, one input holds all regimes
     for turn in range(1 if blocks >= 8 * len(regimes) else len(regimes)):
         chosen = (np.arange(blocks) + turn) % len(regimes)
         low, high, offset = (regimes[chosen, column].reshape(per_block) for column in range(3))
         spread = knee * 10.0 ** rng.uniform(low, high)
-        values = spread * (rng.standard_normal(inner) + offset * rng.standard_normal(per_block))
-        yield values.reshape(shape)
-    normal = rng.standard_normal(shape)
+        yield (spread * (noise + offset * rng.standard_normal(per_block))).reshape(shape)
+    normal = noise.reshape(shape)
     yield normal + 3.0
     # heavy tails
     yield normal * np.square(np.square(normal))
