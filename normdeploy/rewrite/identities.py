@@ -1,7 +1,8 @@
 """Identity, and Dropout in evaluation, hand their input on: they leave the graph.
 
-A Dropout is removed where its training flag is absent or the constant false. A mask that is read stays (it is all true), made by the
-node; a result that is a graph output keeps its name. Dropout in training mode, or with a computed flag, stays as it is.
+A Dropout is removed where its training flag is absent or the constant false. A mask that is read stays (it is all
+true), made by the node; a result that is a graph output keeps its name. Dropout in training mode, or with a computed
+flag, stays as it is.
 """
 
 from __future__ import annotations

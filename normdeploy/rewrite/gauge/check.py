@@ -53,7 +53,7 @@ class Check:
         if not context.check:
             return
         nodes = _region(edit.node)
-        read = list(dict.fromkeys(v for v in _read(nodes) if constant_tensor(v) is None))
+        read, results = _read(nodes), _written(nodes)
         last: GraphError | None = None
         for draw in draws(edit.at):
             try:
@@ -62,8 +62,8 @@ class Check:
                     continue
                 drawn |= {value: torch.softmax(drawn[value], -1) for value in read if sums_to_one(value)}
                 plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
-                expected = evaluate_region(nodes, plain, _written(edit.node))
-                for value, found in zip(_written(edit.node), expected, strict=True):
+                expected = evaluate_region(nodes, plain, results)
+                for value, found in zip(results, expected, strict=True):
                     _require_cells(edit.at.ties.of.get(value), found)
                 self._expected = expected
                 self._inputs = {read.index(value): tensor for value, tensor in drawn.items() if value in read}
@@ -84,11 +84,11 @@ class Check:
             return
         node, at = edit.node, edit.at
         nodes = _region(node)
-        read = list(dict.fromkeys(v for v in _read(nodes) if constant_tensor(v) is None))
-        feeds = {value: self._inputs[index] for index, value in enumerate(read)}
-        found = evaluate_region(nodes, feeds, _written(node))
+        results = _written(nodes)
+        feeds = {value: self._inputs[index] for index, value in enumerate(_read(nodes))}
+        found = evaluate_region(nodes, feeds, results)
         tolerance = CUBIC_TOLERANCE if node.op_type == "Resize" else TOLERANCE
-        for value, old, new in zip(_written(node), self._expected, found, strict=True):
+        for value, old, new in zip(results, self._expected, found, strict=True):
             distance = _distance(_gauge_of(at, value, edit), at, old, new)
             if not distance <= tolerance:
                 raise RewriteError(
@@ -108,13 +108,14 @@ def _region(node: ir.Node) -> list[ir.Node]:
 
 
 def _read(nodes: list[ir.Node]) -> list[ir.Value]:
+    """Return what a region reads from outside, constants left out."""
     made = {output for node in nodes for output in node.outputs}
-    return [value for node in nodes for value in node.inputs if value is not None and value not in made]
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in made)
+    return [value for value in read if constant_tensor(value) is None]
 
 
-def _written(node: ir.Node) -> list[ir.Value]:
-    last = _region(node)[-1]
-    return [value for value in last.outputs if value.name or value.uses() or value.is_graph_output()]
+def _written(nodes: list[ir.Node]) -> list[ir.Value]:
+    return [value for value in nodes[-1].outputs if value.name or value.uses() or value.is_graph_output()]
 
 
 def _gauge_of(at: Solution, value: ir.Value, edit: Edit) -> Gauge | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
@@ -78,7 +79,23 @@ class Solution:
 
     def is_identity(self, gauge: Gauge | None) -> bool:
         """Tell whether a value stays what it is."""
-        return gauge is None or bool((self.scale(gauge) == 1).all() and (self.shift(gauge) == 0).all())
+        if gauge is None:
+            return True
+        known = self._identities.get(gauge)
+        if known is None:
+            scaled, shifted = self._moved
+            moved = scaled[gauge.scale_of].any() or (shifted[gauge.shift_of] & (gauge.factor != 0)).any()
+            known = self._identities[gauge] = not moved
+        return known
+
+    @cached_property
+    def _identities(self) -> dict[Gauge, bool]:
+        """Which gauges change nothing, of those that were asked about."""
+        return {}
+
+    @cached_property
+    def _moved(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        return self.scales != 1, self.shifts != 0
 
     def touches(self, node: ir.Node) -> bool:
         """Tell whether anything that an operator reads or writes is computed otherwise."""

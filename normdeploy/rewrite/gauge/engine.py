@@ -43,7 +43,6 @@ from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowe
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.rules.linear import WHOLE_STEPS, has_stored_bias
 
-
 _Form = list[tuple[ir.Node, tuple[ir.Value | None, ...]]]
 """The operators of a graph, and what they read."""
 

@@ -45,8 +45,10 @@ class Rows:
     def at(self, index: Ints | npt.NDArray[np.bool_]) -> Rows:
         """Return some of the rows."""
         places = np.flatnonzero(index) if index.dtype == bool else index
-        arrays = self.unknowns, self.coefficients, self.constant, self.size
-        return Rows(*(array.take(places, axis=0) for array in arrays))
+        return Rows(
+            self.unknowns.take(places, axis=0), self.coefficients.take(places, axis=0),
+            self.constant.take(places), self.size.take(places),
+        )  # fmt: skip
 
     @staticmethod
     def of(*terms: tuple[Ints, Floats | float], constant: Floats | float) -> Rows:

@@ -30,7 +30,9 @@ def values(system: System, free: Floats) -> Floats:
             continue
         inner, used = found[rows.unknowns], rows.coefficients != 0
         if system.multiplicative:
-            found[held.pivots] = rows.constant * across(np.multiply, np.where(used, power(inner, rows.coefficients), 1.0))
+            found[held.pivots] = rows.constant * across(
+                np.multiply, np.where(used, power(inner, rows.coefficients), 1.0)
+            )
             continue
         terms = np.where(used, rows.coefficients * inner, 0.0)
         sizes = across(np.add, np.where(used, np.abs(rows.coefficients) * size[rows.unknowns], 0.0)) + rows.size

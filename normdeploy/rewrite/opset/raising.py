@@ -88,6 +88,7 @@ class RaiseOpset(ir.passes.InPlacePass):
         modified |= infer_missing_types(model)
         if version < RULES_OPSET:
             raise_opset(model, RULES_OPSET)
+            infer_missing_types(model)  # of what an operator has become
             modified = True
         return ir.passes.PassResult(model, modified)
 

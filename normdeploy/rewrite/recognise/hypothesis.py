@@ -85,7 +85,7 @@ class Norm:
         return replace(self, epsilon=float(epsilon), scale=self.scale * np.sqrt(ratio), correction=1)
 
     def normalize(self, x: Array) -> tuple[Array, Array]:
-        """Return the normalized values before scale and shift, and the condition number m^2 / (v + epsilon) by block."""
+        """Return the normalized values before scale and shift, and each block's condition m^2 / (v + epsilon)."""
         shape = x.shape
         inner = x.reshape(self.blocks.split_shape(shape))
         axes = self.blocks.split_axes()

@@ -192,9 +192,7 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
     return Missed(region, solved[-1][0], f"the nearest normalization differs by {nearest:.1e} times what is allowed")
 
 
-def _with_its_own_core(
-    probe: Probe, last: _Row, p: Array, known: Core, rng: np.random.Generator
-) -> Found | None:
+def _with_its_own_core(probe: Probe, last: _Row, p: Array, known: Core, rng: np.random.Generator) -> Found | None:
     """Return the furthest value as a normalization of its own: one around an operator may have another epsilon.
 
     So it is with epsilon outside the root, written as LayerNormalization and what its 1/s repairs.

@@ -73,7 +73,6 @@ class EvaluateConstants(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Evaluate all constant expressions of the main graph and of its body graphs."""
-        infer_missing_types(model)
         lifted = common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         walk = _Walk(model.opset_imports)
         for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.graph import constant64, constant_tensor, parts64, tensor64
+from normdeploy.graph import ExactTensor, constant64, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.constant import array_of, integer, optional, required
 from normdeploy.rewrite.affine.map import compress
@@ -36,6 +36,9 @@ VANISHES = 2.0**-150
 
 _NOTHING = 2.0**-100
 """Numbers over a scale that stands for infinity are 0 below this; what is meant to be seen there is far larger."""
+
+_PIECE = 1 << 18
+"""Numbers that are looked at together."""
 
 _FORMATS = {  # unit roundoff, smallest normal number, largest number
     ir.DataType.FLOAT16: (2.0**-11, 2.0**-14, 65504.0),
@@ -129,14 +132,18 @@ def require_storable(node: ir.Node, weight: Weight, factor: Floats, rows: Sequen
         )
 
 
-def _pieces(weight: Weight) -> Iterable[Floats]:
+def _pieces(weight: Weight) -> Iterable[npt.NDArray[np.floating]]:
     tensor = constant_tensor(weight.value)
     assert tensor is not None
+    stored = None if isinstance(tensor, ExactTensor) else tensor.numpy()
+    if stored is not None and stored.dtype.kind == "f" and stored.flags.c_contiguous:  # their sizes are what they are
+        flat = stored.reshape(-1)
+        return (flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE))
     parts = parts64(tensor)
     return (tensor64(tensor),) if parts is None else (piece for _, _, piece in parts.pieces(weight.shape))
 
 
-def _extremes(pieces: Iterable[Floats]) -> tuple[float, float]:
+def _extremes(pieces: Iterable[npt.NDArray[np.floating]]) -> tuple[float, float]:
     """Return the smallest size of the numbers that are not zero, and the greatest."""
     low, high = math.inf, 0.0
     for piece in pieces:
