@@ -12,12 +12,13 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import Region
 
-_LARGEST = {
-    ir.DataType.FLOAT16: 65504.0,
-    ir.DataType.BFLOAT16: 255 / 128 * 2.0**127,
-    ir.DataType.FLOAT: float(np.finfo(np.float32).max),
-    ir.DataType.DOUBLE: float(np.finfo(np.float64).max),
+FORMATS = {
+    ir.DataType.FLOAT16: (2.0**-11, 2.0**-14, 65504.0),
+    ir.DataType.BFLOAT16: (2.0**-8, 2.0**-126, 255 / 128 * 2.0**127),
+    ir.DataType.FLOAT: (2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
+    ir.DataType.DOUBLE: (2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
 }
+"""Unit roundoff, smallest normal number and largest number of each type."""
 
 
 def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
@@ -34,7 +35,7 @@ def fits(dtype: ir.DataType, compute: Callable[[], Array]) -> bool:
 
 def storable(dtype: ir.DataType | None, *arrays: Array) -> bool:
     """Tell whether small arrays are finite when rounded to a float type (float32 where it is not known)."""
-    largest = _LARGEST[dtype or ir.DataType.FLOAT]
+    largest = FORMATS[dtype or ir.DataType.FLOAT][2]
     return all(bool(np.abs(array).max(initial=0.0) <= largest) for array in arrays)
 
 

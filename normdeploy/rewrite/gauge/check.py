@@ -16,7 +16,7 @@ from normdeploy.rewrite.context import TOLERANCE, RewriteContext
 from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.feeds import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
-from normdeploy.rewrite.gauge.rules.products import product_of
+from normdeploy.rewrite.gauge.rules.product import product_of
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 

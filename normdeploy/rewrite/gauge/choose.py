@@ -18,7 +18,7 @@ from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules import rule_of
-from normdeploy.rewrite.gauge.rules.products import product_of
+from normdeploy.rewrite.gauge.rules.product import product_of
 from normdeploy.rewrite.gauge.substitute import roots, values
 from normdeploy.rewrite.gauge.system import System
 

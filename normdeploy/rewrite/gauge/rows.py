@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 def across(operation: Callable[[Any, Any], Any], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -42,7 +43,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.constant)
 
-    def at(self, index: Ints | npt.NDArray[np.bool_]) -> Rows:
+    def at(self, index: Ints | Flags) -> Rows:
         """Return some of the rows."""
         places = np.flatnonzero(index) if index.dtype == bool else index
         return Rows(
@@ -77,6 +78,25 @@ class Equation:
 
     rows: Rows
     why: object
+
+
+@dataclass
+class Held:
+    """A batch that holds: each pivot expressed by other unknowns."""
+
+    pivots: Ints
+    rows: Rows
+    stated: Equation
+    origin: Ints
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What holds at some time: how much was noted down, held and signed by then."""
+
+    journal: int
+    held: int
+    signers: int
 
 
 def power(base: Floats, exponent: Floats) -> Floats:
@@ -158,3 +178,42 @@ def trimmed(rows: Rows) -> Rows:
     column = single if width == 1 else np.argsort(~used, axis=1, kind="stable")[:, :width]
     at = np.arange(len(rows))[:, None]
     return Rows(rows.unknowns[at, column], rows.coefficients[at, column], rows.constant, rows.size)
+
+
+def substituted(
+    rows: Rows, bound: Flags, held: list[Held], batch_of: Ints, row_of: Ints, *, multiplicative: bool
+) -> Rows:
+    """Put the expression of one bound unknown of each row in its place; every row has one.
+
+    Args:
+        rows: expressions.
+        bound: which of their unknowns are determined.
+        held: what determines them. batch_of, row_of: in which of these, and in which row of it, by unknown.
+        multiplicative: products and powers in place of sums and multiples.
+    """
+    where = np.arange(len(rows))
+    column = bound.argmax(axis=1)
+    unknown = rows.unknowns[where, column]
+    factor = rows.coefficients[where, column]
+    batches = batch_of[unknown]
+    several = np.unique(batches) if (batches != batches[0]).any() else batches[:1]
+    width = max(held[batch].rows.unknowns.shape[1] for batch in several)
+    count, terms = rows.unknowns.shape
+    unknowns = np.zeros((count, terms + width - 1), np.int64)
+    coefficients = np.zeros((count, terms + width - 1))
+    unknowns[:, :terms], coefficients[:, :terms] = rows.unknowns, rows.coefficients
+    constant, size = rows.constant.copy(), rows.size.copy()
+    for batch in several:
+        mine = np.flatnonzero(batches == batch)
+        share = factor[mine]
+        known = held[batch].rows.at(row_of[unknown[mine]])
+        stop = terms + known.unknowns.shape[1] - 1
+        added = known.coefficients * share[:, None]
+        unknowns[mine, column[mine]], coefficients[mine, column[mine]] = known.unknowns[:, 0], added[:, 0]
+        unknowns[mine, terms:stop], coefficients[mine, terms:stop] = known.unknowns[:, 1:], added[:, 1:]
+        if multiplicative:
+            constant[mine] *= power(known.constant, share)
+        else:
+            constant[mine] += share * known.constant
+            size[mine] += np.abs(share) * known.size
+    return combined(Rows(unknowns, coefficients, constant, size))

@@ -28,9 +28,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.rows import Equation, Ints, Rows, across, combined, gathered, power, rooted, trimmed
-
-Flags = npt.NDArray[np.bool_]
+from normdeploy.rewrite.gauge.rows import (
+    Equation,
+    Flags,
+    Held,
+    Ints,
+    Mark,
+    Rows,
+    across,
+    combined,
+    gathered,
+    rooted,
+    substituted,
+    trimmed,
+)
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
@@ -56,25 +67,6 @@ class Conflict:
     found: float
     sign: bool = False
     loose: Ints | None = None
-
-
-@dataclass
-class Held:
-    """A batch that holds: each pivot expressed by other unknowns."""
-
-    pivots: Ints
-    rows: Rows
-    stated: Equation
-    origin: Ints
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What holds at some time: how much was noted down, held and signed by then."""
-
-    journal: int
-    held: int
-    signers: int
 
 
 @dataclass
@@ -276,38 +268,9 @@ class System:
                 index, rows, bound = index[open_], rows.at(open_), bound[open_]
             if not len(index):
                 return gathered(done)
-            rows = self._substituted(rows, bound)
+            rows = substituted(rows, bound, self.held, self._batch, self._row, multiplicative=self.multiplicative)
             bound = self._batch[rows.unknowns] >= 0
             open_ = across(np.logical_or, bound)
-
-    def _substituted(self, rows: Rows, bound: npt.NDArray[np.bool_]) -> Rows:
-        """Put the expression of one bound unknown of each row in its place; every row has one."""
-        where = np.arange(len(rows))
-        column = bound.argmax(axis=1)
-        unknown = rows.unknowns[where, column]
-        factor = rows.coefficients[where, column]
-        batches = self._batch[unknown]
-        several = np.unique(batches) if (batches != batches[0]).any() else batches[:1]
-        width = max(self.held[batch].rows.unknowns.shape[1] for batch in several)
-        count, terms = rows.unknowns.shape
-        unknowns = np.zeros((count, terms + width - 1), np.int64)
-        coefficients = np.zeros((count, terms + width - 1))
-        unknowns[:, :terms], coefficients[:, :terms] = rows.unknowns, rows.coefficients
-        constant, size = rows.constant.copy(), rows.size.copy()
-        for batch in several:
-            mine = np.flatnonzero(batches == batch)
-            share = factor[mine]
-            known = self.held[batch].rows.at(self._row[unknown[mine]])
-            stop = terms + known.unknowns.shape[1] - 1
-            added = known.coefficients * share[:, None]
-            unknowns[mine, column[mine]], coefficients[mine, column[mine]] = known.unknowns[:, 0], added[:, 0]
-            unknowns[mine, terms:stop], coefficients[mine, terms:stop] = known.unknowns[:, 1:], added[:, 1:]
-            if self.multiplicative:
-                constant[mine] *= power(known.constant, share)
-            else:
-                constant[mine] += share * known.constant
-                size[mine] += np.abs(share) * known.size
-        return combined(Rows(unknowns, coefficients, constant, size))
 
     def sign_of(self, unknowns: Ints) -> npt.NDArray[np.int8]:
         """Return the sign that is required of unknowns; 0 where either will do."""

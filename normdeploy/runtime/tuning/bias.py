@@ -26,7 +26,7 @@ from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.node import free_name
-from normdeploy.rewrite.gauge.rules.products import bias_behind
+from normdeploy.rewrite.gauge.rules.product import bias_behind
 from normdeploy.rewrite.infer import infer_missing_types
 
 _SHAPE_SLICES = 15  # the operator set from which Shape can leave the last axis out

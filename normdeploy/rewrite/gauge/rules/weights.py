@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant64, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
-from normdeploy.rewrite.affine.constant import array_of, integer, optional, required
+from normdeploy.rewrite.affine.constant import FORMATS, array_of, integer, optional, required, storable
 from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
@@ -39,13 +39,6 @@ _NOTHING = 2.0**-100
 
 _PIECE = 1 << 18
 """Numbers that are looked at together."""
-
-_FORMATS = {  # unit roundoff, smallest normal number, largest number
-    ir.DataType.FLOAT16: (2.0**-11, 2.0**-14, 65504.0),
-    ir.DataType.BFLOAT16: (2.0**-8, 2.0**-126, 255 / 128 * 2.0**127),
-    ir.DataType.FLOAT: (2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
-    ir.DataType.DOUBLE: (2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
-}
 
 
 def divided(numbers: Floats, scale: Floats) -> Floats:
@@ -109,7 +102,7 @@ def require_storable(node: ir.Node, weight: Weight, factor: Floats, rows: Sequen
     Raises:
         Refused: it overflows, or what rounds off is more than :data:`LOSS` units of a row.
     """
-    unit, smallest, largest = _FORMATS[weight.dtype]
+    unit, smallest, largest = FORMATS[weight.dtype]
     least, greatest = _extremes([factor])
     if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30:
         low, high = _extremes(_pieces(weight))
@@ -160,11 +153,9 @@ def require_small(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> 
     Raises:
         Refused: one of them does.
     """
-    largest = _FORMATS[dtype or ir.DataType.FLOAT][2]
-    for array in arrays:
-        if not (np.abs(array) <= largest).all():
-            name = "their type" if dtype is None else dtype.name.lower()
-            raise Refused(node, f"the weights of {describe(node)} would overflow {name}")
+    if not storable(dtype, *arrays):
+        name = "their type" if dtype is None else dtype.name.lower()
+        raise Refused(node, f"the weights of {describe(node)} would overflow {name}")
 
 
 _BROKEN = 1e-12
@@ -243,7 +234,7 @@ def _requantize(
 
 def require_storable_steps(node: ir.Node, quantizer: ir.Node, dtype: ir.DataType, steps: Floats) -> None:
     """Refuse steps that overflow or lose digits."""
-    _, smallest, largest = _FORMATS[dtype]
+    _, smallest, largest = FORMATS[dtype]
     if not ((np.abs(steps) <= largest) & (np.abs(steps) >= smallest)).all():
         raise Refused(node, f"the steps of {describe(quantizer)} would overflow {dtype.name.lower()}")
 
