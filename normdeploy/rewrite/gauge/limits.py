@@ -62,7 +62,7 @@ def far(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
         result = node.outputs[0]
         if not is_far(node) or not solution.shift(solution.ties.of[result]).any():
             continue
-        taker = next((reader for reader in readers(result) if not is_affine(reader)), None)
+        taker = _summing(result, set(gone), solution)
         if taker is None and is_centred(node):  # another map would do in one step what is done in two
             taker = next(iter(readers(result)), None)
         if taker is not None:
@@ -71,6 +71,18 @@ def far(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
                 f"{describe(taker)} would lose that factor of precision; centre the data in front of the network"
             )
     return found
+
+
+def _summing(value: ir.Value, gone: set[ir.Node], solution: Solution) -> ir.Node | None:
+    """Return an operator that reads a shifted value, or what a map that disappears too makes of it."""
+    values = [value]
+    while values:
+        value = values.pop()
+        for reader in readers(value) if solution.shift(solution.ties.of[value]).any() else ():
+            if not is_affine(reader):
+                return reader
+            values += reader.outputs if reader in gone else []
+    return None
 
 
 def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:

@@ -110,12 +110,15 @@ def test_backward_nothing_is_lost(graph, fold, seed):
     assert fold(g).folded().agree(g.feeds(rng, N=3)).ops == {"Gemm": 1}
 
 
-def test_maps_in_a_row_are_still_one(graph, fold):
+@pytest.mark.parametrize("between", [(), ("Identity",), ("Mul",)])
+def test_maps_in_a_row_are_still_one(graph, fold, between):
     rng = np.random.default_rng(0)
     g = graph()
     mean, variance, gamma, beta = columns(rng, 50.0)
     y = g.op("BatchNormalization", g.input("x", ["N", WIDTH]), gamma, beta, mean, variance, name="norm")
-    y = g.op("Mul", g.op("Identity", y), rng.uniform(0.5, 2, WIDTH), name="scale")
+    for op_type in between:
+        y = g.op(op_type, y, *([rng.uniform(0.5, 2, WIDTH)] if op_type == "Mul" else []))
+    y = g.op("Mul", y, rng.uniform(0.5, 2, WIDTH), name="scale")
     g.output(linear(g, y, rng, "MatMul"))
     result = fold(g).agree(g.feeds(rng, N=3))
     assert result.ops == {"BatchNormalization": 1, "MatMul": 1}
