@@ -114,8 +114,9 @@ def _reshape_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[i
         wanted = math.prod(result[axis] for axis in outer if result[axis])
         loose = [axis for axis in inner if not isinstance(source[axis], int)]
         if loose and have % wanted:
-            sizes[loose[0]] *= wanted
-            have *= wanted
+            factor = wanted // math.gcd(have, wanted)
+            sizes[loose[0]] *= factor
+            have *= factor
         unknown = [axis for axis in outer if not result[axis]]
         for axis in unknown:
             result[axis] = have // wanted if axis == unknown[-1] else 1
