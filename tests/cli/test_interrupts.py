@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from stopped_commands import normdeploy_that_listens
 
 SOURCE = """
 import os, time
@@ -30,7 +30,7 @@ def net():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_inside_a_destructor_is_not_lost(tmp_path: Path, number: int, code: int) -> None:
     (tmp_path / "net.py").write_text(SOURCE.format(number=int(number)))
-    words = [sys.executable, "-m", "normdeploy", "export", "net.py:net", "-o", "net.onnx", "--input", "x=float32:2x4"]
+    words = [*normdeploy_that_listens(), "export", "net.py:net", "-o", "net.onnx", "--input", "x=float32:2x4"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == code, done.stderr
     assert "stopped: nothing was written" in " ".join(done.stderr.split())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stopped_commands import normdeploy_that_listens
 from typer.testing import Result
 
 from normdeploy.cli import progress
@@ -159,7 +159,7 @@ def test_a_stopped_training_keeps_its_epochs(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(TRAINING)
     recipe = '[model]\nsource = "net.py:net"\nweights = "net.pt"\n[data]\nsource = "net.py:data"\n[train]\n'
     (tmp_path / "net.toml").write_text(recipe + "epochs = 1000000\n")
-    words = [sys.executable, "-m", "normdeploy", "train", str(tmp_path / "net.toml")]
+    words = [*normdeploy_that_listens(), "train", str(tmp_path / "net.toml")]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             until((tmp_path / "net.checkpoint").is_file)

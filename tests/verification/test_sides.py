@@ -107,7 +107,7 @@ def test_noise_that_cannot_be_measured_is_none_and_is_named(small: Any, monkeypa
         raise GraphError("operator Odd (odd) is unknown")
 
     monkeypatch.setattr(NoisyGraph, "spread", stopped)
-    verdict = small.verdict(small.folded, level="quick")
+    verdict = small.verdict(small.folded, level="thorough")  # which measures it in every family
     assert any("rounding noise on 'example'" in t and "operator Odd (odd)" in t for t in verdict.not_checked)
 
 
@@ -117,7 +117,7 @@ def test_a_mistake_of_ours_is_not_swallowed(small: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(NoisyGraph, "spread", broken)
     with pytest.raises(IndexError, match="ours"):
-        small.verdict(small.folded, level="quick")
+        small.verdict(small.folded, level="thorough")
 
 
 class SinglePrecision(Norm):

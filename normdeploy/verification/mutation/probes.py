@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, Evaluator, weight_bytes
+from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.graph.traits import Trait, has
+from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
@@ -155,6 +155,8 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
         return "the traced graph is not the eager model in float64, so nothing would be shown of the model"
     if weight_bytes(context.subject.model) > _LARGEST:
         return f"the file has more than {_LARGEST >> 20} MB of weights"
+    if sums_integers(context.subject.model):
+        return "the file computes with integers behind it, and other numbers than theirs cannot be fed"
     feeds = base.family.feeds
     value = run_evaluator(evaluator, feeds, fetch=[entry])[entry]
     if value.dtype != np.float64 or value.ndim < 2 or not np.isfinite(value).all():
@@ -173,19 +175,10 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
             return f"{which} does not compute its input as a value of its own"
         names.append(name)
         models.append(model_cut)
-    if _read_as_integers(models[-1], str(names[-1])):
-        return "the file takes its input for the integers that it is, and other numbers cannot be fed"
     before = CutReference(models[0], [np.asarray(a).dtype for a in base.eager])
     file, noisy = CutFile(models[2], context.subject.output_names), NoisyGraph(models[0])
     made = Cut(site.where, tuple(names), value, before, Evaluator(models[1]), file, noisy, base)
     return _doubt(context, made) or made
-
-
-def _read_as_integers(model: ir.Model, name: str) -> bool:
-    """Tell whether a graph casts a float value to integers, because it holds no other numbers."""
-    value = next((v for v in model.graph.inputs if v.name == name), None)
-    casts = [] if value is None else [u.node for u in value.uses() if u.node.op_type == "Cast"]
-    return any(ir.DataType(node.attributes.get_int("to")) not in FLOATS for node in casts)
 
 
 def _doubt(context: Context, made: Cut) -> str:

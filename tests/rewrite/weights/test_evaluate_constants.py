@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.graph import Evaluator, ExactTensor, constant64
+from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.weights import EvaluateConstants
 
 
@@ -122,6 +123,7 @@ def test_a_parametrized_convolution_of_torch_becomes_a_plain_one(kind):
     }[kind]().eval()
     x = torch.randn(2, 16, 6, 6)
     traced = trace(module, (x,))
+    infer_missing_types(traced.model)  # as raising the operator set does in front of it
     EvaluateConstants()(traced.model)
     assert operators(traced.model) == ["Conv"]
     with torch.no_grad():
@@ -355,6 +357,7 @@ def test_a_tied_table_is_not_stored_twice(rows: int) -> None:
         }""",
         table=np.ones((rows, 8), dtype=np.float32),
     )
+    infer_missing_types(model)
     EvaluateConstants()(model)
     kept = ["Gather", "Transpose", "MatMul"] if rows == 40_000 else ["Gather", "MatMul"]
     assert operators(model) == kept

@@ -1,0 +1,17 @@
+"""Commands that a test stops."""
+
+from __future__ import annotations
+
+import sys
+
+_MAIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from normdeploy.cli import main; main()"
+)
+
+
+def normdeploy_that_listens() -> list[str]:
+    """Return the words that start ``normdeploy`` so that Ctrl-C reaches it.
+
+    What a shell starts in the background ignores SIGINT, and so does all that it starts: the tests as well.
+    """
+    return [sys.executable, "-c", _MAIN]
