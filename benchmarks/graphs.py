@@ -25,7 +25,7 @@ def optimized(path: Path) -> onnx.GraphProto:
         options.log_severity_level = 4  # it warns that the file it writes is for this processor only
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        return onnx.load(options.optimized_model_filepath).graph
+        return onnx.load(options.optimized_model_filepath, load_external_data=False).graph  # it may name another's data
 
 
 def operators(path: Path) -> Counter[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,9 @@ def measure(line: Line, level: str, tell: Callable[[Row], None]) -> None:
             stage("writing")
             save_graph(rewritten.model.clone(), path)
             stage("error against float64")
-            row |= _errors(line, model, traced, path, plain)
+            files = {"error": path} | ({"error_torch": plain} if plain.exists() else {})
+            found = errors(line, model, traced, files)
+            row |= {"eager_error": found.pop("eager"), **found}
             stage("verify")
             given |= {"traced": traced, "rewritten": rewritten, "level": level}
             row["verify_s"], verdict = taken(lambda: verify(model, path, args=example.args, **given))
@@ -104,15 +106,14 @@ def _folded(ledger: Ledger) -> Row:
     }
 
 
-def _errors(line: Line, model: nn.Module, traced: Traced, path: Path, plain: Path) -> Row:
-    """Return the errors of our file and of torch's against float64, over eager's: ratios of root mean squares.
+def errors(line: Line, model: nn.Module, traced: Traced, files: Mapping[str, Path]) -> Row:
+    """Return the errors of files against float64, over eager's: ratios of root mean squares, by the files' names.
 
-    Each output counts by its own size. Where eager makes no error there is no ratio.
+    ``eager`` is eager's own, relative to the outputs' size. Each output counts by its own size; files name inputs and
+    outputs as they like, in the order of the trace. Where eager makes no error there is no ratio.
     """
-    truth, names = Evaluator(traced.model), traced.output_names
-    sessions = {"error": open_session(path, Setting())}
-    if plain.exists():
-        sessions["error_torch"] = open_session(plain, Setting())
+    truth = Evaluator(traced.model)
+    sessions = {key: open_session(path, Setting()) for key, path in files.items()}
     squares = dict.fromkeys(["eager", *sessions], 0.0)
     for run in range(RUNS):
         example = line.example(model, seed=100 + run)
@@ -121,15 +122,15 @@ def _errors(line: Line, model: nn.Module, traced: Traced, path: Path, plain: Pat
         with torch.no_grad():
             found = {"eager": flatten_outputs(model(*example.args, **example.kwargs)).tensors}
         for key, session in sessions.items():
-            inputs = [value.name for value in session.get_inputs()]
-            outputs = names if key == "error" else [value.name for value in session.get_outputs()]
-            feeds = dict(zip(inputs, given, strict=True))
+            names = [value.name for value in session.get_inputs()]
+            outputs = [value.name for value in session.get_outputs()]
+            feeds = dict(zip(names, given, strict=True))
             found[key] = [torch.from_numpy(array) for array in run_session(session, feeds, outputs)]
         for key, tensors in found.items():
             squares[key] += sum(map(_square, tensors, exact))
     eager = math.sqrt(squares["eager"] / RUNS)
     ratios = {key: math.sqrt(squares[key] / squares["eager"]) if eager else None for key in sessions}
-    return {"eager_error": eager, **ratios}
+    return {"eager": eager, **ratios}
 
 
 def _square(found: Tensor, exact: Tensor) -> float:

@@ -1,0 +1,124 @@
+"""The tables of ours and its peers, in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def _mean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values if value]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [_line(names), "|---" * len(names) + "|"]
+
+
+def _ratio(row: Row, name: str) -> str:
+    found = row.get("latency", {}).get("ratios", {}).get(name)
+    return "" if found is None else f"{found['value']:.2f} ({found['low']:.2f}-{found['high']:.2f})"
+
+
+def networks(rows: Sequence[Row], names: Sequence[str], ours: str) -> str:
+    """Return a line per network: ours beside the best of each column among the peers that onnxruntime runs."""
+    heads = (
+        "network", "maps left: plain, best peer, ours", "removable", "nodes: plain, best peer, ours",
+        "seconds: quickest peer, ours", "error over eager's: plain, ours", "time over plain's: best peer", "ours",
+        "OpenVINO",
+    )  # fmt: skip
+    lines = _head(heads)
+    for row in rows:
+        if "files" not in row:
+            lines.append(_line([row["name"], f"{row['ended']}: {row['why']}", *[""] * (len(heads) - 2)]))
+            continue
+        files = {name: one for name, one in row["files"].items() if "failed" not in one}
+        plain, own = files[names[0]], files.get(ours)
+        peers = {name: one for name, one in files.items() if name not in (names[0], ours)}
+        if own is None:
+            lines.append(_line([row["name"], f"ours: {row['files'][ours]['failed']}", *[""] * (len(heads) - 2)]))
+            continue
+        best = best_peer(row, names, ours)
+        cells = [
+            row["name"],
+            f"{plain['left']}, {min((one['left'] for one in peers.values()), default='')}, {own['left']}",
+            str(own["removable"]),
+            f"{plain['nodes']}, {min((one['nodes'] for one in peers.values()), default='')}, {own['nodes']}",
+            f"{min((one['seconds'] for one in peers.values()), default=math.nan):.1f}, {own['seconds']:.1f}",
+            ", ".join("" if one["error"] is None else f"{one['error']:.2f}" for one in (plain, own)),
+            f"{best} {_ratio(row, best)}" if best else "",
+            _ratio(row, ours),
+            _ratio(row, names[-1]),
+        ]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def best_peer(row: Row, names: Sequence[str], ours: str) -> str:
+    """Return the peer whose file onnxruntime runs fastest; "" where nothing was timed."""
+    ratios = {
+        name: one["value"]
+        for name, one in row.get("latency", {}).get("ratios", {}).items()
+        if name not in (ours, names[-1])
+    }
+    return min(ratios, key=ratios.__getitem__) if ratios else ""
+
+
+def summary(rows: Sequence[Row], names: Sequence[str], ours: str) -> str:
+    """Return a line per pipeline: sums, geometric means, wins and losses of ours, the worst case."""
+    done = [row for row in rows if "files" in row]
+    heads = (
+        "pipeline", "files, of these not usable", "maps left", "removable", "nodes", "MB", "seconds", "peak, MB",
+        "error over eager's: mean, largest", "time over plain's: mean", "ours against it: faster, equal, slower",
+        "ours at worst",
+    )  # fmt: skip
+    lines = _head(heads)
+    for name in names:
+        tried = [row["files"][name] for row in done if name in row["files"]]
+        good = [one for one in tried if "failed" not in one]
+        errors = [one["error"] for one in good if one.get("error") is not None]
+        ratios = [r["latency"]["ratios"][name]["value"] for r in done if name in r.get("latency", {}).get("ratios", {})]
+        sums = [str(sum(one[key] for one in good)) if good else "" for key in ("left", "removable", "nodes")]
+        seconds = [one["seconds"] for one in good if "seconds" in one]
+        lines.append(
+            _line(
+                [
+                    f"{name} {tried[0].get('version', '')}".strip() if tried else name,
+                    f"{len(tried)}, {len(tried) - len(good)}" if tried else "",
+                    *sums,
+                    f"{sum(one['bytes'] for one in good) / 1e6:.0f}" if good else "",
+                    f"{sum(seconds):.0f}" if seconds else "",
+                    f"{max(one['peak'] for one in good) / 1e6:.0f}" if seconds else "",
+                    f"{_mean(errors):.2f}, {max(errors):.1f}" if errors else "",
+                    f"{_mean(ratios):.2f}" if ratios else "",
+                    *_against(done, name, names[0], ours),
+                ]
+            )
+        )
+    return "\n".join([*lines, "", f"{len(done)} networks of {len(rows)}."])
+
+
+def _against(rows: Sequence[Row], name: str, plain: str, ours: str) -> tuple[str, str]:
+    """Return how often ours is faster, equal and slower, by the two intervals, and where it is worst."""
+    faster = equal = slower = 0
+    worst: tuple[float, str] = (0.0, "")
+    for row in rows:
+        ratios = row.get("latency", {}).get("ratios", {})
+        its = {"value": 1.0, "low": 1.0, "high": 1.0} if name == plain and ratios else ratios.get(name)
+        own = ratios.get(ours)
+        if name == ours or own is None or its is None:
+            continue
+        faster += own["high"] < its["low"]
+        slower += own["low"] > its["high"]
+        equal += own["high"] >= its["low"] and own["low"] <= its["high"]
+        worst = max(worst, (own["value"] / its["value"], row["name"]))
+    if not worst[1]:
+        return "", ""
+    return f"{faster}, {equal}, {slower}", f"{worst[0]:.2f} {worst[1]}"

@@ -1,0 +1,153 @@
+"""What makes an ONNX file better: ours and its peers, each by its own defaults, each in a process of its own.
+
+    python benchmarks/zoo_pipelines.py PIPELINE SOURCE TARGET
+
+runs one and prints what it took, as JSON: processor seconds and the peak of resident memory over what the libraries
+hold before. All start from the file that `torch.onnx.export` writes (where torch cannot write one, from the graph as
+we trace it), so that what differs is theirs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT = 600  # seconds of processor time for one file: what takes longer is not a tool that one waits for
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A peer. Args: optimize: writes TARGET from SOURCE. load: imports it. package: whose version is told."""
+
+    optimize: Callable[[str, str], None]
+    load: str
+    package: str
+
+    @property
+    def here(self) -> bool:
+        """Whether it is installed."""
+        return importlib.util.find_spec(self.load) is not None
+
+    @property
+    def version(self) -> str:
+        """The installed version."""
+        return importlib.metadata.version(self.package)
+
+
+def _extended(source: str, target: str) -> None:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = target
+    options.log_severity_level = 4
+    ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def _onnxslim(source: str, target: str) -> None:
+    import onnxslim
+
+    onnxslim.slim(source, target)
+
+
+def _onnxsim(source: str, target: str) -> None:
+    import onnx
+    import onnxsim
+
+    onnx.save(onnxsim.simplify(onnx.load(source))[0], target)
+
+
+def _onnxoptimizer(source: str, target: str) -> None:
+    import onnx
+    import onnxoptimizer
+
+    onnx.save(onnxoptimizer.optimize(onnx.load(source)), target)
+
+
+def _onnxscript(source: str, target: str) -> None:
+    import onnx_ir
+    from onnxscript import optimizer, rewriter
+
+    model = onnx_ir.load(source)
+    optimizer.optimize(model)
+    onnx_ir.save(rewriter.rewrite(model), target)
+
+
+def _ours(source: str, target: str) -> None:
+    import normdeploy as nd
+
+    nd.fold(source, target, verify=False)
+
+
+OURS = "normdeploy"
+PIPELINES = {
+    "onnxruntime": Pipeline(_extended, "onnxruntime", "onnxruntime"),
+    "onnxslim": Pipeline(_onnxslim, "onnxslim", "onnxslim"),
+    "onnxsim": Pipeline(_onnxsim, "onnxsim", "onnxsim"),
+    "onnxoptimizer": Pipeline(_onnxoptimizer, "onnxoptimizer", "onnxoptimizer"),
+    "onnxscript": Pipeline(_onnxscript, "onnxscript", "onnxscript"),
+    OURS: Pipeline(_ours, "normdeploy", "normdeploy"),
+}
+
+
+def run(name: str, source: Path, target: Path) -> dict[str, Any]:
+    """Run a pipeline in a process of its own.
+
+    Returns:
+        ``seconds`` of the processor and the ``peak`` in bytes, or ``failed`` with the last line that it said.
+    """
+    command = [sys.executable, __file__, name, str(source), str(target)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    said = done.stdout.strip().splitlines()
+    if done.returncode == 0 and target.exists():
+        found: dict[str, Any] = json.loads(said[-1])
+        return found
+    return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+
+
+@contextmanager
+def _warm(pipeline: Pipeline) -> Iterator[None]:
+    """Run the pipeline on a small file first: imports are not what is measured."""
+    import onnx
+
+    graph = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1, 2] x) => (float[1, 2] y) { y = Relu(x) }'
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "small.onnx", Path(folder) / "better.onnx"
+        onnx.save(graph, source)
+        pipeline.optimize(str(source), str(target))
+        yield
+
+
+def main() -> int:
+    """Run the pipeline that the command line names."""
+    import resource
+
+    from verdict_cost import taken
+    from verify_cost import Peak, resident
+
+    name, source, target = sys.argv[1:]
+    warnings.filterwarnings("ignore")  # the libraries' own
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+    pipeline = PIPELINES[name]
+    with _warm(pipeline):
+        peak, before = Peak(), resident()
+        with peak.watched():
+            seconds, _ = taken(lambda: pipeline.optimize(source, target))
+    print(json.dumps({"seconds": seconds, "peak": peak.bytes - before}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
