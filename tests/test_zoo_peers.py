@@ -62,7 +62,7 @@ def test_what_ended_a_run_stands_in_the_line_of_its_network(tables: ModuleType) 
 
 
 def test_a_network_s_line_shows_ours_beside_the_best_peer(tables: ModuleType) -> None:
-    found = row_of(tables.networks([measured("net", 0.9, 0.5)], NAMES, "normdeploy"), "net")
+    found = row_of(tables.networks([measured("vit", 0.9, 0.5)], NAMES, "normdeploy"), "vit")
     assert found[1:4] == ["4, 2, 1", "0", "9, 8, 5"]
     assert found[6].startswith("peer 0.90")
     assert found[7] == "0.50 (0.45-0.55)"
