@@ -1,7 +1,8 @@
 """What goes into a model, as text: ``NAME=DTYPE:SHAPE`` and ``KEY=VALUE``.
 
 SHAPE is sizes joined by ``x`` or by commas: ``batchx3x224x224``. A word is a dynamic dimension (without the letter x
-where that separates); ``height=64`` says at which size it is traced. Nothing after the colon is a scalar.
+where that separates); ``height=64`` says at which size it is traced. Nothing after the colon is a scalar. A dot in
+NAME reaches into an argument: ``batch.image`` is the entry of a dictionary, ``pair.0`` an element of a tuple.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class InputSpec:
     """One input of a model.
 
     Args:
-        name: of the graph input.
+        name: of the graph input; with dots, where it is in an argument of ``forward``.
         dtype: one of `DTYPES`.
         shape: per dimension a size, or a word for a dynamic one.
         examples: sizes for tracing, by word, where the user gave them.
@@ -69,7 +70,8 @@ def parse_input(text: str) -> InputSpec:
     """
     name, equals, rest = text.partition("=")
     dtype, colon, shape = rest.partition(":")
-    if not equals or not colon or not name.isidentifier():
+    first, *inner = name.split(".")
+    if not equals or not colon or not first.isidentifier() or not all(re.fullmatch(r"\w+", part) for part in inner):
         raise UsageError(f"input is {text!r}; expected {GRAMMAR}")
     if dtype not in DTYPES:
         word = dtype.lower().removeprefix("torch.")
@@ -135,19 +137,68 @@ class Example:
 
     Args:
         args: positional arguments.
-        kwargs: arguments by name.
+        kwargs: arguments by name, which may hold tensors in dictionaries and tuples.
         input_names: names of the graph inputs, in order.
         dynamic_shapes: as torch.export takes it: a tuple for args, or a dict when everything is passed by name.
     """
 
     args: tuple[torch.Tensor, ...]
-    kwargs: dict[str, torch.Tensor]
+    kwargs: dict[str, Any]
     input_names: list[str]
     dynamic_shapes: Any
 
     def named(self) -> dict[str, torch.Tensor]:
         """Return the tensors by graph input name."""
-        return self.kwargs or dict(zip(self.input_names, self.args, strict=True))
+        tensors = _leaves(self.kwargs) if self.kwargs else self.args
+        return dict(zip(self.input_names, tensors, strict=True))
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Return what nested dictionaries and tuples hold, in order."""
+    if isinstance(value, (dict, tuple)):
+        return [leaf for inner in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(inner)]
+    return [value]
+
+
+def _nested(names: Sequence[str]) -> dict[str, Any]:
+    """Return what dotted names say: a.b and c.0 as ``{"a": {"b": "a.b"}, "c": ("c.0",)}``.
+
+    Raises:
+        UsageError: a name is an input and has others inside, or a tuple's places are not 0, 1, 2, ...
+    """
+    root: dict[str, Any] = {}
+    for name in sorted(names, key=lambda name: name.count(".")):
+        *outer, last = name.split(".")
+        inside: Any = root
+        for part in outer:
+            inside = inside.setdefault(part, {})
+            if isinstance(inside, str):
+                raise UsageError(f"inputs {inside} and {name} are given; expected one of them: one lies in the other")
+        inside[last] = name
+    first = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    return {name: _with_tuples(name, root[name]) for name in first}
+
+
+def _with_tuples(name: str, value: Any) -> Any:
+    """Return a dictionary whose keys are all numbers as a tuple."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _with_tuples(f"{name}.{key}", item) for key, item in value.items()}
+    if not all(key.isdecimal() for key in inner):
+        return inner
+    if set(inner) != {str(place) for place in range(len(inner))}:
+        given = ", ".join(f"{name}.{key}" for key in inner)
+        raise UsageError(f"inputs {given}; expected {name}.0 to {name}.{len(inner) - 1}: count a tuple's places from 0")
+    return tuple(inner[str(place)] for place in range(len(inner)))
+
+
+def _filled(structure: Any, values: dict[str, Any]) -> Any:
+    """Return a structure of names with a value in place of each name."""
+    if isinstance(structure, dict):
+        return {key: _filled(inner, values) for key, inner in structure.items()}
+    if isinstance(structure, tuple):
+        return tuple(_filled(inner, values) for inner in structure)
+    return values[structure]
 
 
 def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0, renames: bool = True) -> Example:
@@ -163,6 +214,7 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
 
     Raises:
         InputError: the model takes fewer inputs than given, or none of such a name.
+        UsageError: names with dots contradict each other.
     """
     import torch
 
@@ -186,12 +238,15 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
         shapes[spec.name] = {axis: dimensions[size] for axis, size in enumerate(spec.shape) if isinstance(size, str)}
     parameters = inspect.signature(model.forward).parameters
     names = [spec.name for spec in specs]
-    if all(name in parameters for name in names):
-        return Example((), tensors, names, shapes)
+    roots = [name.partition(".")[0] for name in names]
+    if all(root in parameters for root in roots):
+        structure = _nested(names)
+        ordered = [name.replace(".", "_") for name in _leaves(structure)]
+        return Example((), _filled(structure, tensors), ordered, _filled(structure, shapes))
     stars = any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in parameters.values())
     # names in torch's own forwards (nn.Sequential's `input`) are nobody's choice
     if not renames and not stars and type(model).forward.__module__.partition(".")[0] != "torch":
-        unknown = next(name for name in names if name not in parameters)
+        unknown = next(root for root in roots if root not in parameters)
         near = difflib.get_close_matches(unknown, parameters, 1)
         raise InputError(
             f"input {unknown} is no parameter of {type(model).__name__}.forward; expected names among "

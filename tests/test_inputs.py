@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -85,3 +87,41 @@ def test_other_names_are_passed_in_order_at_the_size_asked_for() -> None:
 def test_too_many_inputs() -> None:
     with pytest.raises(InputError, match=r"3 inputs.*ids, mask"):
         make_example(parse_inputs(["a=float32:2", "b=float32:2", "c=float32:2"]), Two())
+
+
+class Tree(nn.Module):
+    def forward(self, batch: dict[str, Any], pair: tuple[Tensor, Tensor]) -> Tensor:
+        return batch["image"] + batch["meta"]["age"] + pair[0] * pair[1]
+
+
+def test_dots_reach_into_dictionaries_and_tuples() -> None:
+    texts = ["pair.1=float32:nx1", "batch.meta.age=float32:nx5", "batch.image=float32:nx5", "pair.0=float64:n"]
+    example = make_example(parse_inputs(texts), Tree())
+    batch, pair = example.kwargs["batch"], example.kwargs["pair"]
+    assert batch["image"].shape == batch["meta"]["age"].shape == (2, 5)
+    assert isinstance(pair, tuple)
+    assert (pair[0].dtype, tuple(pair[0].shape), tuple(pair[1].shape)) == (torch.float64, (2,), (2, 1))
+    assert example.dynamic_shapes["pair"][0].keys() == example.dynamic_shapes["batch"]["meta"]["age"].keys() == {0}
+    named = example.named()
+    assert set(named) == {"pair_0", "pair_1", "batch_image", "batch_meta_age"}
+    assert named["pair_0"] is pair[0]
+    assert named["batch_meta_age"] is batch["meta"]["age"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["batch", "batch.image"], "one lies in the other"),
+        (["batch.image.x", "batch.image"], "one lies in the other"),
+        (["batch", "pair.1", "pair.2"], "pair.0 to pair.1"),
+    ],
+)
+def test_dots_that_contradict_each_other(names: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_example(parse_inputs([f"{name}=float32:2" for name in names]), Tree())
+
+
+@pytest.mark.parametrize("name", ["0.a", "a..b", ".a", "a.", "a.b-c"])
+def test_names_with_dots_are_words_joined_by_dots(name: str) -> None:
+    with pytest.raises(UsageError, match="expected NAME=DTYPE:SHAPE"):
+        parse_input(f"{name}=float32:2")

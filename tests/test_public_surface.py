@@ -168,15 +168,20 @@ assert not loaded, loaded
 """
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["one file", "data beside"])
 @pytest.mark.parametrize(
     "command",
     ["run {net}", "run {net} --plan {plan}", "predict {net} {x} -o {out}", "verify {net}"],
     ids=["run", "plan", "predict", "certificate"],
 )
-def test_running_a_certified_file_imports_neither_torch_nor_onnx(tmp_path: Path, command: str) -> None:
-    text = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }'
+def test_running_a_certified_file_imports_neither_torch_nor_onnx(tmp_path: Path, command: str, beside: bool) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y)'
+    text += "{ y = Add(x, weight) }"
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "weight"))
     net = tmp_path / "net.onnx"
-    onnx.save(onnx.parser.parse_model(text), net)
+    onnx.save(model, net, save_as_external_data=beside, location="net.data", size_threshold=0)
+    assert (tmp_path / "net.data").exists() == beside
     certify(net, nd.Verdict("pass"))
     np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
     if "plan" in command:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -87,7 +88,8 @@ def guess_inputs(model: nn.Module) -> Guess:
     raise InputError(
         f"the inputs of {type(model).__name__} are not given and cannot be guessed: {len(tried)} were tried"
         + (f", the last {tried[-1]} ({last})" if tried else f" ({last})")
-        + f"; expected --input NAME=DTYPE:SHAPE for {', '.join(names)}, as --input {names[0]}=float32:batchx3x224x224"
+        + f"; expected --input NAME=DTYPE:SHAPE for {', '.join(names)}, as --input {names[0]}=float32:batchx3x224x224; "
+        f"{names[0]}.key=... for the entry of a dictionary, {names[0]}.0=... for a tuple's first"
     )
 
 
@@ -201,7 +203,8 @@ def _failure(model: nn.Module, specs: Sequence[InputSpec]) -> str:
     """Run the model; return why it does not run, or nothing."""
     example = make_example(specs, model)
     try:
-        with evaluation_mode(model):
+        with evaluation_mode(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what was only tried
             model(*example.args, **example.kwargs)
     except Exception as error:  # whatever somebody's forward raises on what it was not made for
         return f"{type(error).__name__}: {essential_line(error)}"

@@ -8,7 +8,7 @@ copied and run is the same.
 The model's folder is the one the path names and, where the path is a link, the one the file lies in: caches of
 downloaded models link to files that lie side by side elsewhere.
 
-Names are loaded when first used: a certificate is checked without what reads ONNX.
+Names are loaded when first used: a file is run, and its certificate checked, without importing onnx.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normdeploy.onnxfile.light import CONTENT, KEY, own_digest
+    from normdeploy.onnxfile.light import CONTENT, KEY, all_digests, own_digest
     from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
+    from normdeploy.onnxfile.outline import Outline, read_outline, session_source
     from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
     from normdeploy.onnxfile.stored import (
         element_bits,
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
         stored_bytes,
         tensors,
     )
-    from normdeploy.onnxfile.whole import session_source, whole_proto
+    from normdeploy.onnxfile.whole import whole_proto
 
 __all__ = [
     "CONTENT",
     "KEY",
     "Copied",
     "ModelFile",
+    "Outline",
     "Place",
+    "all_digests",
     "element_bits",
     "element_count",
     "forget_empty_words",
@@ -46,6 +49,7 @@ __all__ = [
     "pointed",
     "put_inside",
     "read_model",
+    "read_outline",
     "session_source",
     "set_metadata",
     "spell_domains",
@@ -55,8 +59,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    "light": ("CONTENT", "KEY", "own_digest"),
+    "light": ("CONTENT", "KEY", "all_digests", "own_digest"),
     "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
+    "outline": ("Outline", "read_outline", "session_source"),
     "places": ("Place", "point_to", "pointed", "put_inside"),
     "stored": (
         "element_bits",
@@ -67,7 +72,7 @@ _LAZY = {
         "stored_bytes",
         "tensors",
     ),
-    "whole": ("session_source", "whole_proto"),
+    "whole": ("whole_proto",),
 }
 
 

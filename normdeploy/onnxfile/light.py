@@ -19,6 +19,11 @@ _METADATA = 14  # number of the field metadata_props in ModelProto
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 
 
+def all_digests(content: str, data: dict[str, str]) -> dict[str, str]:
+    """Return one table of the content's digest and the data files'."""
+    return {CONTENT: content} | {f"./{name}" if name == CONTENT else name: digest for name, digest in data.items()}
+
+
 def own_digest(path: str | os.PathLike[str]) -> tuple[str | None, str] | None:
     """Return the certificate's digest that a file names, and the SHA-256 of its other bytes.
 

@@ -5,46 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
-from onnx.external_data_helper import uses_external_data
 
-from normdeploy.errors import GraphError
-from normdeploy.files import copy_with_digest, open_regular, require_model_file, sha256_file, storage
-from normdeploy.onnxfile.light import CONTENT, KEY
-from normdeploy.onnxfile.places import Place, find_place
-from normdeploy.onnxfile.stored import tensors
+from normdeploy.files import copy_with_digest, sha256_file, storage
+from normdeploy.onnxfile.light import KEY, all_digests
+from normdeploy.onnxfile.outline import Outline, parse_into
 
 
 @dataclass(frozen=True)
-class ModelFile:
-    """An ONNX file as it was read.
+class ModelFile(Outline):
+    """An ONNX file as it was read, all of it.
 
     Args:
         path: where. content: its bytes. proto: what they say.
     """
 
-    path: Path
-    content: bytes
     proto: onnx.ModelProto
-
-    @cached_property
-    def external(self) -> list[tuple[onnx.TensorProto, Place]]:
-        """Every tensor whose data lies outside the file, with the place where it lies.
-
-        Raises:
-            GraphError: a place is outside the model's folder, missing, no regular file or too short.
-        """
-        bases = list(dict.fromkeys((self.path.absolute().parent, self.path.resolve().parent)))
-        return [(t, find_place(self.path, bases, t)) for t in tensors(self.proto) if uses_external_data(t)]
-
-    @property
-    def data(self) -> dict[str, Path]:
-        """The data files, by their names from the model's folder."""
-        return {place.location: place.file for _, place in sorted(self.external, key=lambda pair: pair[1].location)}
 
     def copy_to(self, folder: Path) -> Copied:
         """Copy the file and its data into an empty folder, under the names they have.
@@ -94,11 +72,6 @@ class Copied:
         return all_digests(self.content, self.data)
 
 
-def all_digests(content: str, data: dict[str, str]) -> dict[str, str]:
-    """Return one table of the content's digest and the data files'."""
-    return {CONTENT: content} | {f"./{name}" if name == CONTENT else name: digest for name, digest in data.items()}
-
-
 def content_digest(proto: onnx.ModelProto) -> str:
     """Return the SHA-256 of a model's content, the entry left out that certifying adds."""
     every = [(entry.key, entry.value) for entry in proto.metadata_props]
@@ -123,15 +96,6 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
         GraphError: it is missing, no regular file, or is not ONNX.
         StorageError: it cannot be read.
     """
-    file = require_model_file(path)
-    with storage(file, "read"), open_regular(file) as stream:
-        content = stream.read()
     proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(content)
-    except DecodeError as error:
-        raise GraphError(
-            f"{file} cannot be read as ONNX ({error}); expected a valid .onnx file: it may be cut short, fetch or "
-            "export it again"
-        ) from error
+    file, content = parse_into(proto, path)
     return ModelFile(file, content, proto)

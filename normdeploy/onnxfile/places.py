@@ -6,12 +6,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
-
-import onnx
+from typing import TYPE_CHECKING
 
 from normdeploy.errors import GraphError
 from normdeploy.files import irregular, open_regular, storage
-from normdeploy.onnxfile.stored import stored_bytes
+from normdeploy.onnxfile.schema import EXTERNAL, STRING
+from normdeploy.onnxfile.stored import stored_bytes, tensors
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,19 @@ class Place:
         return found
 
 
+def find_places(model: Path, proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, Place]]:
+    """Return every tensor whose data lies outside the file, with the place where it lies.
+
+    Args:
+        model: the file. proto: what it says.
+
+    Raises:
+        GraphError: a place is outside the model's folder, missing, no regular file or too short.
+    """
+    bases = list(dict.fromkeys((model.absolute().parent, model.resolve().parent)))
+    return [(t, find_place(model, bases, t)) for t in tensors(proto) if t.data_location == EXTERNAL]
+
+
 def find_place(model: Path, bases: list[Path], tensor: onnx.TensorProto) -> Place:
     """Return where a tensor's data lies, after checking that it may be read and is all there."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -64,7 +80,7 @@ def find_place(model: Path, bases: list[Path], tensor: onnx.TensorProto) -> Plac
         raise GraphError(f"{what}, which is {found}; expected a regular file: write the model again")
     needed = stored_bytes(tensor)
     offset, length = _number(what, entries, "offset", 0), _number(what, entries, "length", needed)
-    if tensor.data_type == onnx.TensorProto.STRING:
+    if tensor.data_type == STRING:
         raise GraphError(f"{what} and holds strings; expected numbers: ONNX keeps strings in the file itself")
     if length != needed:
         raise GraphError(f"{what} in {length} bytes; expected {needed} by its type and shape {list(tensor.dims)}")
@@ -90,7 +106,7 @@ def put_inside(tensor: onnx.TensorProto, place: Place) -> None:
     """Read a tensor's data into the tensor."""
     tensor.raw_data = place.read()
     del tensor.external_data[:]
-    tensor.data_location = onnx.TensorProto.DEFAULT
+    tensor.ClearField("data_location")
 
 
 def point_to(tensor: onnx.TensorProto, place: Place, location: str) -> None:

@@ -1,30 +1,24 @@
-"""Every tensor that a model stores, and how much data it takes."""
+"""Every tensor that a model stores, and how much data it takes; of onnx's messages, and of those of `schema`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
-
-import onnx
+from typing import TYPE_CHECKING, Any
 
 from normdeploy.errors import GraphError
+from normdeploy.onnxfile.schema import ELEMENTS
+
+if TYPE_CHECKING:
+    import onnx
 
 LONG = "ai.onnx"
 STANDARD = ("", LONG)
 """The two spellings of the standard operators' domain."""
 
-_PACKED = {"4": ("INT4", "UINT4", "FLOAT4E2M1"), "2": ("INT2", "UINT2"), "6": ("FLOAT6E2M3", "FLOAT6E3M2")}
-_PACKED_BITS = {
-    onnx.TensorProto.DataType.Value(name): int(bits)
-    for bits, names in _PACKED.items()
-    for name in names
-    if name in onnx.TensorProto.DataType.keys()  # noqa: SIM118 - an enumeration of protobuf, no dict
-}
 
-
-def graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """Yield the graph, the functions, and the bodies in all of them, however deep."""
+def graphs(proto: onnx.ModelProto) -> Iterator[Any]:
+    """Yield the graph, the functions, and the bodies in all of them, however deep; what has initializers is a graph."""
     waiting: list[Any] = [proto.graph, *proto.functions]
     for info in proto.training_info:
         waiting += [info.initialization, info.algorithm]
@@ -41,7 +35,7 @@ def graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionPr
 def forget_empty_words(proto: onnx.ModelProto) -> None:
     """Take the empty word from dimensions, in place: it names no size (onnx.proto, TensorShapeProto.Dimension)."""
     for graph in graphs(proto):
-        if isinstance(graph, onnx.GraphProto):
+        if hasattr(graph, "initializer"):
             for value in (*graph.input, *graph.output, *graph.value_info):
                 for dimension in value.type.tensor_type.shape.dim:
                     if dimension.HasField("dim_param") and not dimension.dim_param:
@@ -78,7 +72,7 @@ def spell_domains(proto: onnx.ModelProto, name: str) -> None:
 def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor that a model stores, wherever it does."""
     for graph in graphs(proto):
-        if isinstance(graph, onnx.GraphProto):
+        if hasattr(graph, "initializer"):
             yield from graph.initializer
             for sparse in graph.sparse_initializer:
                 yield from (sparse.values, sparse.indices)
@@ -95,15 +89,8 @@ def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def element_bits(data_type: int) -> int:
-    """Return the bits of one element in ONNX's raw form; 0 for strings and for what this onnx does not know."""
-    if data_type in _PACKED_BITS:
-        return _PACKED_BITS[data_type]
-    if data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        return 0
-    try:
-        return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
-    except KeyError:
-        return 0
+    """Return the bits of one element in ONNX's raw form; 0 for strings and for what is not known."""
+    return ELEMENTS.get(data_type, ("", 0))[1]
 
 
 def element_count(tensor: onnx.TensorProto) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import onnx
+from typing import Any
 
 from normdeploy.errors import GraphError
-from normdeploy.onnxfile import read_model
+from normdeploy.onnxfile import read_outline
+from normdeploy.onnxfile.schema import ELEMENTS
 from normdeploy.ort.specs import TensorSpec
 
 
@@ -17,7 +17,7 @@ def file_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ..
     Raises:
         GraphError: a value that is no tensor of a known type and rank.
     """
-    graph = read_model(path).proto.graph
+    graph = read_outline(path).proto.graph
     weights = {tensor.name for tensor in graph.initializer}
     return (
         tuple(_declared(value) for value in graph.input if value.name not in weights),
@@ -25,12 +25,12 @@ def file_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ..
     )
 
 
-def _declared(value: onnx.ValueInfoProto) -> TensorSpec:
+def _declared(value: Any) -> TensorSpec:
     tensor = value.type.tensor_type
-    if not tensor.elem_type or not tensor.HasField("shape"):
+    if tensor.elem_type not in ELEMENTS or not tensor.HasField("shape"):
         raise GraphError(f"{value.name!r} has no declared type and rank; expected both: export it again")
     sizes = (
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param if dim.HasField("dim_param") else None
         for dim in tensor.shape.dim
     )
-    return TensorSpec(value.name, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, tuple(sizes))
+    return TensorSpec(value.name, ELEMENTS[tensor.elem_type][0], tuple(sizes))

@@ -6,6 +6,7 @@ import hashlib
 import os
 
 from normdeploy.files import names_data, sha256_file, storage
+from normdeploy.onnxfile import read_outline
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:
@@ -18,9 +19,7 @@ def model_digest(path: str | os.PathLike[str]) -> str:
         StorageError: the file cannot be read.
     """
     if names_data(path):
-        from normdeploy.onnxfile import read_model  # it imports onnx, which workers of other models do without
-
-        model = read_model(path)
+        model = read_outline(path)
         if model.data:
             lines = [hashlib.sha256(model.content).hexdigest()]
             with storage(path, "read"):

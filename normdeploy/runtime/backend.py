@@ -16,8 +16,10 @@ import numpy as np
 import onnxruntime as ort
 
 from normdeploy.errors import GraphError, MissingDependencyError, UsageError
-from normdeploy.files import names_data, require_model_file
+from normdeploy.files import require_model_file
 from normdeploy.installed import conflict
+from normdeploy.onnxfile import session_source
+from normdeploy.ort.declared import file_specs
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
 from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
@@ -101,7 +103,7 @@ class OrtBackend:
             chosen["enable_fallback"] = 0  # a provider that fails shall fail, not hand over to another and print
         if settings.disabled_optimizers:
             chosen["disabled_optimizers"] = list(settings.disabled_optimizers)
-        source, entries = _session_source(path)
+        source, entries = session_source(path)
         for key, value in entries.items():
             options.add_session_config_entry(key, value)
         try:
@@ -164,15 +166,6 @@ class Bound:
         return list(self._binding.copy_outputs_to_cpu())
 
 
-def _session_source(path: Path) -> tuple[str | bytes, dict[str, str]]:
-    """Return what to open a session from; onnx is imported where the file may keep data beside it, and only there."""
-    if not names_data(path):
-        return str(path), {}
-    from normdeploy.onnxfile import session_source
-
-    return session_source(path)
-
-
 def _fixed_words(declared: Sequence[TensorSpec], settings: Settings) -> dict[str, int]:
     """Return the sizes of named dimensions that the settings fix; one without a name stays dynamic."""
     words = {spec.name: spec.shape for spec in declared}
@@ -205,7 +198,7 @@ class OpenVinoBackend:
         config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", **dict(settings.options)}
         if settings.threads:
             config["INFERENCE_NUM_THREADS"] = settings.threads
-        _session_source(path)  # for its checks: where the data lies that OpenVINO will read
+        session_source(path)  # for its checks: where the data lies that OpenVINO will read
         try:
             core = openvino.Core()
             if settings.fixed_shapes:
@@ -265,8 +258,6 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
     file = require_model_file(path)
     if not settings.fixed_shapes:
         return _session(file, settings)
-    from normdeploy.ort.declared import file_specs  # it imports onnx, which no other session waits for
-
     inputs, outputs = file_specs(file)
     return FixedShapesBackend(
         inputs,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import external_models
 import onnx
 import pytest
+from external_models import FORMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normdeploy.onnxfile import KEY, own_digest, read_model, set_metadata
+from normdeploy.onnxfile import KEY, own_digest, read_model, read_outline, set_metadata
+from normdeploy.onnxfile.schema import ELEMENTS, EXTERNAL, STRING
 
 NET = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }'
 WORDS = st.text(max_size=200)
@@ -51,3 +55,23 @@ def test_a_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path: Path) -> Non
     for length in range(len(content)):
         path.write_bytes(content[:length])
         assert own_digest(path) != whole
+
+
+def test_the_types_of_elements_are_those_of_onnx() -> None:
+    known = {number: name for name, number in onnx.TensorProto.DataType.items() if name not in ("UNDEFINED", "STRING")}
+    assert known.keys() == ELEMENTS.keys()
+    assert (onnx.TensorProto.EXTERNAL, onnx.TensorProto.STRING) == (EXTERNAL, STRING)
+    for number, (name, bits) in ELEMENTS.items():
+        found = onnx.helper.tensor_dtype_to_np_dtype(number)
+        assert found.name == name
+        digits = re.match(r"\D*(\d+)", name)
+        assert name == "bool" or (digits and bits == int(digits[1])), name  # int4, float8_e5m2, complex64
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_places_are_those_that_onnx_reads_and_the_rest_is_kept(form: str, tmp_path: Path) -> None:
+    path = external_models.write(form, tmp_path / "net.onnx")
+    light, whole = read_outline(path), read_model(path)
+    assert [(t.name, place) for t, place in light.external] == [(t.name, place) for t, place in whole.external]
+    kept = onnx.ModelProto.FromString(light.proto.SerializeToString())
+    assert kept.SerializeToString(deterministic=True) == whole.proto.SerializeToString(deterministic=True)

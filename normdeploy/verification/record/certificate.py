@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from normdeploy.errors import UsageError
-from normdeploy.files import names_data, require_model_file, require_writable, storage, written_whole
-from normdeploy.onnxfile.light import CONTENT, KEY, own_digest
+from normdeploy.files import names_data, require_model_file, require_writable, sha256_file, storage, written_whole
+from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline
 from normdeploy.verification.record.answers import Question, Status
 from normdeploy.verification.record.kept import MOST_BYTES, derivation_path, read_bytes
 from normdeploy.verification.record.verdict import SCHEMA_VERSION, STATUSES, Verdict
@@ -199,17 +199,18 @@ def _tell_of_derivation(report: CertificateReport, data: dict[str, Any]) -> None
 def _own(file: Path, written: bytes) -> tuple[str | None, dict[str, str]]:
     """Return the certificate's digest that a file names, and the digests of its content and data.
 
-    A file that is as it was certified and keeps its data itself is not parsed: what reads ONNX takes longer to import
-    than all of this takes.
+    A file that is as it was certified is not read by onnx, which takes longer to import than all of this takes.
     """
     light = own_digest(file)
-    if light is not None and light[0] == hashlib.sha256(written).hexdigest() and not names_data(file):
+    if light is not None and light[0] == hashlib.sha256(written).hexdigest():
         try:
             expected = _parsed(written)["digests"]
         except (ValueError, RecursionError):
-            expected = None
-        if expected == {CONTENT: light[1]}:
-            return light[0], {CONTENT: light[1]}
+            expected = {}
+        if expected.get(CONTENT) == light[1]:
+            data = read_outline(file).data if names_data(file) else {}
+            with storage(file, "read"):
+                return light[0], all_digests(light[1], {name: sha256_file(place) for name, place in data.items()})
     from normdeploy.onnxfile import read_model
 
     model = read_model(file)
