@@ -48,18 +48,19 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Time the model against eager torch, other files and the installed peers, side by side."""
+    from normdeploy import sources
     from normdeploy.files import require_writable
-    from normdeploy.graph import load_graph
-
-    load_graph(model)
-    if plot is not None:
-        require_writable(plot, overwrite=overwrite)
-
-    from normdeploy import runtime, sources
     from normdeploy.inputs import parse_arguments
     from normdeploy.report.text import printable
-    from normdeploy.runtime.samples import read_arrays
 
+    with working("bench", f"reading {model}"):
+        from normdeploy import runtime
+        from normdeploy.graph import load_graph
+        from normdeploy.runtime.samples import read_arrays
+
+        load_graph(model)
+    if plot is not None:
+        require_writable(plot, overwrite=overwrite)
     contenders: list[Any] = []
     for other in against or []:
         if sources.is_source(other):

@@ -27,13 +27,14 @@ def diff(
     """
     options.require_one_form(markdown, as_json)
 
-    from normdeploy import compare
     from normdeploy.report import console
     from normdeploy.report import markdown as md
     from normdeploy.report.difference import print_difference
-    from normdeploy.runtime.samples import read_arrays
 
     with working("diff", f"comparing {first} and {second}"):
+        from normdeploy import compare
+        from normdeploy.runtime.samples import read_arrays
+
         found = compare.diff(
             first,
             second,

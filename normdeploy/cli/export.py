@@ -54,7 +54,6 @@ def export(
     if no_verify and html is not None:
         raise UsageError("--html is given with --no-verify; expected one of them: the page shows what was verified")
     options.require_onnx(output)
-    options.require_opset(opset)
     require_writable(output, overwrite=overwrite)
     if html is not None:
         require_writable(html, overwrite=overwrite)
@@ -65,6 +64,7 @@ def export(
 
     try:
         with working("export", f"building {source}") as tell:
+            options.require_opset(opset)
             model = options.load_model(
                 source,
                 arguments,

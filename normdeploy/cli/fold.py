@@ -28,12 +28,13 @@ def fold(
     """Fold the normalizations of an ONNX graph from anywhere, and prove the result equal to it."""
     level = options.verify_level(quick, thorough)
 
-    from normdeploy import api
     from normdeploy.errors import VerificationError
     from normdeploy.report import console
 
     try:
         with working("fold", f"reading {source}") as tell:
+            from normdeploy import api
+
             verify = False if no_verify else level
             result = api.fold(
                 source,

@@ -22,10 +22,12 @@ def inspect(
     as_json: options.Json = False,
 ) -> None:
     """Say what is wrong or risky in a model's normalizations, before export; exit 4 if something is an error."""
-    from normdeploy import api, sources
+    from normdeploy import sources
     from normdeploy.report import console
 
     with working("inspect", f"reading {source}") as tell:
+        from normdeploy import api
+
         if sources.is_source(source):
             model = options.load_model(source, arguments, weights, unsafe_pickle=unsafe_pickle)
             example = options.example_for(model, inputs) if inputs else None

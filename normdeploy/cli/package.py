@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import working
 
 
 def package(
@@ -45,14 +46,15 @@ def package(
         options.read_numbers("--preferred", preferred),
         labels,
     )
-    written = runtime.package_triton(
-        model,
-        triton,
-        name=name,
-        max_batch_size=max_batch_size,
-        plan=plan,
-        sizes=options.read_sizes(sizes),
-        serving=serving,
-        overwrite=overwrite,
-    )
+    with working("package", f"packing {model}"):
+        written = runtime.package_triton(
+            model,
+            triton,
+            name=name,
+            max_batch_size=max_batch_size,
+            plan=plan,
+            sizes=options.read_sizes(sizes),
+            serving=serving,
+            overwrite=overwrite,
+        )
     console.print_written([written])

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.progress import working
 from normdeploy.errors import UsageError
 
 
@@ -43,14 +44,17 @@ def run(
         require_writable(output, overwrite=overwrite)
         if output.suffix not in (".npy", ".npz"):
             raise UsageError(f"{output} ends in {output.suffix!r}; expected .npy or .npz")
-    predictor = runtime.load(model, plan=plan)
+    with working("run", f"reading {model}"):
+        predictor = runtime.load(model, plan=plan)
+        predictor.backend  # noqa: B018 - the session is made at its first use, which may take its time
     if inputs:
         feeds = _feeds(inputs, [spec.name for spec in predictor.inputs])
     else:
         feeds = make_samples(predictor.inputs, batch, sizes=options.read_sizes(sizes), seed=seed)
         made = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in feeds.items())
         typer.echo(printable(f"note: made-up inputs: {made}; give yours with --input [NAME=]FILE"), err=True)
-    results: Any = predictor(feeds)
+    with working("run", f"running {model}"):
+        results: Any = predictor(feeds)
     if output is not None:
         if output.suffix == ".npy" and len(results) > 1:
             raise UsageError(

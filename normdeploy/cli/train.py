@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from normdeploy.cli.progress import working
 
 
 def train(
@@ -34,14 +37,16 @@ def train(
     from normdeploy.recipe import load_recipe
 
     plan = load_recipe(recipe)
+    first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes the first one speaks
     if recalibrate:
         plan = dataclasses.replace(plan, train=dataclasses.replace(plan.train, recalibrate=True))
 
     from normdeploy.report import console
-    from normdeploy.train import from_recipe
 
+    with working("train", "loading torch") if first else nullcontext():
+        from normdeploy.train import from_recipe
     result = from_recipe.train(plan, device=device, again=again, overwrite=overwrite, history=history)
-    if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one speaks
+    if not first:
         return
     console.print_training(result.metadata())
     console.print_written([plan.weights_path])

@@ -68,9 +68,10 @@ def tune(
         "time_limit": time_limit,
     }
     given = {name: value for name, value in asked.items() if value is not None}
-    if against is not None:
-        given["opponent"] = options.load_model(against, arguments, weights, unsafe_pickle=unsafe_pickle)
     with working("tuning", every_step=True) as tell:
+        if against is not None:
+            tell(f"building {against}")
+            given["opponent"] = options.load_model(against, arguments, weights, unsafe_pickle=unsafe_pickle)
         if again:
             plan = runtime.retune(runtime.plan_path(model), data=data, progress=tell, **given)
         else:

@@ -63,19 +63,20 @@ def verify(
         _check_certificate(reference, as_json)
         return
 
-    from normdeploy.graph import load_graph
     from normdeploy.report import console
     from normdeploy.report import markdown as md
-    from normdeploy.runtime.samples import read_arrays
-    from normdeploy.verification import verify as run_verifier
-    from normdeploy.verification.record.certificate import certificate_path
-    from normdeploy.verification.record.certificate import certify as write_certificate
-    from normdeploy.verification.record.kept import derivation_path
 
-    if certify:
-        for beside in (certificate_path(model), derivation_path(model)):
-            require_writable(beside, overwrite=overwrite)
     with working("verify", f"reading {model}") as tell:
+        from normdeploy.graph import load_graph
+        from normdeploy.runtime.samples import read_arrays
+        from normdeploy.verification import verify as run_verifier
+        from normdeploy.verification.record.certificate import certificate_path
+        from normdeploy.verification.record.certificate import certify as write_certificate
+        from normdeploy.verification.record.kept import derivation_path
+
+        if certify:
+            for beside in (certificate_path(model), derivation_path(model)):
+                require_writable(beside, overwrite=overwrite)
         load_graph(model)  # a missing or broken file is told before the reference is built
         subject: Any = reference
         args: Any = None

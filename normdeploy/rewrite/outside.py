@@ -103,10 +103,7 @@ class OutsideRules(ir.passes.InPlacePass):
         self.context.check_region(f"rule {name}", where, before, made, inputs, [(old, new)])
         new.name = old.name
         graph.insert_before(node, made)
-        graph_outputs = [place for place, value in enumerate(graph.outputs) if value is old]
-        ir.convenience.replace_all_uses_with(old, new)
-        for place in graph_outputs:
-            graph.outputs[place] = new
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         for one in reversed(before):
             if not any(value.uses() or value.is_graph_output() for value in one.outputs):
                 graph.remove(one, safe=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,43 @@ def test_stages_carry_their_share() -> None:
     report("tracing", 0.0)
     report("rounding", 0.5)
     assert told == ["tracing", "rounding (50%)"]
+
+
+_BEFORE_TORCH = """
+import os, sys
+from normdeploy.cli import bench, build, diff, export, fold, init, inspect, main, progress, train, tune, verify
+
+def say(title, first="", **_):
+    os._exit(8 if "torch" in sys.modules else 7)
+
+for module in (bench, build, diff, export, fold, init, inspect, train, tune, verify):
+    assert module.working is progress.working
+    module.working = say
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bench {home}/net.onnx --against {home}/net.py:Net",
+        "build {out}/net.toml",
+        "diff {home}/net.onnx {home}/net.onnx",
+        "export {home}/net.py:Net -o {out}/new.onnx",
+        "fold {home}/net.onnx -o {out}/new.onnx",
+        "init {home}/net.py:Net -o {out}/new.toml",
+        "inspect {home}/net.py:Net",
+        "train {out}/net.toml",
+        "tune {home}/net.onnx --against {home}/net.py:Net",
+        "verify {home}/net.py:Net {home}/net.onnx",
+    ],
+)
+def test_a_command_says_what_it_is_at_before_torch_is_loaded(home: Path, tmp_path: Path, line: str) -> None:
+    """Loading torch takes two seconds and more on a machine that is busy."""
+    (tmp_path / "net.toml").write_text('[model]\nsource = "net.py:Net"\nweights = "net.pt"\n')
+    words = line.format(home=home, out=tmp_path).split()
+    done = subprocess.run([sys.executable, "-c", _BEFORE_TORCH, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
 
 
 def test_what_is_kept_is_noted_on_what_stops_the_work_and_on_nothing_else() -> None:

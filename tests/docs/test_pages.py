@@ -10,6 +10,7 @@ import sys
 import types
 import warnings
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -72,17 +73,45 @@ def test_every_page_is_in_the_site() -> None:
     assert listed - generated == pages - outside - generated - {"index"}
 
 
-def test_the_catalogue_has_every_operator_that_a_rule_passes() -> None:
-    from normdeploy.rewrite.gauge.rules import RULES
-
+@pytest.fixture(scope="module")
+def catalogue() -> str:
     spec = importlib.util.spec_from_file_location("make_rule_catalogue", DOCS / "make_rule_catalogue.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    text = module.catalogue()
+    return str(module.catalogue())
+
+
+def test_the_catalogue_has_every_operator_that_a_rule_passes(catalogue: str) -> None:
+    from normdeploy.rewrite.gauge.rules import RULES
+
     for _, name in RULES:
-        assert re.search(rf"\b{name}\b", text), name
+        assert re.search(rf"\b{name}\b", catalogue), name
+
+
+def test_the_catalogue_has_every_pass_and_a_picture_of_each_in_which_something_changes(catalogue: str) -> None:
+    from normdeploy.rewrite.context import RewriteContext
+    from normdeploy.rewrite.pipeline import transform, understand
+
+    sections = dict(re.findall(r"^### ([^\n]+)\n(.*?)(?=^### |^## |\Z)", catalogue, re.DOTALL | re.MULTILINE))
+    context = RewriteContext(integer=True)
+    for step in (*understand(context), *transform(context)):
+        place = type(step).__module__.removeprefix("normdeploy.rewrite.")
+        # the merging rules stand in files of their own beside their pass; the pipeline's own only prepare
+        assert place in (*sections, "branches.passes", "pipeline") or place.startswith("onnx_ir."), place
+    assert {"branches.merge", "branches.border", "branches.dead_bias"} <= sections.keys()
+    for title, text in sections.items():
+        (drawn,) = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+        root = ElementTree.fromstring(drawn)
+        _, _, width, _ = (float(number) for number in root.attrib["viewBox"].split())
+        arrow = next(float(path.attrib["d"][1:].split()[0]) for path in root.iter() if path.get("stroke-width"))
+        boxes: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
+        texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+        for word in texts:
+            boxes[float(word.attrib["x"]) > arrow].append((str(word.text), word.get("class", "")))
+        assert boxes[False] != boxes[True], title
+        assert all(0 <= float(box.attrib["x"]) <= width for box in root.iter("{http://www.w3.org/2000/svg}rect"))
 
 
 @pytest.mark.skipif(

@@ -55,6 +55,21 @@ def test_a_rule_replaces_its_spelling_and_leaves_a_row() -> None:
 
 
 @pytest.mark.usefixtures("added")
+def test_a_rule_may_end_where_the_graph_does() -> None:
+    model = ir.from_onnx_text(
+        NET.replace("y = Relu(h)", "").replace("=> (float[n, 4] y,", "=> (float[n, 4] h,") % ("3", "h")
+    )
+    done = rewrite(model)
+    assert sorted(operators(done.model)) == ["HardSwish", "Neg"]
+    assert [value.name for value in done.model.graph.outputs] == ["h", "z"]
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32) * 4
+    found = Evaluator(done.model).run({"x": x})
+    truth = x * np.clip(x.astype(np.float64) + 3, 0, 6) / 6
+    np.testing.assert_allclose(found["h"].numpy(), truth, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found["z"].numpy(), -truth, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("added")
 def test_what_others_read_of_a_spelling_stays() -> None:
     done = rewrite(ir.from_onnx_text(NET % ("3", "c")))
     assert {"HardSwish", "Clip", "Add", "Neg"} <= set(operators(done.model))
