@@ -115,9 +115,9 @@ def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor
 
 def _asks_whether_traced(model: nn.Module) -> list[str]:
     return [
-        f"{f'module {path!r}' if path else 'the model'} ({kind}) asks {question}: the trace is what it computes then, "
-        "which may be another function than the one that was trained"
-        for path, kind, question in traced_otherwise(model)
+        f"{asked}: the trace is what it computes then"
+        + ("" if asked.installed else ", which may be another function than the one that was trained")
+        for asked in traced_otherwise(model)
     ]
 
 

@@ -3,7 +3,9 @@
 Under ``torch.compiler.is_compiling()`` and its kin a forward can be another function than the one that was trained; the
 trace follows that one, and no run of the eager model shows it. The question is looked for in the bytecode: of every
 method of the modules' classes, and of the functions and methods that these call, as far as names tell. torch's own code
-is left out; it keeps its functions.
+is left out; it keeps its functions. So are the questions that torch.export answers as eager torch does
+(``torch.jit.is_tracing()``): they change nothing that is computed. ``tests/exporting/test_tracing.py`` asks all of them
+during a trace.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import dis
 import functools
 import inspect
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -22,15 +26,37 @@ from torch import nn
 from normdeploy.nn.object_walk import is_foreign
 
 _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("torch.compiler", ("is_compiling", "is_dynamo_compiling", "is_exporting")),
+    ("torch.compiler", ("is_compiling", "is_exporting")),
     ("torch._utils", ("is_compiling",)),
     ("torch._dynamo", ("is_compiling",)),
     ("torch._dynamo.external_utils", ("is_compiling",)),
-    ("torch.jit", ("is_tracing",)),
-    ("torch._C", ("_get_tracing_state", "_is_tracing")),
     ("torch.onnx", ("is_in_onnx_export",)),
-    ("torch.fx._symbolic_trace", ("is_fx_tracing", "is_fx_symbolic_tracing")),
+    ("torch.fx._symbolic_trace", ("is_fx_tracing",)),
 )
+_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Code that asks, and the modules that run it.
+
+    Args:
+        question: what is asked, ``torch.compiler.is_compiling()``.
+        function: who asks, ``package.module.function``.
+        installed: whether that is the code of an installed package, which a user does not write.
+        modules: (path, class) of each class of modules that comes there, the first place of it.
+    """
+
+    question: str
+    function: str
+    installed: bool
+    modules: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        path, kind = self.modules[0]
+        others = f" and {len(self.modules) - 1} more" if len(self.modules) > 1 else ""
+        by = f", in {self.function}," if self.installed else ""
+        return f"{f'module {path!r}' if path else 'the model'} ({kind}){others} asks {self.question}{by}".rstrip(",")
 
 
 def _questions() -> dict[int, str]:
@@ -45,14 +71,14 @@ def _questions() -> dict[int, str]:
     return found
 
 
-def traced_otherwise(model: nn.Module) -> list[tuple[str, str, str]]:
-    """Return (path, class, question) of the modules whose code asks, each class once, the first place of it.
+def traced_otherwise(model: nn.Module) -> list[Asked]:
+    """Return who asks, and which modules run that: those that come to one place are told together.
 
     Args:
         model: the model; it is not run.
     """
     questions = _questions()
-    found: list[tuple[str, str, str]] = []
+    found: dict[tuple[str, types.FunctionType], list[tuple[str, str]]] = {}
     seen: set[type] = set()
     for path, module in model.named_modules():
         kind = type(module)
@@ -61,12 +87,19 @@ def traced_otherwise(model: nn.Module) -> list[tuple[str, str, str]]:
         seen.add(kind)
         asked = _asked(kind, questions)
         if asked:
-            found.append((path, kind.__name__, asked))
-    return found
+            found.setdefault(asked, []).append((path, kind.__name__))
+    return [
+        Asked(question, f"{who.__module__}.{who.__qualname__}", _is_installed(who), tuple(modules))
+        for (question, who), modules in found.items()
+    ]
 
 
-def _asked(kind: type, questions: dict[int, str]) -> str:
-    """Return the question that a class's forward asks, or ""."""
+def _is_installed(function: types.FunctionType) -> bool:
+    return function.__code__.co_filename.startswith(_INSTALLED)
+
+
+def _asked(kind: type, questions: dict[int, str]) -> tuple[str, types.FunctionType] | None:
+    """Return the question that a class's forward asks, and the function that does."""
     start = [_plain(getattr(kind, name, None)) for name in ("forward", "__call__")]
     pending = [function for function in start if function is not None]
     visited: set[int] = set()
@@ -77,11 +110,11 @@ def _asked(kind: type, questions: dict[int, str]) -> str:
         visited.add(id(function.__code__))
         for named in _names_used(function, kind):
             if id(named) in questions:
-                return questions[id(named)]
+                return questions[id(named)], function
             called = _plain(named)
             if called is not None and not _of_libraries(called):
                 pending.append(called)
-    return ""
+    return None
 
 
 def _plain(value: Any) -> types.FunctionType | None:

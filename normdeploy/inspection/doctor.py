@@ -109,14 +109,20 @@ def _with_arguments(model: nn.Module, args: Any) -> Iterator[Finding]:
 
 
 def _traced_otherwise(model: nn.Module) -> Iterator[Finding]:
-    for path, kind, question in traced_otherwise(model):
+    for asked in traced_otherwise(model):
+        path, kind = asked.modules[0]
+        others = f", and {len(asked.modules) - 1} other kinds of modules," if len(asked.modules) > 1 else ""
+        by = f", in {asked.function}" if asked.installed else ""
         yield Finding(
-            "warning",
+            "note" if asked.installed else "warning",
             "traced-otherwise",
             path,
-            f"this {kind} asks {question}: what is exported is what it computes while traced, which may be another "
-            "function than the one that was trained",
-            "compute the same in both cases, and compare the exported file on inputs of yours",
+            f"this {kind}{others} asks {asked.question}{by}: what is exported is what it computes while traced, which "
+            "may be another function than the one that was trained",
+            "verify the exported file on inputs of yours (--data)"
+            if asked.installed
+            else "compute the same in both cases, and compare the exported file on inputs of yours",
+            tuple(path for path, _ in asked.modules),
         )
 
 

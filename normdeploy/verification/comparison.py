@@ -103,9 +103,8 @@ def compared_module(
     if traced is not None and traced.input_names != signature.names:
         raise UsageError(f"the trace has inputs {traced.input_names}; expected {signature.names}, those of the file")
     notes += [
-        f"{f'module {path!r}' if path else 'the module'} ({kind}) on inputs unlike the samples, where it asks "
-        f"{question}: the trace is what it computes then"
-        for path, kind, question in traced_otherwise(module)
+        f"inputs unlike the samples, where {asked}: the trace is what it computes then"
+        for asked in traced_otherwise(module)
     ]
     reference = EagerReference(module, signature, None if traced is None else traced.model)
     return Comparison(reference, signature.feeds, notes)

@@ -1,6 +1,9 @@
 """Modules that compute something else while they are traced are named."""
 
 import functools
+import sys
+import sysconfig
+import warnings
 
 import pytest
 import torch
@@ -8,7 +11,8 @@ from torch import nn
 from torch.compiler import is_compiling as asks
 
 import normdeploy as nd
-from normdeploy.exporting.tracing import traced_otherwise
+from normdeploy.exporting.trace import trace
+from normdeploy.exporting.tracing import _OWNERS, traced_otherwise
 
 
 def helper():
@@ -18,7 +22,7 @@ def helper():
 def imported_inside():
     import torch
 
-    return torch.jit.is_tracing()
+    return torch.compiler.is_exporting()
 
 
 def decorate(function):
@@ -89,9 +93,77 @@ class OwnName(nn.Module):
     "kind", [Direct, ByHelper, ByMethod, Inherited, ImportedInside, FromInside, InAComprehension, Decorated]
 )
 def test_a_module_that_asks_is_named(kind):
-    (row,) = traced_otherwise(nn.Sequential(nn.Linear(3, 3), kind(), kind()))
-    assert row[:2] == ("1", kind.__name__)
-    assert "is_" in row[2]
+    (asked,) = traced_otherwise(nn.Sequential(nn.Linear(3, 3), kind(), kind()))
+    assert asked.modules == (("1", kind.__name__),)
+    assert "is_" in asked.question
+    assert not asked.installed
+    assert str(asked).startswith(f"module '1' ({kind.__name__}) asks torch.")
+
+
+class Second(nn.Module):
+    def forward(self, x):
+        return -x if helper() else x
+
+
+def test_what_comes_to_one_place_is_told_together():
+    asked, alone = traced_otherwise(nn.Sequential(ByHelper(), Second(), Direct()))
+    assert asked.modules == (("0", "ByHelper"), ("1", "Second"))
+    assert asked.function == f"{__name__}.helper"
+    assert "module '0' (ByHelper) and 1 more asks" in str(asked)
+    assert alone.modules == (("2", "Direct"),)
+    findings = nd.inspect(nn.Sequential(ByHelper(), Second())).of_kind("traced-otherwise")
+    assert [(finding.severity, finding.places) for finding in findings] == [("warning", ("0", "1"))]
+
+
+def test_what_an_installed_package_asks_is_a_note():
+    names = {"torch": torch, "__name__": "theirs"}
+    code = "def usual(x):\n    return x if torch.compiler.is_compiling() else x * 1\n"
+    exec(compile(code, f"{sysconfig.get_path('purelib')}/theirs.py", "exec"), names)
+
+    class Mine(nn.Module):
+        def forward(self, x):
+            return names_usual(x)
+
+    global names_usual
+    names_usual = names["usual"]
+    (asked,) = traced_otherwise(Mine())
+    assert (asked.installed, asked.function) == (True, "theirs.usual")
+    (finding,) = nd.inspect(Mine()).of_kind("traced-otherwise")
+    assert finding.severity == "note"
+    assert "in theirs.usual" in finding.what
+
+
+# what torch.export answers as eager torch does: no forward is another function for asking these
+_SAME_ANSWER = (
+    (torch.jit, "is_tracing"),
+    (torch._C, "_get_tracing_state"),
+    (torch._C, "_is_tracing"),
+    (torch.compiler, "is_dynamo_compiling"),
+    (torch.fx._symbolic_trace, "is_fx_symbolic_tracing"),
+)
+
+
+def test_the_questions_are_those_that_a_trace_answers_otherwise():
+    answers: dict[str, list[bool]] = {}
+    asked = [(sys.modules[owner], name) for owner, names in _OWNERS for name in names if owner in sys.modules]
+
+    class Recorder(nn.Module):
+        def forward(self, x):
+            for owner, name in (*asked, *_SAME_ANSWER):
+                if not hasattr(owner, name):
+                    continue
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # some are deprecated, and asked all the same
+                    answers.setdefault(f"{owner.__name__}.{name}", []).append(bool(getattr(owner, name)()))
+            return x * 2
+
+    Recorder()(torch.randn(2, 3))
+    assert not any(answer for given in answers.values() for answer in given), "nothing is traced yet"
+    trace(Recorder().eval(), torch.randn(2, 3))
+    for owner, name in asked:
+        assert any(answers.get(f"{owner.__name__}.{name}", [True])), name
+    for owner, name in _SAME_ANSWER:
+        assert not any(answers.get(f"{owner.__name__}.{name}", [])), name
 
 
 @pytest.mark.parametrize("module", [OwnName(), nn.MultiheadAttention(4, 2), nn.Sequential(nn.LSTM(3, 4))])

@@ -85,7 +85,9 @@ def untraced(context: Context, case: Case, outputs: list[Array]) -> Localization
     first = _first(module, module.graph, case.family.feeds)
     if first is not None:
         found = replace(found, where=first.path or module.name, op=first.kind)
-    questions = {kind: f"its code asks {question}" for _, kind, question in traced_otherwise(module.model)}
+    questions = {
+        kind: f"its code asks {asked.question}" for asked in traced_otherwise(module.model) for _, kind in asked.modules
+    }
     said = questions.get(found.op) or next((f"{kind}: {text}" for kind, text in questions.items()), "")
     return replace(found, stored=said)
 
