@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant_tensor
+from normdeploy.graph.traits import Trait, has
 
 SCHEMA = 1
 """Version of the layout."""
@@ -160,14 +161,13 @@ def dataflow_keys(graph: ir.Graph) -> dict[ir.Value, str]:
         if node.op_type == "Identity" and node.domain in ("", "ai.onnx") and read:
             keys[node.outputs[0]] = read[0]
             continue
-        if node.op_type in _COMMUTING:
+        if has(node, Trait.COMMUTES):
             read.sort()
         for index, output in enumerate(node.outputs):
             keys[output] = _digest(node.domain if node.domain != "ai.onnx" else "", node.op_type, str(index), *read)
     return keys
 
 
-_COMMUTING = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
 _CONSTANT = "constant"
 
 

@@ -19,14 +19,11 @@ import math
 import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
+from normdeploy.graph.traits import Trait, has
 
 ASSUMED_DIM = 8
 BIAS_PASS = 0.5
 MULTIPLY_ADD = 0.125
-
-
-_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Affine"})
-"""Operators whose result has as many elements as their first input."""
 
 _LONGEST = 8
 """Views that are looked through."""
@@ -42,8 +39,7 @@ def elements(value: ir.Value) -> int:
             value.shape is None
             or value.shape.is_static()
             or node is None
-            or node.domain not in ("", "ai.onnx", AFFINE_DOMAIN)
-            or node.op_type not in _VIEWS
+            or not (has(node, Trait.PERMUTES) or node.domain == AFFINE_DOMAIN)
             or node.inputs[0] is None
         ):
             break

@@ -19,15 +19,13 @@ import torch
 
 from normdeploy.graph import evaluate_node, is_constant, module_path, tensor64
 from normdeploy.graph.exact import FLOATS
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import array_of, copy_cost, integer, optional, shape_of
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.node import share_names
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.context import RewriteContext
-
-_NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 
 
 class NormTables(ir.passes.InPlacePass):
@@ -47,7 +45,7 @@ class NormTables(ir.passes.InPlacePass):
         modified = False
         for graph in model.graphs():
             for node in list(graph):
-                if is_standard(node, *_NORMS):
+                if has(node, Trait.BY_ROW):
                     modified |= self._fold(graph, node)
         return ir.passes.PassResult(model, modified)
 

@@ -21,6 +21,7 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import ints, required, shape_of
 from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.read import Reading
+from normdeploy.rewrite.branches.tree import is_sum
 
 PASS = 12.0
 """What writing and reading one element costs."""
@@ -69,7 +70,7 @@ def _of_node(node: ir.Node) -> float:
         channels = None if result.shape is None else result.shape[1]
         blocked = isinstance(channels, int) and channels % BLOCK == 0
         each += math.prod(ints(node, "kernel_shape", ())) * (1.0 if blocked else SLOW_POOL)
-    elif node.op_type in ("Add", "Sub", "Sum"):  # runtimes add a constant with the product in front of it
+    elif is_sum(node):  # runtimes add a constant with the product in front of it
         constants = sum(constant_tensor(value) is not None for value in node.inputs)
         each = PASS * (len(node.inputs) - 1 - constants + cost.BIAS_PASS * constants)
     return cost.elements(result) * each

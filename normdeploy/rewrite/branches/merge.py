@@ -92,7 +92,7 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
         if part.weighted:
             whole = part.whole if part.whole is not None and part.whole.weighted else None
             yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, part.refused)
-    if root.op_type not in read.WEIGHTED and not is_bias(root):
+    if not read.has_weights(root) and not is_bias(root):
         return
     result = root.outputs[0]
     if alone(result) and is_bias(next(iter(result.uses())).node):

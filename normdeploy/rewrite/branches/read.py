@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import Reader, constant64, constant_tensor, is_constant, parts64, tensor64
-from normdeploy.graph.linear import linear_of
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.linear import LINEAR, linear_of
+from normdeploy.graph.traits import is_standard, kind_of
 from normdeploy.rewrite.affine.constant import (
     along,
     integer,
@@ -32,8 +32,10 @@ from normdeploy.rewrite.affine.node import affine_map, is_affine
 from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.window import Apart, Sizes, Window
 
-WEIGHTED = frozenset({"Conv", "MatMul", "Gemm"})
-"""Operators that hold weights, one of which lends a merged one its name."""
+
+def has_weights(node: ir.Node) -> bool:
+    """Tell whether an operator has weights; one of those that are merged lends the new one its name."""
+    return kind_of(node) in LINEAR
 
 
 class Frame(enum.Enum):
@@ -74,7 +76,7 @@ class Reading:
     @property
     def weighted(self) -> tuple[ir.Node, ...]:
         """The operators with weights among them."""
-        return tuple(node for node in self.nodes if node.op_type in WEIGHTED)
+        return tuple(node for node in self.nodes if has_weights(node))
 
     def __matmul__(self, first: Reading) -> Reading:
         """Return what both compute, one after the other."""

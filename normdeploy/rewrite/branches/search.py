@@ -44,7 +44,7 @@ class Refusal:
     @property
     def weighted(self) -> int:
         """How many of them have weights."""
-        return sum(node.op_type in read.WEIGHTED for node in self.nodes)
+        return sum(read.has_weights(node) for node in self.nodes)
 
 
 @dataclass

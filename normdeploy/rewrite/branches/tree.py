@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import onnx_ir as ir
 
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.region import Region
 
-_SUMS = frozenset({"Add", "Sub", "Sum"})
 MAX_LEAVES = 64
 
 
@@ -53,9 +53,9 @@ class Tree:
     leaves: tuple[Leaf, ...]
 
 
-def is_sum(node: ir.Node | None) -> bool:
+def is_sum(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Tell whether a node adds or subtracts."""
-    return node is not None and is_standard(node, *_SUMS) and len(node.inputs) > 1
+    return has(node, Trait.ADDS) and not is_standard(node, "Mean") and len(node.inputs) > 1
 
 
 def tree_at(node: ir.Node) -> Tree | None:

@@ -6,20 +6,22 @@ good as all.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph import FLOATS, constant64, constant_tensor
+from normdeploy.graph.linear import Form, Linear, linear_of
+from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
-from normdeploy.rewrite.affine.constant import required
+from normdeploy.rewrite.affine.constant import ints, optional, required
 from normdeploy.rewrite.context import RewriteContext
-from normdeploy.rewrite.gauge.draw import following_feeds, small_feeds
 from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.rules.moves import ACTS
 
@@ -29,28 +31,26 @@ Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, 
 _FEW = 3
 """Positions that stand for all that are treated alike."""
 
-_POINTWISE = frozenset({"Add", "Sub", "Sum", "Mean", "Mul", "Div", "Relu", "LeakyRelu", "Abs", "Neg", "Identity", "Max",
-                        "Min", "Clip", "Cast"})  # fmt: skip
-"""Operators that look at one position at a time, of operands aligned at the last axis."""
+_PROBE_SIZES = (2, 3, 5, 4, 6)
+"""Sizes of dynamic dimensions, one after the other."""
 
 
 def draws(at: Solution) -> tuple[Draw, ...]:
     """Return the ways to make up inputs, in the order in which they are tried."""
-    return (_few_feeds(at), _reshape_feeds, _product_feeds(at), small_feeds, following_feeds, _whole_feeds)
+    return (_few_feeds(at), _reshape_feeds, _product_feeds(at), partial(_sized_feeds, cut=True), _sized_feeds)
 
 
 def _shapes_that_matter(at: Solution, node: ir.Node) -> list[Sequence[int]] | None:
     """Return what tells positions apart, aligned at the last axis; None for an operator that acts on all of them."""
-    if not is_standard(node):
-        return None
-    moving = node.op_type in ACTS or node.op_type in ("Squeeze", "Unsqueeze")
-    if not moving and node.op_type not in _POINTWISE:
+    acting = ACTS.get(node.op_type) if is_standard(node) else None
+    moving = acting is not None or has(node, Trait.KEEPS_ORDER)
+    if not moving and not has(node, Trait.POINTWISE):  # of several operands these are aligned at the last axis
         return None
     dims = dims_of(required(node, 0))
     if dims is None:
         return None
     found: list[Sequence[int]] = []
-    acts = ACTS[node.op_type](node, len(dims)) if node.op_type in ACTS else None
+    acts = None if acting is None else acting(node, len(dims))
     if acts is not None:
         if not acts.known or not all(isinstance(dims[axis], int) for axis in acts.axes):
             return None
@@ -160,19 +160,67 @@ def _product_feeds(at: Solution) -> Draw:
     return draw
 
 
-def _whole_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
-    """Draw inputs of their static sizes, dynamic ones small."""
-    del nodes
+def _sized_feeds(
+    context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value], *, cut: bool = False
+) -> dict[ir.Value, Tensor]:
+    """Draw inputs of their static sizes, dynamic ones small, the same symbol the same size.
+
+    With ``cut`` a window sees one sample, just large enough for a border, an interior and every tap, and a product two
+    rows; a computed target of Expand is the shape of its result.
+    """
+    node = next((node for node in nodes if node.op_type != "DequantizeLinear"), nodes[-1])
+    linear = linear_of(node)
+    reach = _reach(node, linear)
+    windowed = cut and (has(node, Trait.POOLS) or (linear is not None and linear.form is Form.CONVOLUTION))
+    rowwise = cut and len(inputs) == 1 and linear is not None and linear.form is Form.PRODUCT
     sizes: dict[str, int] = {}
-    names = itertools.count()
     feeds: dict[ir.Value, Tensor] = {}
     for value in inputs:
+        if has(node, Trait.SHAPED) and value is node.inputs[1]:
+            target = node.outputs[0]
+            dims = [_size(dim, target, axis, sizes, reach) for axis, dim in enumerate(target.shape or ())]
+            feeds[value] = torch.tensor(dims, dtype=torch.int64)
+            continue
         if value.dtype is not None and value.dtype not in FLOATS:
             feeds[value] = context.random_feed(value, sizes)
             continue
-        dims = [
-            dim if isinstance(dim, int) else sizes.setdefault(dim.value or f"{value.name}.{next(names)}", 2)
-            for dim in value.shape or ()
-        ]
+        dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape or ())]
+        if windowed:  # along the first spatial axis an interior too, along the others both borders
+            few = (1, dims[1], reach, *(max(reach - 1, 2) for _ in dims[3:]))
+            dims = [min(size, most) for size, most in zip(dims, few, strict=True)]
+        if rowwise and len(dims) > 1 and linear is not None and not linear.turned_data:
+            dims = [*(1 for _ in dims[:-2]), min(dims[-2], 2), dims[-1]]
         feeds[value] = context.normal(dims)
     return feeds
+
+
+def _size(dim: int | ir.SymbolicDim, value: ir.Value, axis: int, sizes: dict[str, int], reach: int) -> int:
+    if isinstance(dim, int):
+        return dim
+    if dim.value is None:
+        return sizes.setdefault(f"{value.name}.{axis}", reach + 3 if axis >= 2 else 2)
+    symbols = sorted(dim.free_symbols())
+    for symbol in symbols:
+        spatial = axis >= 2 and reach > 3
+        sizes.setdefault(symbol, reach + 3 + 2 * len(sizes) if spatial else _PROBE_SIZES[len(sizes) % 5])
+    if symbols:
+        found = dim.evaluate(sizes)
+        if isinstance(found, int) and found > 0:
+            return found
+    return sizes.setdefault(str(dim.value), _PROBE_SIZES[len(sizes) % 5])
+
+
+def _reach(node: ir.Node, linear: Linear | None) -> int:
+    """Return a spatial size into which an operator's window fits, and no border hides another."""
+    kernel = ints(node, "kernel_shape", ())
+    weight = None if linear is None or linear.form is Form.PRODUCT else fixed_weight(linear.value(linear.weight))
+    if not kernel and weight is not None:
+        kernel = list(weight.shape[2:])
+    dilations = ints(node, "dilations", (1,) * len(kernel))
+    extent = max([(size - 1) * dilation for size, dilation in zip(kernel, dilations, strict=False)], default=0)
+    if is_standard(node, "Pad"):
+        widths = constant64(optional(node, 1))
+        extent += 0 if widths is None else int(np.abs(widths).max(initial=0))
+    stride = 1 if is_standard(node, "ConvTranspose") else max(ints(node, "strides", ()), default=1)
+    start = 1 if min(ints(node, "pads", ()), default=0) > 0 else 2
+    return max(start + extent + stride - 1, 2)

@@ -9,6 +9,7 @@ Source: R. Nieuwenhuis and A. Oliveras, Proof-producing congruence closure, 2005
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,17 +24,34 @@ _SIGNED = 256
 """Cells that are asked which of them needs a sign."""
 
 
-def proof_of(conflict: Conflict) -> list[Tie]:
-    """Return who stated the equations that contradict each other."""
+@dataclass(frozen=True)
+class Proof:
+    """Equations that contradict each other.
+
+    Args:
+        ties: who stated them.
+        unknowns: what they are about.
+    """
+
+    ties: tuple[Tie, ...]
+    unknowns: frozenset[int]
+
+
+def proof_of(conflict: Conflict) -> Proof:
+    """Return the equations that contradict each other."""
     rows, share = _derivation(conflict.system, conflict.equation, conflict.row)
-    stated = [conflict.equation, *_used(rows, share)]
+    stated = [(conflict.equation, conflict.row), *_used(rows, share)]
     if conflict.sign:
         stated += _signers(conflict, rows, share)
-    return list(dict.fromkeys(equation.why for equation in stated if isinstance(equation.why, Tie)))
+    ties = dict.fromkeys(equation.why for equation, _ in stated if isinstance(equation.why, Tie))
+    return Proof(tuple(ties), frozenset(int(unknown) for part in stated for unknown in _terms(*part)[0]))
 
 
 _Held = tuple[int, Equation, int]
 """An unknown, the equation that determines it, and the row of that equation."""
+
+_Row = tuple[Equation, int]
+"""A row of a batch of equations."""
 
 
 def _derivation(system: System, equation: Equation, row: int) -> tuple[list[_Held], Floats]:
@@ -52,8 +70,8 @@ def _derivation(system: System, equation: Equation, row: int) -> tuple[list[_Hel
     return rows, factors
 
 
-def _used(rows: list[_Held], share: Floats) -> list[Equation]:
-    return [equation for weight, (_, equation, _) in zip(share, rows, strict=True) if abs(weight) > 1e-9]
+def _used(rows: list[_Held], share: Floats) -> list[_Row]:
+    return [(equation, row) for weight, (_, equation, row) in zip(share, rows, strict=True) if abs(weight) > 1e-9]
 
 
 def _closure(system: System, equation: Equation, row: int) -> list[_Held]:
@@ -74,7 +92,7 @@ def _closure(system: System, equation: Equation, row: int) -> list[_Held]:
     return found
 
 
-def _signers(conflict: Conflict, rows: list[_Held], share: Floats) -> list[Equation]:
+def _signers(conflict: Conflict, rows: list[_Held], share: Floats) -> list[_Row]:
     """Return who required the signs of the unknowns that are left of a row, and what ties them to these unknowns."""
     system = conflict.system
     left: dict[int, float] = {}
@@ -83,18 +101,19 @@ def _signers(conflict: Conflict, rows: list[_Held], share: Floats) -> list[Equat
     for weight, equation, row in weighted:
         for unknown, coefficient in zip(*_terms(equation, row), strict=True):
             left[int(unknown)] = left.get(int(unknown), 0.0) + weight * coefficient
-    found: list[Equation] = []
+    found: list[_Row] = []
     for unknown in [unknown for unknown, weight in left.items() if abs(weight) > 1e-9 and unknown != 0]:
         signer = system.signer(unknown)
         if signer is None:
             continue
-        found.append(signer)
         for row in range(min(len(signer.rows), _SIGNED)):
             held, factors = _derivation(system, signer, row)
             met = [int(other) for _, equation, place in held for other in _terms(equation, place)[0]]
             if unknown in met or unknown in _terms(signer, row)[0]:
-                found += _used(held, factors)
+                found += [(signer, row), *_used(held, factors)]
                 break
+        else:
+            found.append((signer, 0))
     return found
 
 

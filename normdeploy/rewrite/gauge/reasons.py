@@ -7,17 +7,20 @@ chain from one restriction to another; the sentence names the restrictions, the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
-from normdeploy.rewrite.affine.naming import describe
+from normdeploy.graph.traits import Trait, has
+from normdeploy.rewrite.affine.naming import describe, readers
 from normdeploy.rewrite.affine.node import affine_map
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.proof import proof_of
+from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.system import Conflict
 
 _SHOWN = 3
@@ -30,29 +33,52 @@ class Reason:
 
     Args:
         text: a sentence a user can act on.
-        chain: every operator of the contradiction in the order of the graph, with what it asks.
         nodes: those that restrict.
+        told: finds the chain.
     """
 
     text: str
-    chain: tuple[str, ...] = ()
     nodes: tuple[ir.Node, ...] = ()
+    told: Callable[[], tuple[str, ...]] = field(default=tuple, repr=False, compare=False)
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Every operator of the contradiction in the order of the graph, with what it asks."""
+        return self.told()
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """A restriction.
+
+    Args:
+        node: who restricts; None for the graph.
+        text: who, and what is asked.
+        way: who passes what is restricted on to where it matters.
+        given: a value from outside restricts, and ``node`` tells its place alone.
+    """
+
+    node: ir.Node | None
+    text: str
+    way: tuple[ir.Node, ...] = ()
+    given: bool = False
 
 
 def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     """Return why a map stays whose equation contradicts what holds."""
     what = "scale" if conflict.system.multiplicative else "shift"
     sign = conflict.sign and conflict.system.multiplicative
-    proof = [tie for tie in proof_of(conflict) if tie.node is not node]
+    whole = proof_of(conflict)
+    proof = [tie for tie in whole.ties if tie.node is not node]
     order = ties.order
     place = order[node]
     limits = list(dict.fromkeys(_limits(node, proof, ties, scale=conflict.system.multiplicative)))
     limits += _given_there(node, conflict, ties)
-    behind = [text for other, text in limits if other is None or order.get(other, place) > place]
-    front = [text for other, text in limits if other is not None and order.get(other, place) <= place]
+    behind = [limit.text for limit in limits if limit.node is None or order.get(limit.node, place) > place]
+    front = [limit.text for limit in limits if limit.node is not None and order.get(limit.node, place) <= place]
     front = front or _narrow(node, ties, scale=conflict.system.multiplicative)
     path = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     cause = f"its {what} cannot leave"
@@ -73,22 +99,61 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     if through and (behind or front):
         way = f" (tied by {', '.join(through[:_SHOWN])}{', ...' if len(through) > _SHOWN else ''})"
     asking = [tie.node for tie in proof if tie.node is not None and tie.clause]
-    asking += [other for other, text in limits if other is not None and text.startswith(describe(other))]
-    restricting = tuple(dict.fromkeys(asking))
-    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(_chain(proof, limits, order)), restricting)
+    asking += [limit.node for limit in limits if limit.node is not None and not limit.given]
+    told = partial(_chain, node, proof, limits, whole.unknowns, ties, scale=conflict.system.multiplicative)
+    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), told)
 
 
-def _chain(proof: Iterable[Tie], limits: list[tuple[ir.Node | None, str]], order: dict[ir.Node, int]) -> list[str]:
+def _chain(
+    node: ir.Node, proof: Sequence[Tie], limits: Sequence[_Limit], unknowns: frozenset[int], ties: Ties, *, scale: bool
+) -> tuple[str, ...]:
+    """Return who takes part in a contradiction: who states its equations, and who passes on what they are about."""
+    order = ties.order
     named: dict[str, int] = {}
     for tie in proof:
         if tie.node is not None:
-            text = f"{describe(tie.node)} {tie.clause}".strip()
-            named.setdefault(text, order.get(tie.node, len(order)))
+            named.setdefault(f"{describe(tie.node)} {tie.clause}".strip(), order.get(tie.node, len(order)))
         else:
             named.setdefault(f"{tie.subject} {tie.clause}", len(order))
-    for other, text in limits:
-        named.setdefault(text, -1 if other is None else order.get(other, -1))
-    return sorted(named, key=lambda text: named[text])
+    for limit in limits:
+        named.setdefault(limit.text, -1 if limit.node is None or limit.given else order.get(limit.node, -1))
+    stating = {tie.node for tie in proof if tie.node is not None}
+    told = {node, *stating, *(limit.node for limit in limits)}
+    passing = [
+        *_between(node, stating, unknowns, ties, scale=scale),
+        *(other for limit in limits for other in limit.way),
+    ]
+    for other in passing:
+        if other not in told:
+            named.setdefault(describe(other), order.get(other, len(order)))
+    return tuple(sorted(named, key=lambda text: named[text]))
+
+
+def _between(
+    start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
+) -> list[ir.Node]:
+    """Return the operators on the shortest ways from a map to others, along values whose gauge is in question."""
+    asked = np.fromiter(unknowns - {0}, np.int64)
+    before: dict[ir.Node, ir.Node] = {}
+    queue, missing = deque([start]), set(goals)
+    while queue and missing:
+        node = queue.popleft()
+        for value in (*node.inputs, *node.outputs):
+            gauge = None if value is None else ties.of.get(value)
+            if value is None or gauge is None or not np.isin(gauge.scale_of if scale else gauge.shift_of, asked).any():
+                continue
+            producer = value.producer()
+            for other in (*(() if producer is None else (producer,)), *readers(value)):
+                if other not in before and other is not start:
+                    before[other] = node
+                    queue.append(other)
+                    missing.discard(other)
+    found: dict[ir.Node, None] = {}
+    for node in goals:
+        while node in before and node not in found:
+            found[node] = None
+            node = before[node]
+    return list(found)
 
 
 def _negative(node: ir.Node) -> tuple[int, int]:
@@ -96,14 +161,14 @@ def _negative(node: ir.Node) -> tuple[int, int]:
     return (int(found[0]), len(found)) if found.size else (0, 0)
 
 
-def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list[tuple[ir.Node | None, str]]:
-    """Return the restrictions in a proof: who restricts, and the clause."""
-    found: list[tuple[ir.Node | None, str]] = []
+def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list[_Limit]:
+    """Return the restrictions in a proof."""
+    found: list[_Limit] = []
     for tie in proof:
         if tie.clause and tie.node is not None:
-            found.append((tie.node, f"{describe(tie.node)} {tie.clause}"))
+            found.append(_Limit(tie.node, f"{describe(tie.node)} {tie.clause}"))
         elif tie.clause:
-            found.append((None, f"{tie.subject} {tie.clause}"))
+            found.append(_Limit(None, f"{tie.subject} {tie.clause}"))
     tied = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     for other in (node, *tied):
         for value in other.inputs:
@@ -113,7 +178,7 @@ def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list
     return found
 
 
-def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[tuple[ir.Node | None, str]]:
+def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[_Limit]:
     """Return who makes the part of a map's input that contradicts, where others make the rest (Concat)."""
     value, result = node.inputs[0], ties.of[node.outputs[0]]
     gauge = None if value is None else ties.of.get(value)
@@ -140,8 +205,9 @@ def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[tuple[ir
     return []
 
 
-def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> tuple[ir.Node | None, str] | None:
+def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> _Limit | None:
     """Return who makes a value that nothing in front of it can change; None for one that can be changed."""
+    way: list[ir.Node] = []
     for _ in range(64):
         if value is None or constant_tensor(value) is not None:
             return None
@@ -153,15 +219,15 @@ def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> tuple[ir.Node 
         if producer is None or producer.graph is not ties.graph:
             where = "is given" if value.is_graph_input() else "comes from outside this control-flow body"
             kind = "the graph input" if value.is_graph_input() else "the value"
-            return _first(ties.graph), f"{kind} '{value.name}' {where}"
-        inner = next((item for item in producer.inputs if item is not None and item in ties.of), None)
+            return _Limit(next(iter(ties.graph), None), f"{kind} '{value.name}' {where}", tuple(way), given=True)
+        inner = _passed_on(producer, ties)
         inner_gauge = None if inner is None else ties.of[inner]
-        same = inner_gauge is not None and not (inner_gauge.scale_of if scale else inner_gauge.shift_of).any()
-        if not same or producer.op_type not in _PASSING:
+        if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():
             clause = ties.stiff.get(producer, "has no weights that could change what it writes")
             clause = (ties.unscaled if scale else ties.unshifted).get(producer, clause)
-            return producer, f"{describe(producer)} {clause}"
+            return _Limit(producer, f"{describe(producer)} {clause}", tuple(way))
         value = inner
+        way.append(producer)
     return None
 
 
@@ -179,12 +245,9 @@ def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
         producer = None if value is None else value.producer()
         if producer is None or producer.graph is not ties.graph:
             return []
-        inner = next((item for item in producer.inputs if item is not None and item in ties.of), None)
+        inner = None if has(producer, Trait.REPEATS) else _passed_on(producer, ties)
         before = None if inner is None else ties.of[inner]
-        same = before is not None and (
-            (before.scale_of.size, _distinct(before)) == (gauge.scale_of.size, _distinct(gauge))
-        )
-        if producer.op_type not in _PASSING - _REPEATING or before is None or not same:
+        if before is None or (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
             system = ties.scales if scale else ties.shifts
             whys = [held.stated.why for held in system.held]
             clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
@@ -198,17 +261,11 @@ def _distinct(gauge: Gauge) -> int:
     return len(np.unique(np.stack([gauge.scale_of.reshape(-1), gauge.shift_of.reshape(-1)]), axis=1).T)
 
 
-_PASSING = frozenset({
-    "Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Tile", "Expand",
-    "Cast", "Dropout", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum",
-    "ReduceMax", "ReduceMin", "Resize", "Relu", "LeakyRelu", "PRelu", "Abs", "Clip", "Pad", "Neg", "DepthToSpace",
-    "SpaceToDepth",
-})  # fmt: skip
-"""Operators through which a value that is given is still the same given value."""
-
-_REPEATING = frozenset({"Expand", "Tile"})
-"""Those whose result is the same along an axis that their operand does not have."""
-
-
-def _first(graph: ir.Graph) -> ir.Node | None:
-    return next(iter(graph), None)
+def _passed_on(node: ir.Node, ties: Ties) -> ir.Value | None:
+    """Return the operand of which an operator passes the gauge on; None for one that makes a gauge of its own."""
+    rule = rule_of(node)
+    operands = [value for value in dict.fromkeys(node.inputs) if value is not None and value in ties.of]
+    passes = Trait.MOVES | Trait.HOMOGENEOUS | Trait.CONVERTS | Trait.EXACT
+    if rule is None or rule.absorbs or len(operands) != 1 or not has(node, passes):
+        return None
+    return operands[0]

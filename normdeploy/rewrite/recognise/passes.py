@@ -20,9 +20,10 @@ from normdeploy.rewrite.recognise.bodies import infer_bodies
 from normdeploy.rewrite.recognise.builder import Builder, free_stem
 from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
 from normdeploy.rewrite.recognise.hypothesis import Norm
+from normdeploy.rewrite.recognise.kinds import repeated
 from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.recognise.probe import Probe
-from normdeploy.rewrite.recognise.region import GraphRegions, repeated
+from normdeploy.rewrite.recognise.region import GraphRegions
 from normdeploy.rewrite.recognise.rows import (
     fused_row,
     kept_row,

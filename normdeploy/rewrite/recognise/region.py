@@ -11,20 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant64
+from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has, is_standard
-
-REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceL2", "ReduceSumSquare", "GlobalAveragePool"})
-_ELEMENTWISE = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Reciprocal", "Pow", "Identity", "Cast", "CastLike", "Sum", "Mean"}
+from normdeploy.rewrite.recognise.kinds import (
+    AT_ZERO,
+    CONTRACTIONS,
+    REDUCTIONS,
+    acts_at_zero,
+    has_body,
+    is_plain,
+    is_root,
+    keeps_precision,
+    reached,
+    takes_root,
 )
-_SHAPES = Trait.MOVES | Trait.JOINS
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Einsum"})
-_AT_ZERO = frozenset({"Relu", "Max", "Clip", "Abs"})
-_ROOTS = frozenset({"Sqrt", "Pow", "ReduceL2"})
 
 MAX_CLOSURE = 96
 """Nodes that a closure may hold; a LayerNorm in its longest known spelling has 26."""
@@ -123,7 +125,7 @@ class GraphRegions:
     def _is_seed(self, node: ir.Node) -> bool:
         if not node.inputs or node.inputs[0] is None:
             return False
-        if node.op_type in _CONTRACTIONS:
+        if node.op_type in CONTRACTIONS:
             return self._is_weighted_sum(node)
         return (is_standard(node, *REDUCTIONS) or has(node, Trait.NORMALIZES)) and not self.is_side(node.inputs[0])
 
@@ -149,7 +151,7 @@ class GraphRegions:
             producer = current.producer()
             if current.is_initializer() and not current.is_graph_input():
                 self._side[current] = True
-            elif producer is None or producer not in self.order or _has_body(producer):
+            elif producer is None or producer not in self.order or has_body(producer):
                 self._side[current] = False
             elif producer.op_type in ("Constant", "Shape", "Size"):
                 source = producer.inputs[0] if producer.inputs else None
@@ -175,7 +177,7 @@ class GraphRegions:
             if x.dtype in FLOATS and x.shape is not None:
                 yield x
             node = x.producer()
-            if node is None or node not in self.order or not _is_plain(node):
+            if node is None or node not in self.order or not is_plain(node):
                 return
             data = {value for value in node.inputs if value is not None and not self.is_side(value)}
             if len(data) != 1 or not self._admits(node, data):
@@ -189,13 +191,13 @@ class GraphRegions:
         for value in node.inputs:
             if value is not None and value not in known and not self.is_side(value):
                 return False
-        if node.op_type in _CONTRACTIONS:
+        if node.op_type in CONTRACTIONS:
             return self._is_weighted_sum(node)
         if node.op_type == "Cast":
-            return _keeps_precision(node)
-        if node.op_type in _AT_ZERO:
-            return _acts_at_zero(node, known)
-        return _is_plain(node) or node.op_type in REDUCTIONS
+            return keeps_precision(node)
+        if node.op_type in AT_ZERO:
+            return acts_at_zero(node, known)
+        return is_plain(node) or node.op_type in REDUCTIONS
 
     def unshaped(self, seed: ir.Node) -> list[ir.Node]:
         """Return the nodes from a seed to the first root behind it, where the seed reads a value of unknown rank.
@@ -204,17 +206,17 @@ class GraphRegions:
         is taken.
         """
         x = seed.inputs[0]
-        if x is None or x.shape is not None or seed.op_type in _CONTRACTIONS:
+        if x is None or x.shape is not None or seed.op_type in CONTRACTIONS:
             return []
         closure, _ = self._closure(x, seed)
         nodes = tuple(sorted(closure, key=self.order.__getitem__))
-        reached = _reached(nodes, seed)
-        root = next((node for node in nodes if _takes_root(node) and reached.intersection(node.inputs)), None)
+        behind = reached(nodes, seed)
+        root = next((node for node in nodes if takes_root(node) and behind.intersection(node.inputs)), None)
         return [] if root is None else [node for node in nodes if self.order[node] <= self.order[root]]
 
     def _grow(self, x: ir.Value, seed: ir.Node) -> Region | None:
         closure, known = self._closure(x, seed)
-        if seed not in closure or not any(_is_root(node) for node in closure):
+        if seed not in closure or not any(is_root(node) for node in closure):
             return None
         nodes = tuple(sorted(closure, key=self.order.__getitem__))
         side, shape_nodes = self._side_nodes(nodes, known)
@@ -263,73 +265,9 @@ def _read_by_only(value: ir.Value, nodes: set[ir.Node]) -> bool:
     return not value.is_graph_output() and all(user in nodes for user in value.consumers())
 
 
-def _is_plain(node: ir.Node) -> bool:
-    """Tell whether an operator is elementwise arithmetic or moves values."""
-    return is_standard(node, *_ELEMENTWISE) or has(node, _SHAPES)
-
-
-def _is_root(node: ir.Node) -> bool:
-    return node.op_type in _ROOTS or has(node, Trait.NORMALIZES)
-
-
-def _has_body(node: ir.Node) -> bool:
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-
-
-def _keeps_precision(node: ir.Node) -> bool:
-    """Tell whether a cast leaves no region that computes in more digits than its input and output have."""
-    target = ir.DataType(node.attributes["to"].as_int())
-    source = node.inputs[0]
-    doubled = target == ir.DataType.DOUBLE and (source is None or source.dtype != ir.DataType.DOUBLE)
-    return target in FLOATS and not doubled
-
-
-def _acts_at_zero(node: ir.Node, known: set[ir.Value]) -> bool:
-    """Tell whether a clamp's only bound is zero from below: the identity for a variance."""
-    if node.op_type in ("Relu", "Abs"):
-        return True
-    if node.op_type == "Clip" and any(value is not None for value in node.inputs[2:]):
-        return False
-    bounds = [value for value in node.inputs if value is not None and value not in known]
-    if len(bounds) != 1 or (node.op_type == "Max" and len(node.inputs) != 2):
-        return False
-    bound = constant64(bounds[0])
-    return bound is not None and not np.any(bound)
-
-
-def _takes_root(node: ir.Node) -> bool:
-    exponent = constant64(node.inputs[1]) if node.op_type == "Pow" and node.inputs[1] is not None else None
-    return node.op_type == "Sqrt" or (exponent is not None and bool(np.any(exponent % 1)))
-
-
-def repeated(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the roots of statistics of values that are normalized already: one per further norm of a norm.
-
-    Args:
-        nodes: of one recognised normalization, in graph order.
-    """
-    roots = [node for node in nodes if _is_root(node) and (node.op_type != "Pow" or _takes_root(node))]
-    found = []
-    for index, root in enumerate(roots[1:], start=1):
-        before = {value for earlier in roots[:index] for value in _reached(tuple(nodes), earlier)}
-        read = [node for node in nodes if before.intersection(node.inputs)]
-        again = (node for node in read if node.op_type in REDUCTIONS or has(node, Trait.NORMALIZES))
-        if any(node is root or set(root.inputs) & _reached(tuple(nodes), node) for node in again):
-            found.append(root)
-    return found
-
-
-def _reached(nodes: tuple[ir.Node, ...], seed: ir.Node) -> set[ir.Value]:
-    reached: set[ir.Value] = set(seed.outputs)
-    for node in nodes:
-        if any(value in reached for value in node.inputs if value is not None):
-            reached.update(node.outputs)
-    return reached
-
-
 def _downstream(nodes: tuple[ir.Node, ...], seed: ir.Node) -> list[ir.Value]:
-    reached = _reached(nodes, seed)
-    return [value for node in nodes for value in node.outputs if value in reached]
+    behind = reached(nodes, seed)
+    return [value for node in nodes for value in node.outputs if value in behind]
 
 
 def _same_kind(value: ir.Value, x: ir.Value) -> bool:

@@ -11,7 +11,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.recognise.batch import REASON
 from normdeploy.rewrite.recognise.emit import kind_of
-from normdeploy.rewrite.recognise.region import REDUCTIONS
+from normdeploy.rewrite.recognise.kinds import REDUCTIONS
 from normdeploy.rewrite.recognise.search import Found, Missed
 
 _DYNAMIC_COUNT = (

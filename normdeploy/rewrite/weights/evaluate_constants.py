@@ -22,7 +22,6 @@ remembers its expression in place of its float64 value.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,36 +32,23 @@ import onnx_ir.passes.common as common_passes
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, ExactTensor, constant64
+from normdeploy.graph import FLOATS, ExactTensor, constant64, constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.weights.conditions import (
+    EXACT,
+    FREE_ELEMENTS,
+    GROWTH,
+    depends_on_constants_only,
+    promised_elements,
+    rounding_may_decide,
+    storable,
+)
 from normdeploy.rewrite.weights.expression import Expressions, Step
 from normdeploy.rewrite.weights.shapes import KnownShapes
 
-FREE_ELEMENTS = 1 << 18
-"""Results up to this many elements (1 MiB of float32) are always worth keeping as a constant."""
-
-GROWTH = 2
-"""A larger result may have at most this many times the elements of the constants it is made of."""
-
 HELD_ELEMENTS = 1 << 14
 """Results up to this many elements are held in float64; larger ones are recomputed from their expression."""
-
-_QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-_ROUNDING_DECIDES = frozenset({"Floor", "Ceil", "Round", "Sign", "Mod", "Trunc"})
-_EXACT = frozenset(
-    {
-        ir.DataType.BOOL,
-        ir.DataType.INT8,
-        ir.DataType.INT16,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.UINT8,
-        ir.DataType.UINT16,
-        ir.DataType.UINT32,
-        ir.DataType.UINT64,
-    }
-)
 
 
 class EvaluateConstants(ir.passes.InPlacePass):
@@ -117,20 +103,20 @@ class _Walk:
             return
         if known is not None and (node.op_type in ("Shape", "Size") or not self._evaluated_operands(node)):
             self._accept_shape(node, known)
-        elif _depends_on_constants_only(node, self.results):
+        elif depends_on_constants_only(node, self.results):
             self._evaluate(node)
 
     def _evaluated_operands(self, node: ir.Node) -> bool:
         return bool(node.inputs) and all(value is None or self._is_constant(value) for value in node.inputs)
 
     def _is_constant(self, value: ir.Value) -> bool:
-        return value in self.results or is_constant(value)
+        return value in self.results or constant_tensor(value) is not None
 
     def _integer_constant(self, value: ir.Value) -> npt.NDArray[Any] | None:
         if value in self.results:
             result = self.results[value].numpy()
             return None if result.dtype.kind == "f" else result
-        return constant64(value) if value.dtype in _EXACT and is_constant(value) else None
+        return constant64(value) if value.dtype in EXACT and constant_tensor(value) is not None else None
 
     def _accept_shape(self, node: ir.Node, known: npt.NDArray[Any]) -> None:
         output = node.outputs[0]
@@ -148,7 +134,7 @@ class _Walk:
         if source.const_value.size <= FREE_ELEMENTS:
             return False
         others = (usage.node for usage in source.uses() if usage.node is not node)
-        return any(not _depends_on_constants_only(other, self.results) for other in others)
+        return any(not depends_on_constants_only(other, self.results) for other in others)
 
     def _evaluate(self, node: ir.Node) -> None:
         if self._doubles(node):
@@ -163,13 +149,13 @@ class _Walk:
                 sources += self.source_elements[value]
             else:
                 tensor = value.const_value
-                if tensor is None or not (tensor.dtype in FLOATS or tensor.dtype in _EXACT):
+                if tensor is None or not (tensor.dtype in FLOATS or tensor.dtype in EXACT):
                     return
                 self.expressions.leaves[value] = tensor
                 sources += tensor.size
             # the result of what only moves is known without its numbers, which are not loaded
             operands.append(self._operand(value, hollow=has(node, Trait.PERMUTES) and value is node.inputs[0]))
-        if _promised_elements(node) > max(FREE_ELEMENTS, GROWTH * sources):
+        if promised_elements(node) > max(FREE_ELEMENTS, GROWTH * sources):
             return
         step = Step.of(node, self.opset_imports)
         try:
@@ -180,10 +166,10 @@ class _Walk:
             return
         results = {output: result for output, result in results.items() if output.uses()}
         limit = max(FREE_ELEMENTS, GROWTH * sources)
-        if any(not _storable(output, result) or result.numel() > limit for output, result in results.items()):
+        if any(not storable(output, result) or result.numel() > limit for output, result in results.items()):
             return
         self.expressions.steps.update(dict.fromkeys(results, step))
-        if _rounding_may_decide(node, operands, results) and not self._decision_is_safe(results):
+        if rounding_may_decide(node, operands, results) and not self._decision_is_safe(results):
             for output in results:
                 del self.expressions.steps[output]
             return
@@ -271,40 +257,3 @@ def _hollow(shape: Sequence[int]) -> torch.Tensor:
 
 def _is_hollow(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.numel() > HELD_ELEMENTS and not any(tensor.stride())
-
-
-def is_constant(value: ir.Value) -> bool:
-    """Tell whether a value is an initializer that the caller cannot override."""
-    return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
-
-
-def _depends_on_constants_only(node: ir.Node, results: dict[ir.Value, torch.Tensor]) -> bool:
-    if has(node, Trait.RANDOM) or node.op_type in _QUANTIZED:
-        return False
-    if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
-        return False
-    present = [value for value in node.inputs if value is not None]
-    return bool(present) and all(value in results or is_constant(value) for value in present)
-
-
-def _promised_elements(node: ir.Node) -> int:
-    """Return the largest result size the graph itself states, before anything is computed."""
-    shapes = [output.shape for output in node.outputs if output.shape is not None]
-    return max((math.prod(shape.numpy()) for shape in shapes if shape.is_static()), default=0)
-
-
-def _storable(output: ir.Value, result: torch.Tensor) -> bool:
-    if output.dtype is None:
-        # a graph without types: the result's own type says it for integers; a float could have been of any width
-        if result.is_floating_point():
-            return False
-        output.dtype = ir.DataType.from_numpy(result.numpy().dtype)
-    return output.dtype in FLOATS or output.dtype in _EXACT
-
-
-def _rounding_may_decide(
-    node: ir.Node, operands: Sequence[torch.Tensor | None], results: Mapping[ir.Value, torch.Tensor]
-) -> bool:
-    if not any(operand is not None and operand.is_floating_point() for operand in operands):
-        return False
-    return node.op_type in _ROUNDING_DECIDES or any(not result.is_floating_point() for result in results.values())

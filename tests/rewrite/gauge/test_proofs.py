@@ -111,6 +111,11 @@ def settled(proto, monkeypatch) -> list[tuple[ir.Graph, ir.Node, Reason]]:
     return found
 
 
+def stated(reason: Reason) -> set[str]:
+    """Return how the operators of a chain are called, without what they ask."""
+    return {" ".join(step.split(" ")[:2]) for step in reason.chain}
+
+
 def connected(start: ir.Node, goal: ir.Node) -> bool:
     """Tell whether values lead from one operator to another, either way."""
     seen, queue = {start}, deque([start])
@@ -125,6 +130,20 @@ def connected(start: ir.Node, goal: ir.Node) -> bool:
                 seen.add(other)
                 queue.append(other)
     return False
+
+
+def hang_together(nodes: set[ir.Node]) -> bool:
+    """Tell whether values lead from each of some operators to each other one, through these operators alone."""
+    start = next(iter(nodes))
+    seen, queue = {start}, deque([start])
+    while queue:
+        node = queue.popleft()
+        beside = [value.producer() for value in node.inputs if value is not None]
+        beside += [usage.node for value in node.outputs for usage in value.uses()]
+        for other in nodes.intersection(item for item in beside if item is not None) - seen:
+            seen.add(other)
+            queue.append(other)
+    return seen == nodes
 
 
 def without(proto, name):
@@ -162,6 +181,8 @@ def test_a_reason_is_a_proof(graph, monkeypatch, make):
         border = text.startswith(("the graph input", "the graph output"))
         assert operator or border, text
         assert border or connected(node, existing[operator])
+    # the chain is one: from the map to each restriction through what it names
+    assert hang_together({node, *(item for name, item in existing.items() if name in stated(reason))})
     order = {describe(item): at for at, item in enumerate(inner)}
     places = [order[next(n for n in order if text.startswith(n))] for text in reason.chain
               if any(text.startswith(n) for n in order)]  # fmt: skip
@@ -178,6 +199,9 @@ def test_a_chain_names_every_tie_on_the_way(graph, monkeypatch):
     ((_, _, reason),) = settled(g.proto(), monkeypatch)
     assert any("Add 'sum'" in step for step in reason.chain)
     assert "tied by Add 'sum'" in reason.text
+    # those that share a gauge between them state no equation, and stand in the chain too, in the order of the graph
+    between = [step for step in reason.chain if step.startswith(("Transpose", "Identity"))]
+    assert between == ["Transpose 'turn'", "Transpose 'back'"]
 
 
 def test_an_output_that_is_none_any_more(graph, fold):

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import is_constant
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, floating, integer, optional, required, shape_of
 from normdeploy.rewrite.affine.naming import describe
@@ -25,13 +26,12 @@ from normdeploy.rewrite.gauge.rules.weights import divided, require_small
 MANY = 4096
 """Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""
 
-_LAYER = frozenset({"LayerNormalization", "RMSNormalization"})
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 def _spanned(node: ir.Node, rank: int) -> tuple[int, ...]:
     """Return the axes of x that g and b span."""
-    return tuple(range(integer(node, "axis", -1) % rank, rank)) if node.op_type in _LAYER else (1,)
+    return tuple(range(integer(node, "axis", -1) % rank, rank)) if has(node, Trait.BY_ROW) else (1,)
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -61,7 +61,7 @@ def _front(node: ir.Node, ties: Ties, gauge: Gauge) -> None:
         ties.no_shift(gauge, Tie(node, "subtracts no mean that could cancel a shift"))
         return
     why = Tie(node, "averages over the axis along which it varies")
-    if node.op_type in _LAYER:
+    if has(node, Trait.BY_ROW):
         ties.along_shift(gauge, _spanned(node, gauge.rank), why)
         return
     ties.along_shift(gauge, range(2, gauge.rank), why)
