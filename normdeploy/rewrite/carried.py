@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
 from normdeploy.graph.derivation import Derivation, Exact, Floats, Hint, dataflow_keys
+from normdeploy.graph.walk import graphs_of
 
 Held = tuple[str, Floats, Floats]
 """Name of a source's value x, s and t, so that x = s x' + t."""
@@ -62,7 +63,7 @@ class Carried:
         """Return the hints of the values that are left."""
         hints: list[Hint] = []
         constants: list[Exact] = []
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             keys = dataflow_keys(graph)
             for node in graph:
                 for value in node.outputs:

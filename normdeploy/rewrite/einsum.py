@@ -32,6 +32,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import derive, required, shape_of, string
 from normdeploy.rewrite.affine.node import free_name, share_names
 from normdeploy.rewrite.affine.region import Region
@@ -53,7 +54,7 @@ class LowerEinsum(ir.passes.InPlacePass):
         """Visit every graph."""
         modified = False
         share_names(model)
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in list(graph):
                 equation = read(node) if is_standard(node, "Einsum") else None
                 if equation is not None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.affine.node import free_name
 
 
@@ -20,7 +21,7 @@ class RemoveIdentities(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
         modified = False
-        for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        for node in nodes_of(model):
             if is_standard(node, "Identity") or (is_standard(node, "Dropout") and _is_inactive(node)):
                 modified |= _remove(node)
         return ir.passes.PassResult(model, modified)

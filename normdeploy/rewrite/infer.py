@@ -8,6 +8,8 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
+from normdeploy.graph.walk import nodes_of
+
 _KNOWN_BYTES = 1000
 """Constants up to this size are shown to the inference, which reads the targets of Reshape and the like."""
 
@@ -19,7 +21,7 @@ def infer_missing_types(model: ir.Model) -> bool:
 
     A flaw in the graph does not stop it: a value without a type only means that no rule applies to it.
     """
-    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    nodes = nodes_of(model)
     if not any(_untyped(output) for node in nodes for output in node.outputs):
         return False
     if any(node.graph is not model.graph for node in nodes):

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import RewriteError, UsageError
 from normdeploy.graph import module_path
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
 
@@ -78,7 +79,7 @@ class OutsideRules(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Ask every rule about every node of every graph."""
         rules, modified = {**_installed(), **_added}, False
-        for graph in model.graphs() if rules else ():
+        for graph in graphs_of(model) if rules else ():
             for node in list(graph):
                 if node.graph is graph:
                     modified |= any(self._apply(graph, node, name, rule) for name, rule in rules.items())

@@ -16,6 +16,7 @@ from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.integer_weights import quantize_constants
+from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
 from normdeploy.rewrite.context import RewriteContext
@@ -68,7 +69,7 @@ class ResolveCasts(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Resolve them in every graph."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             modified |= resolve_casts(graph)
         return ir.passes.PassResult(model, modified)
 
@@ -78,7 +79,7 @@ class QuantizeConstants(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Evaluate the quantizers of constants in every graph."""
-        changed = sum(quantize_constants(graph, reciprocal=False) for graph in model.graphs())
+        changed = sum(quantize_constants(graph, reciprocal=False) for graph in graphs_of(model))
         return ir.passes.PassResult(model, changed > 0)
 
 
@@ -87,7 +88,7 @@ class MarkBatchNorms(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Mark them in every graph."""
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for node in nodes_of(model):
             if node.op_type == "BatchNormalization":
                 node.metadata_props[WHERE] = module_path(node)
         return ir.passes.PassResult(model, modified=False)
@@ -228,4 +229,4 @@ def _collection_paused() -> Iterator[None]:
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:
-    return list(ir.traversal.RecursiveGraphIterator(model.graph))
+    return nodes_of(model)

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.node import free_name
 from normdeploy.rewrite.infer import infer_missing_types
 
@@ -27,7 +28,7 @@ class ResolveSequences(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph; sizes must be constants already."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in list(graph):
                 if is_standard(node, "SplitToSequence"):
                     modified |= _resolve(graph, node)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.recognise.sizes import names_of
 
 Size = int | str | tuple[ir.Value, int]
@@ -32,7 +33,7 @@ class DropExpansions(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in list(graph):
                 if has(node, Trait.BROADCASTS) and len(node.inputs) == 2:
                     modified |= _drop(node, 0) | _drop(node, 1)

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 
 
 class UntileStatistics(ir.passes.InPlacePass):
@@ -25,7 +26,7 @@ class UntileStatistics(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in list(graph):
                 if is_standard(node, "BatchNormalization"):
                     modified |= _untile(graph, node)

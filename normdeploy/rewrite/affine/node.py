@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN, ExactTensor, constant64
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.ledger import Action, Ledger, LedgerRow
 
@@ -153,7 +154,7 @@ def share_names(model: ir.Model) -> None:
 
     One set, because a name in the body of control flow may not repeat one of the graphs around it.
     """
-    _share(list(model.graphs()))
+    _share(graphs_of(model))
 
 
 def _share(graphs: Sequence[ir.Graph]) -> None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from normdeploy.graph import WHERE, is_constant, module_path
 from normdeploy.graph.scopes import NAME_SCOPES
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine import activation
 from normdeploy.rewrite.affine.constant import storable
@@ -50,7 +51,7 @@ class RecogniseAffine(ir.passes.InPlacePass):
         modified = False
         share_names(model)
         settled = {name for row in self.context.ledger for name in row.site}
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             skip = activation.parts(graph)
             for node in list(graph):
                 if node in skip or is_bias(node) or STATISTIC in node.metadata_props:

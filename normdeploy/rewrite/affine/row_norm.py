@@ -20,6 +20,7 @@ import torch
 from normdeploy.graph import evaluate_node, is_constant, module_path, tensor64
 from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.constant import array_of, copy_cost, integer, optional, shape_of
 from normdeploy.rewrite.affine.map import Array
@@ -43,7 +44,7 @@ class NormTables(ir.passes.InPlacePass):
         """Visit every norm once."""
         share_names(model)
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in list(graph):
                 if has(node, Trait.BY_ROW):
                     modified |= self._fold(graph, node)

@@ -30,6 +30,7 @@ import torch
 from normdeploy.errors import RewriteError
 from normdeploy.graph import evaluate_region, module_path
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import free_name
@@ -63,7 +64,7 @@ class MovePads(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every end of a chain in every graph, the last first."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             search = Search(graph)
             for node in reversed(list(graph)):
                 if node.graph is graph and node not in self._seen and is_standard(node, *ENDS):

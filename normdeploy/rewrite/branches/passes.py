@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.branches.border import fold_border
 from normdeploy.rewrite.branches.dead_bias import drop_dead_bias
 from normdeploy.rewrite.branches.merge import explain, merge
@@ -28,7 +29,7 @@ class MergeBranches(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Merge in the main graph and in the bodies of control flow."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             search = Search(graph)
             for _ in range(ROUNDS):
                 if not self._round(graph, search):

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.naming import describe, readers
@@ -67,7 +68,7 @@ class EnterBodies(ir.passes.InPlacePass):
         """Try every map behind an If, in every graph."""
         modified = False
         share_names(model)
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in [node for node in graph if is_affine(node)]:
                 modified |= self._enter(node)
         return ir.passes.PassResult(model, modified)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.node import (
     adopt_origins,
@@ -67,7 +68,7 @@ class MoveAffine(ir.passes.InPlacePass):
         """Remove what can be removed, in every graph of the model that is not as this pass has left it before."""
         modified = False
         share_names(model)
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             if any(is_affine(node) for node in graph) and self._left.get(graph) != _form(graph):
                 graph.sort()
                 modified |= self.move(graph)
@@ -126,7 +127,8 @@ class MoveAffine(ir.passes.InPlacePass):
             broken = {node for reason in other[0].stays.values() for node in reason.nodes}
             left = [node for node in biases if node not in broken]
             biases = left if len(left) < len(biases) else []
-        places = opened(graph) if best[0].stays else []
+        contradicting = [reason.stating for reason in best[0].stays.values()]
+        places = opened(graph, frozenset().union(*contradicting) if all(contradicting) else None)
         if places:
             other = self._consistent(graph, best[0].solution.ties.pads)
             if saved(other[0]) > saved(best[0]):

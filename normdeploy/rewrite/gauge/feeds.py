@@ -20,7 +20,7 @@ from normdeploy.graph.linear import Form, Linear, linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
-from normdeploy.rewrite.affine.constant import ints, optional, required
+from normdeploy.rewrite.affine.constant import integer, ints, optional, required
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.rules.moves import ACTS
@@ -185,7 +185,12 @@ def _sized_feeds(
             feeds[value] = context.random_feed(value, sizes)
             continue
         dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape or ())]
-        if windowed:  # along the first spatial axis an interior too, along the others both borders
+        parts = constant64(optional(node, 1)) if is_standard(node, "Split") else None
+        if parts is not None:
+            dims[integer(node, "axis", 0) % len(dims)] = int(parts.sum())
+        if (
+            windowed and value is node.inputs[0]
+        ):  # along the first spatial axis an interior too, along the others both borders
             few = (1, dims[1], reach, *(max(reach - 1, 2) for _ in dims[3:]))
             dims = [min(size, most) for size, most in zip(dims, few, strict=True)]
         if rowwise and len(dims) > 1 and linear is not None and not linear.turned_data:

@@ -7,6 +7,8 @@ more, are asked to leave before it, and what is left over stands there. Where no
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_ir as ir
 
@@ -21,10 +23,15 @@ SMALLER = 8
 """How many times smaller than the product an operand is to be, so that a further operator on it is worth its call."""
 
 
-def opened(graph: ir.Graph) -> list[ir.Node]:
-    """Put an identity in front of each small operand of a product, and return them."""
+def opened(graph: ir.Graph, among: Collection[ir.Node] | None) -> list[ir.Node]:
+    """Put an identity in front of each small operand of a product, and return them.
+
+    Args:
+        graph: changed in place.
+        among: operators that take part in a contradiction: other places would leave it as it is; None for all.
+    """
     made: list[ir.Node] = []
-    for node in list(graph):
+    for node in [node for node in graph if among is None or node in among]:
         index = _small_operand(node)
         if index is None:
             continue

@@ -33,12 +33,13 @@ class Reason:
 
     Args:
         text: a sentence a user can act on.
-        nodes: those that restrict.
+        nodes: those that restrict. stating: those that state what contradicts; none where nothing does.
         told: finds the chain.
     """
 
     text: str
     nodes: tuple[ir.Node, ...] = ()
+    stating: frozenset[ir.Node] = frozenset()
     told: Callable[[], tuple[str, ...]] = field(default=tuple, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -101,7 +102,8 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     asking = [tie.node for tie in proof if tie.node is not None and tie.clause]
     asking += [limit.node for limit in limits if limit.node is not None and not limit.given]
     told = partial(_chain, node, proof, limits, whole.unknowns, ties, scale=conflict.system.multiplicative)
-    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), told)
+    stating = frozenset(tie.node for tie in proof if tie.node is not None)
+    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), stating, told)
 
 
 def _chain(
@@ -132,28 +134,34 @@ def _chain(
 def _between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
-    """Return the operators on the shortest ways from a map to others, along values whose gauge is in question."""
+    """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
     asked = np.fromiter(unknowns - {0}, np.int64)
-    before: dict[ir.Node, ir.Node] = {}
-    queue, missing = deque([start]), set(goals)
-    while queue and missing:
+    beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
+    queue, seen = deque([start]), {start}
+    while queue:
         node = queue.popleft()
         for value in (*node.inputs, *node.outputs):
             gauge = None if value is None else ties.of.get(value)
-            if value is None or gauge is None or not np.isin(gauge.scale_of if scale else gauge.shift_of, asked).any():
+            if value is None or gauge is None or value in beside:
+                continue
+            if not np.isin(gauge.scale_of if scale else gauge.shift_of, asked).any():
                 continue
             producer = value.producer()
-            for other in (*(() if producer is None else (producer,)), *readers(value)):
-                if other not in before and other is not start:
-                    before[other] = node
-                    queue.append(other)
-                    missing.discard(other)
-    found: dict[ir.Node, None] = {}
-    for node in goals:
-        while node in before and node not in found:
-            found[node] = None
-            node = before[node]
-    return list(found)
+            around = {*readers(value), *(() if producer is None else (producer,))}
+            beside[value] = set(around)
+            for other in around:
+                beside.setdefault(other, set()).add(value)
+            queue += around - seen
+            seen |= around
+    kept = {start, *goals}
+    ends = [item for item, others in beside.items() if len(others) < 2 and item not in kept]
+    while ends:
+        item = ends.pop()
+        for other in beside.pop(item):
+            beside[other].discard(item)
+            if len(beside[other]) == 1 and other not in kept:
+                ends.append(other)
+    return [item for item in beside if isinstance(item, ir.Node)]
 
 
 def _negative(node: ir.Node) -> tuple[int, int]:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import (
     Step,
@@ -49,7 +50,7 @@ class LowerAffine(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower every Affine of the model."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in [node for node in graph if is_affine(node)]:
                 self._lower(graph, node)
                 modified = True
@@ -57,7 +58,7 @@ class LowerAffine(ir.passes.InPlacePass):
 
     def ensures(self, model: ir.Model) -> None:
         """Nothing internal is left."""
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for node in nodes_of(model):
             if is_affine(node):
                 raise ir.passes.PostconditionError(f"Affine {node.name!r} was not lowered")
 

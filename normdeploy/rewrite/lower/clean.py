@@ -6,6 +6,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from normdeploy.graph import AFFINE_DOMAIN
+from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC
 
 
@@ -15,14 +16,14 @@ class Clean(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Clean the model."""
         removed = common.RemoveUnusedNodesPass()(model).modified
-        for imports in (model.opset_imports, *(graph.opset_imports for graph in model.graphs())):
+        for imports in (model.opset_imports, *(graph.opset_imports for graph in graphs_of(model))):
             imports.pop(AFFINE_DOMAIN, None)
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for node in nodes_of(model):
             for key in (STATISTIC, OWN_AFFINE):
                 node.metadata_props.pop(key, None)
         seen: set[str] = set()
         renamed = False
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for node in nodes_of(model):
             if not node.name:
                 continue
             name, count = node.name, 1

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.linear import Form, linear_of
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.node import free_name
 
 
@@ -21,7 +22,7 @@ class GuardOutputs(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Guard every graph."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in list(graph):
                 if _is_at_risk(node):
                     _copy_output(graph, node)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.node import free_name
 
 _POOLS = frozenset({"MaxPool"})
@@ -27,7 +28,7 @@ class GuardPads(ir.passes.InPlacePass):
         """Guard every graph; below opset 18 a Pad has no such input and stays."""
         modified = False
         if (model.opset_imports.get("") or 0) >= _SINCE:
-            for graph in model.graphs():
+            for graph in graphs_of(model):
                 for node in list(graph):
                     modified |= _guard(graph, node)
         return ir.passes.PassResult(model, modified)

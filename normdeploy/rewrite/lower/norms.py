@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import WHERE
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import RMS_OPSET
 from normdeploy.rewrite.recognise.builder import Builder, free_stem
 
@@ -32,7 +33,7 @@ class LowerNorms(ir.passes.InPlacePass):
         if model.opset_imports.get("", RMS_OPSET) >= RMS_OPSET:
             return ir.passes.PassResult(model, modified=False)
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             for node in list(graph):
                 if is_standard(node, "RMSNormalization"):
                     _spell(model, graph, node)

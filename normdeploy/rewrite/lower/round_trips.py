@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.recognise.clamps import clamp_of
 from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.region import GraphRegions, Region
@@ -28,7 +29,7 @@ class RemoveRoundTrips(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Remove the round trips of the main graph and of its bodies."""
         modified = False
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             regions = GraphRegions(graph)
             for node in list(graph):
                 if has(node, Trait.PERMUTES):

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant_tensor
 from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.affine.region import drop_if_unread
 
 
@@ -19,7 +20,7 @@ class DropZeroBiases(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Look at every linear operator of every graph."""
         modified = False
-        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for node in nodes_of(model):
             linear = linear_of(node)
             if linear is None or linear.form is Form.RECURRENT or linear.bias != len(node.inputs) - 1:
                 continue  # an input behind the bias keeps its place

@@ -20,6 +20,7 @@ from onnx import defs
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.opset.convert import converted_by_onnx
 from normdeploy.rewrite.opset.own import describe, own_translation
@@ -83,7 +84,7 @@ class RaiseOpset(ir.passes.InPlacePass):
             raise GraphError(
                 f"the graph uses opset {version}; expected {OLDEST} or newer: convert it with onnx.version_converter"
             )
-        for graph in model.graphs():
+        for graph in graphs_of(model):
             graph.opset_imports.setdefault("", version)  # body graphs are read without it
         modified |= infer_missing_types(model)
         if version < RULES_OPSET:
@@ -111,7 +112,7 @@ def raise_opset(model: ir.Model, version: int) -> None:
         return
     for node, translation in _plan(model, current, version):
         put_in_place(node, translation, version)
-    for graph in model.graphs():
+    for graph in graphs_of(model):
         graph.opset_imports[""] = version
     model.opset_imports[""] = version
 
@@ -119,7 +120,7 @@ def raise_opset(model: ir.Model, version: int) -> None:
 def _plan(model: ir.Model, old: int, new: int) -> list[tuple[ir.Node, ir.Graph]]:
     """Translate every node whose form changes, without changing the model."""
     planned: list[tuple[ir.Node, ir.Graph]] = []
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+    for node in nodes_of(model):
         if not is_standard(node):
             continue
         _require_kernel(node, old, new)

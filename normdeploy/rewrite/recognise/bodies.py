@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.infer import infer_missing_types
 
 _SMALL = 64
@@ -23,13 +24,13 @@ def infer_bodies(model: ir.Model) -> bool:
     Args:
         model: constants are initializers (``weights.EvaluateConstants``).
     """
-    bodies = [graph for graph in model.graphs() if graph is not model.graph]
+    bodies = [graph for graph in graphs_of(model) if graph is not model.graph]
     unknown = [graph for graph in bodies if any(value.shape is None for node in graph for value in node.outputs)]
     if not unknown:
         return False
-    taken = {str(value.name) for graph in model.graphs() for node in graph for value in node.outputs}
-    taken |= {name for graph in model.graphs() for name in graph.initializers}
-    taken |= {str(value.name) for graph in model.graphs() for value in graph.inputs}
+    taken = {str(value.name) for graph in graphs_of(model) for node in graph for value in node.outputs}
+    taken |= {name for graph in graphs_of(model) for name in graph.initializers}
+    taken |= {str(value.name) for graph in graphs_of(model) for value in graph.inputs}
     copied = False
     for graph in unknown:
         copied |= _copy_constants(graph, taken)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC
 
 
@@ -87,7 +88,7 @@ class Builder:
 def free_stem(model: ir.Model, name: str) -> str:
     """Return a prefix that no name of the model begins with: a body's names must not hide those around it."""
     taken: list[str] = []
-    for graph in model.graphs():
+    for graph in graphs_of(model):
         taken += [*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(n.name) for n in graph)]
         taken += [str(output.name) for node in graph for output in node.outputs]
     stem, count = f"{name}_norm", 1

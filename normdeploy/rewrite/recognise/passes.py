@@ -12,6 +12,7 @@ import torch
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, WHERE, module_path
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.opset import raise_opset
@@ -83,7 +84,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         # nodes that nothing reads must not count as users of a region's values
         modified = common_passes.RemoveUnusedNodesPass()(model).modified
         outcome = _Outcome(modified=infer_bodies(model) or modified)
-        for graph in list(model.graphs()):
+        for graph in graphs_of(model):
             self._visit(model, graph, outcome)
         self.context.ledger.extend(outcome.rows)
         return ir.passes.PassResult(model, outcome.modified)

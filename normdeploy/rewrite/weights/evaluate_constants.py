@@ -34,6 +34,7 @@ import torch
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant64, constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.weights.conditions import (
     EXACT,
@@ -61,7 +62,7 @@ class EvaluateConstants(ir.passes.InPlacePass):
         """Evaluate all constant expressions of the main graph and of its body graphs."""
         lifted = common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         walk = _Walk(model.opset_imports)
-        for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        for node in nodes_of(model):
             walk.visit(node)
         walk.replace()
         # a dead Shape or a dead weight would still count as a reader of its operand

@@ -14,6 +14,7 @@ A constant among the operands is computed anew, c' = (c - t) / s, whatever its g
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -65,11 +66,18 @@ def add(node: ir.Node, ties: Ties) -> bool:
     cells = common(*operands)
     result = ties.fresh(cells)
     why = Tie(node)
+    computed = [gauge for index, gauge in enumerate(operands) if not is_constant(node.inputs[index])]
+    if len(computed) == 1:  # constants take its scale, and so does the result: that needs no equation
+        result = replace(result, scale_of=computed[0].spread(cells).scale_of)
     share = 1.0 / len(operands) if node.op_type == "Mean" else 1.0
     terms = []
     for index, gauge in enumerate(operands):
         whole = gauge.spread(cells)
-        ties.same_scale(result, whole, why)
+        port = ties.ports.get((node, index))
+        if len(computed) == 1 and port is not None and whole.scale_of.size == port.scale_of.size:
+            ties.ports[node, index] = replace(port, scale_of=result.scale_of.reshape(port.cells))
+        elif gauge is not computed[0] or len(computed) > 1:
+            ties.same_scale(result, whole, why)
         terms.append((whole, -share if node.op_type == "Sub" and index == 1 else share))
     ties.total(result, terms, why)
     ties.of[node.outputs[0]] = result

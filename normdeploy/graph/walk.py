@@ -1,0 +1,46 @@
+"""All graphs of a model, and all operators, the bodies of control flow included.
+
+onnx_ir's own iterators ask every attribute of every operator through three layers of Python; a rewriting, which walks
+a graph some thirty times, spent a sixth of its time there.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+_ONE, _SEVERAL = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """Return the graphs that an operator holds."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.data.values():
+        kind = attribute.type
+        if kind is _ONE:
+            found.append(attribute.as_graph())
+        elif kind is _SEVERAL:
+            found += attribute.as_graphs()
+    return found
+
+
+def graphs_of(model: ir.Model) -> list[ir.Graph]:
+    """Return the main graph and all bodies, each behind the one that holds it."""
+    found = [model.graph]
+    for graph in found:
+        for node in graph:
+            found += bodies_of(node)
+    return found
+
+
+def nodes_of(model: ir.Model) -> list[ir.Node]:
+    """Return every operator in the order of its graph, what its bodies hold right behind it."""
+    found: list[ir.Node] = []
+
+    def visit(graph: ir.Graph) -> None:
+        for node in graph:
+            found.append(node)
+            for body in bodies_of(node):
+                visit(body)
+
+    visit(model.graph)
+    return found
