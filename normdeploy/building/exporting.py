@@ -30,9 +30,13 @@ def export_step(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any
     example = recipe_example(recipe, model, notes=understood)
     console.print_notes(understood)
     args = (*example.args, *([example.kwargs] if example.kwargs else []))
-    with stage("inspect"):
+    with stage("inspect") as tell:
+        tell("looking at the normalizations while the model runs")
         findings = [finding.to_dict() for finding in api.inspect(model, args)]
-    console.print_step("inspect", f"{len(findings)} findings" if findings else "nothing wrong or risky found")
+    console.print_step(
+        "inspect",
+        f"{len(findings)} finding{'s' * (len(findings) != 1)}" if findings else "nothing wrong or risky found",
+    )
     console.print_findings(findings)
     errors = [row for row in findings if row["severity"] == "error"]
     if errors:

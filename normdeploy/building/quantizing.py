@@ -46,7 +46,7 @@ def quantize_step(
     """
     splits = from_recipe.recipe_data(recipe)
     with stage("quantize") as tell:
-        tell(f"training {table.epochs} epochs with fake quantization")
+        tell(f"training {table.epochs} epoch{'s' * (table.epochs != 1)} with fake quantization")
         quantized = _trained(recipe, splits, table, device=device)
         example = recipe_example(recipe, quantized)
         tell("exporting and verifying")

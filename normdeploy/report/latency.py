@@ -9,6 +9,8 @@ from normdeploy.report.page import Cell, Details, Picture, Section, Table
 from normdeploy.report.pictures import before_after_bars, latency_bars
 
 _MICRO = 1e6
+_ALIKE = 1.25
+"""Two are called about as fast where their ratio is certain to be nearer to one."""
 
 
 def threads_words(threads: int) -> str:
@@ -19,13 +21,15 @@ def threads_words(threads: int) -> str:
 def ratio_words(ratio: Mapping[str, float] | None) -> str:
     """Write "4.0x faster (3.8x to 4.2x)" for our time over another's of 0.25; nothing for ours.
 
-    Where the interval has 1 in it, neither is faster: "about as fast (0.90x to 1.08x the time)".
+    Where the interval has 1 in it, neither is faster: "about as fast (0.90x to 1.08x the time)"; one that reaches
+    beyond a quarter more or less says nothing: "not clear (0.09x to 4.72x the time)".
     """
     if ratio is None:
         return ""
     value, low, high = ratio["value"], ratio["low"], ratio["high"]
     if low <= 1 <= high:
-        return f"about as fast ({low:.2f}x to {high:.2f}x the time)"
+        word = "about as fast" if low >= 1 / _ALIKE and high <= _ALIKE else "not clear"
+        return f"{word} ({low:.2f}x to {high:.2f}x the time)"
     if high < 1:
         return f"{_times(1 / value)} faster ({_times(1 / high)} to {_times(1 / low)})"
     return f"{_times(value)} slower ({_times(low)} to {_times(high)})"

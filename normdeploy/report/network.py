@@ -107,17 +107,27 @@ def _box(left: int, place: int, group: _Group, rows: Sequence[tuple[int, Mapping
     shown = label if len(label) <= _LONGEST else "…" + label[1 - _LONGEST :]
     counts = ", ".join(f"{name} × {n}" if n > 1 else name for name, n in group.operators.most_common())
     told = [label, counts, *(_told(row) for _, row in rows)]
-    middle, right = top + _BOX / 2, left + _WIDTH - 12
-    marks = "".join(
-        f'<circle cx="{right - 12 * at}" cy="{middle}" r="4.5" class="{escape(str(row["action"]))}"/>'
-        for at, (_, row) in enumerate(rows[:4])
-    )
+    middle = top + _BOX / 2
+    every = sum(group.operators.values())
+    size = f' <tspan class="soft">{every:,} operators</tspan>' if every > 1 and len(shown) <= _LONGEST - 14 else ""
     box = (
         f"<title>{escape(chr(10).join(told))}</title>"
         f'<rect x="{left}" y="{top}" width="{_WIDTH}" height="{_BOX}" rx="5"/>'
-        f'<text x="{left + 8}" y="{top + 17}">{escape(shown)}</text>{marks}'
+        f'<text x="{left + 8}" y="{top + 17}">{escape(shown)}{size}</text>{_marks(left + _WIDTH - 12, middle, rows)}'
     )
     return f'<a href="#row-{rows[0][0]}">{box}</a>' if rows else f"<g>{box}</g>"
+
+
+def _marks(right: float, middle: float, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+    """Return a dot for each thing that became of norms in a box, with how many, from the right."""
+    parts = []
+    for action, count in reversed(Counter(str(row["action"]) for _, row in rows).items()):
+        if count > 1:
+            parts.append(f'<text x="{right + 5}" y="{middle + 4}" class="count">{count:,}</text>')
+            right -= 7 * len(f"{count:,}") + 4
+        parts.append(f'<circle cx="{right}" cy="{middle}" r="4.5" class="{escape(action)}"/>')
+        right -= 15
+    return "".join(parts)
 
 
 def _told(row: Mapping[str, Any]) -> str:

@@ -17,8 +17,8 @@ def network_section(graphs: Mapping[str, Any], ledger: Mapping[str, Any]) -> Sec
     drawn = network(graphs["before"], graphs["after"], ledger["rows"])
     caption = (
         "One box per module; values go from top to bottom, arcs pass others by. A green dot is a normalization that "
-        "was folded, fused or merged, an orange one stayed. A box with a dot leads to its row below; resting on it "
-        "shows the algebra."
+        "was folded, fused or merged, an orange one stayed; a number says how many. A box with a dot leads to its row "
+        "below; resting on it shows the algebra."
     )
     return Section("The network before and after", [Picture(drawn, caption)])
 

@@ -68,6 +68,8 @@ def test_a_failed_build_has_a_page_without_measurements() -> None:
         (0.05, 0.04, 0.0625, "20x faster (16x to 25x)"),
         (1.0, 0.9, 1.08, "about as fast (0.90x to 1.08x the time)"),
         (0.97, 0.93, 1.0, "about as fast (0.93x to 1.00x the time)"),
+        (0.7, 0.09, 4.72, "not clear (0.09x to 4.72x the time)"),
+        (1.0, 0.81, 1.26, "not clear (0.81x to 1.26x the time)"),
         (1.5, 1.25, 2.0, "1.50x slower (1.25x to 2.00x)"),
     ],
 )
@@ -80,7 +82,7 @@ def test_words_are_explained_before_they_are_used() -> None:
     html = render_page(build_page(REPORT))
     for word in ("affine map", "folded", "fused", "merged", "kept", "site", "mutant"):
         explained = html.index(f"<dt>{word}</dt>")
-        assert explained < html.index("What became of each normalization")
+        assert explained < html.index("<h2>What became of each normalization")
 
 
 def test_one_colour_means_one_thing() -> None:

@@ -132,7 +132,9 @@ addEventListener("load", () => {
   const lost = [...document.querySelectorAll("a")].filter(
     found => !document.getElementById((found.getAttribute("href") || "").slice(1))).length;
   const reached = [...document.querySelectorAll("summary, .scroll, a")].every(found => found.tabIndex >= 0);
-  document.title = "LOOK" + JSON.stringify({wide, out, lost, reached, errors, width: innerWidth});
+  const narrow = [...document.querySelectorAll("caption, p, figcaption")].filter(
+    found => found.offsetHeight > 60 && found.offsetWidth < found.closest("section, header").offsetWidth / 2).length;
+  document.title = "LOOK" + JSON.stringify({wide, out, lost, reached, narrow, errors, width: innerWidth});
 });
 </script>"""
 
@@ -158,4 +160,15 @@ def test_in_a_browser_nothing_overflows_and_links_resolve(tmp_path: Path, width:
     found = re.search(r"<title>LOOK(.*?)</title>", done.stdout, re.DOTALL)
     assert found, (done.stdout[:2000], done.stderr[-1000:])
     seen = json.loads(escaped.unescape(found[1]))
-    assert seen == {"wide": False, "out": [], "lost": 0, "reached": True, "errors": [], "width": width}
+    assert seen == {"wide": False, "out": [], "lost": 0, "reached": True, "narrow": 0, "errors": [], "width": width}
+
+
+def test_a_box_of_many_norms_counts_them() -> None:
+    rows = [row(f"stages.0.blocks.{n}.conv", "kept" if n % 3 == 0 else "folded") for n in range(9)]
+    given = graph(400, flat=False)
+    drawn = ElementTree.fromstring(network(given, given, rows))
+    link = drawn.find(f"{SVG}a")
+    assert link is not None
+    assert [circle.attrib["class"] for circle in link.iter(f"{SVG}circle")] == ["folded", "kept"]
+    assert [text.text for text in link.iter(f"{SVG}text") if text.get("class") == "count"] == ["6", "3"]
+    assert "100 operators" in "".join(link.itertext())
