@@ -11,7 +11,7 @@ from typing import Any
 
 from normdeploy.errors import UsageError
 from normdeploy.recipe import parse_recipe
-from normdeploy.sources import split_source
+from normdeploy.sources import is_source, split_source
 
 _DATA = """\
 # What it is trained and judged on: a function that returns normdeploy.train.Splits, or files (docs/training.md).
@@ -49,10 +49,10 @@ def recipe_text(
 
     Args:
         target: where it will lie. source: of the model. weights: its weights file; by default one of the recipe's name.
-        arguments: of its constructor. data: source of its data. inputs: ``NAME=DTYPE:SHAPE`` each.
+        arguments: of its constructor. data: source of its data, or files. inputs: ``NAME=DTYPE:SHAPE`` each.
 
     Raises:
-        UsageError: an argument has no form in TOML, or the name does not end in .toml.
+        UsageError: an argument has no form in TOML, data is not there, or the name does not end in .toml.
     """
     if target.suffix != ".toml":
         raise UsageError(
@@ -67,14 +67,30 @@ def recipe_text(
     if arguments:
         lines.append(f"arguments = {_toml(dict(arguments))}")
     parts = ["\n".join(lines) + "\n"]
-    parts.append(
-        _DATA if data is None else f"[data]\nsource = {_toml(_relative_source(data, target))}\n\n[train]\nepochs = 30\n"
-    )
+    parts.append(_DATA if data is None else f"[data]\n{_data(data, target)}\n\n[train]\nepochs = 30\n")
     export = f"inputs = {_toml(list(inputs))}\n" if inputs else "# inputs are taken from the test split\n"
+    if data is not None and not is_source(data):
+        export += "# preprocess = true # the file takes inputs as they come, and standardizes them itself\n"
     parts += [f"[export]\n{export}", _REST]
     text = "\n".join(parts)
     parse_recipe(tomllib.loads(text), target)
     return text
+
+
+def _data(data: str, target: Path) -> str:
+    """Return the line that says where data is: a function's SOURCE, or files.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if is_source(data):
+        return f"source = {_toml(_relative_source(data, target))}"
+    if not Path(data).exists():
+        raise UsageError(
+            f"data is {data}, which does not exist; expected a function as net.py:data, or a folder of images by "
+            "class, a .csv, .parquet, .npz or IDX file: check the path"
+        )
+    return f"files = {_toml(_relative(Path(data), target))}"
 
 
 def next_steps(target: Path) -> str:

@@ -23,7 +23,7 @@ def init(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="SOURCE", help="A function that returns the data, as net.py:data."),
+        typer.Option("--data", metavar="FILES|SOURCE", help="Files (docs/training.md), or a function, as net.py:data."),
     ] = None,
     inputs: options.Inputs = None,
     arguments: options.Arguments = None,

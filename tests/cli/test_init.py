@@ -47,6 +47,20 @@ def test_inputs_arguments_and_data_as_they_are_given(run: Run, home: Path, tmp_p
     assert recipe.model.weights == "net.safetensors"
 
 
+def test_data_may_be_files(run: Run, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b,kind\n1,2,x\n")
+    made = run("init", f"{home}/net.py:Net", "-o", tmp_path / "net.toml", "--data", tmp_path / "rows.csv")
+    assert made.exit_code == 0, made.output
+    recipe = load_recipe(tmp_path / "net.toml")
+    assert recipe.data is not None
+    assert (recipe.data.source, recipe.data.files) == (None, str(tmp_path / "rows.csv"))
+    assert "# preprocess = true" in (tmp_path / "net.toml").read_text()
+    absent = run("init", f"{home}/net.py:Net", "-o", tmp_path / "no.toml", "--data", tmp_path / "rows.tsv")
+    assert absent.exit_code == 2
+    assert "rows.tsv, which does not exist; expected a function as net.py:data, or a folder" in absent.stderr
+    assert not (tmp_path / "no.toml").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [(("-o", "net.txt"), "net.toml"), (("-o", "net.toml", "--arg", "width=None"), "argument None")],
