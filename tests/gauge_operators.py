@@ -324,6 +324,18 @@ def softmax(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(2, 3, 4), axis=d.of(-1, 0, 1))
 
 
+def einsum(op: str, d: Draw) -> Any:
+    sizes = {label: d.number(1, 3) for label in "bhlktv"}
+    equation = d.of(
+        "bhlk,bhtk->bhlt", "blhk,bthk->bhlt", "bhlt,bthv->blhv", "lk,k->l", "lk,tk->tl", "bk,bk->b", "lk->kl"
+    )
+    terms = equation.split("->")[0].split(",")
+    at = d.number(0, 2 * len(terms))  # one of them may be a constant
+    operands = [d.normal(*(sizes[label] for label in term)) if index == at and len(terms) > 1 else
+                d.x(*(sizes[label] for label in term)) for index, term in enumerate(terms)]  # fmt: skip
+    return d.g.op(op, *operands, equation=equation)
+
+
 STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
     (domain, op): strategy
     for domain, ops, strategy in (
@@ -360,6 +372,7 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Clip", clip),
         ("", "Cast", cast),
         ("", "Softmax LogSoftmax", softmax),
+        ("", "Einsum", einsum),
     )
     for op in ops.split()
 }

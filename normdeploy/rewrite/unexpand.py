@@ -14,6 +14,7 @@ What is read instead is 1 or as large along each axis, and the result keeps the 
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
@@ -83,10 +84,33 @@ def _covers(other: ir.Value, source: ir.Node) -> bool:
 
 def size_of(value: ir.Value, axis: int) -> Size:
     """Return what is known of a dimension; equal where two dimensions are equal at all sizes."""
-    dim = None if value.shape is None else value.shape[axis]
-    if isinstance(dim, int):
-        return dim
-    return (value, axis) if dim is None or dim.value is None or not names_of(dim) else dim.value
+    known: Size | None = None
+    for _ in range(_LONGEST):  # what operators in between were inferred to have may be less than what they read has
+        dim = None if value.shape is None else value.shape[axis]
+        if isinstance(dim, int):
+            return dim
+        if dim is not None and dim.value is not None and names_of(dim):
+            known = dim.value
+        before = _of_same_size(value, axis)
+        if before is None:
+            break
+        value, axis = before
+    return (value, axis) if known is None else known
+
+
+def _of_same_size(value: ir.Value, axis: int) -> tuple[ir.Value, int] | None:
+    """Return the operand, and its axis, that alone gives a result its size there; None where none certainly does."""
+    node = value.producer()
+    if value.shape is None or not has(node, Trait.POINTWISE | Trait.NORMALIZES):
+        return None
+    read = node.inputs[:1] if has(node, Trait.NORMALIZES) else node.inputs
+    if any(operand is not None and operand.shape is None for operand in read):
+        return None
+    shaped = [(operand, axis + len(operand.shape) - len(value.shape)) for operand in read
+              if operand is not None and operand.shape is not None]  # fmt: skip
+    wide = [(operand, at) for operand, at in shaped if at >= 0 and operand.shape is not None and operand.shape[at] != 1]
+    static = [(operand, at) for operand, at in wide if operand.shape is not None and isinstance(operand.shape[at], int)]
+    return (static or wide)[0] if static or len(wide) == 1 else None
 
 
 def _elements(target: ir.Value, depth: int = 0) -> list[Size] | None:
@@ -117,6 +141,11 @@ def _elements(target: ir.Value, depth: int = 0) -> list[Size] | None:
         picked = None if indices is None else [int(index) for index in indices.reshape(-1)]
         inside = picked is not None and all(-len(found) <= index < len(found) for index in picked)
         return [found[index] for index in picked] if picked is not None and inside else None
+    if node.op_type == "Slice":
+        bounds = [constant64(value) for value in node.inputs[1:]]
+        whole = len(bounds) in (2, 3) and all(bound is not None and bound.size == 1 for bound in bounds)
+        start, end = (int(np.asarray(bound).reshape(-1)[0]) for bound in bounds[:2]) if whole else (0, 0)
+        return found[start:end] if whole else None
     keeps = node.op_type in ("Identity", "Squeeze", "Unsqueeze") or (node.op_type == "Cast" and _is_integer(node))
     if node.op_type == "Reshape":  # of one element, or a vector to a vector
         keeps = len(found) == 1 or (node.outputs[0].shape is not None and len(node.outputs[0].shape) == 1)

@@ -58,6 +58,11 @@ BEFORE = {
         ("test_einsum.py::test_maps_in_front_of_it_and_behind_it_fold",),
         ("test_einsum.py::test_what_an_equation_becomes",),
     ),
+    "Einsum of computed values": Row(
+        ("gauge/test_openings.py::test_a_scale_passes_an_einsum_of_computed_values",),
+        ("gauge/test_openings.py::test_a_shift_does_not_pass_an_einsum_of_computed_values",),
+        ("Einsum",),
+    ),
     "MatMul by a constant (left or right, batched) + Add": Row(
         (f"{PRODUCTS}::test_behind_a_matmul", f"{PRODUCTS}::test_a_map_along_any_axis_beside_a_matmul"),
         (f"{PRODUCTS}::test_matmul_refusals",),

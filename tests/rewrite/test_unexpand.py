@@ -69,7 +69,8 @@ def test_f_normalize_divides_by_the_norm_itself():
 def graph(body: str, inputs: str, c: str = "float[6] c = {1, 2, 3, 4, 5, 6}") -> ir.Model:
     return ir.from_onnx_text(
         f"""<ir_version: 8, opset_import: ["" : 18]>
-        net ({inputs}) => (float[a, b, e] y) <{c}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] six = {{6}}>
+        net ({inputs}) => (float[a, b, e] y) <{c}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] six = {{6}},
+        float[1,1,6] d = {{6, 5, 4, 3, 2, 1}}>
         {{ {body} }}"""
     )
 
@@ -80,6 +81,19 @@ REPEATED = {
     "elements of the shape": (
         "s = Shape(x)\n z = Constant <value = int64[1] {1}> ()\n t = Gather(s, z)\n k = Concat <axis = 0> (t, six)\n"
         "e = Expand(c, k)\n y = Add(x, e)",
+        "float[n,t,6] x",
+    ),
+    "the shape of what was read before": (
+        "r = Relu(x)\n s = Shape(r)\n e = Expand(c, s)\n p = Mul(r, e)\n f = Expand(c, s)\n y = Add(p, f)",
+        "float[n,t,6] x",
+    ),
+    "the same without names": (
+        "r = Relu(x)\n s = Shape(r)\n e = Expand(c, s)\n p = Mul(r, e)\n f = Expand(c, s)\n y = Sub(f, p)",
+        "float[?,?,6] x",
+    ),
+    "repeated over the batch": (
+        "s = Shape(x)\n z = Constant <value = int64[1] {0}> ()\n t = Slice(s, z, one)\n"
+        "k = Concat <axis = 0> (t, one, one)\n e = Tile(d, k)\n y = Add(x, e)",
         "float[n,t,6] x",
     ),
     "another value of the same names": (
@@ -98,7 +112,8 @@ def test_repeated_operands_are_dropped(name: str):
     body, inputs = REPEATED[name]
     model = graph(body, inputs)
     result = rewrite(model)
-    left = [node.op_type for node in result.model.graph].count("Expand")
+    kinds = [node.op_type for node in result.model.graph]
+    left = kinds.count("Expand") + kinds.count("Tile")
     assert left == (1 if name == "both sides" else 0)
     feeds = {str(value.name): torch.randn(2, 5, 6, dtype=torch.float64) for value in model.graph.inputs}
     expected = Evaluator(model).run(feeds)["y"]
@@ -109,6 +124,10 @@ ENLARGED = {
     "x itself has one row": ("s = Shape(w)\n e = Expand(c, s)\n y = Mul(x, e)", "float[n,1,6] x, float[n,t,6] w"),
     "another name": ("s = Shape(w)\n e = Expand(c, s)\n y = Mul(x, e)", "float[n,t,6] x, float[m,t,6] w"),
     "nothing known of either": ("s = Shape(w)\n e = Expand(c, s)\n y = Mul(x, e)", "float[?,t,6] x, float[?,t,6] w"),
+    "another dimension of what was read before": (
+        "r = Mul(x, w)\n s = Shape(w)\n e = Expand(c, s)\n y = Mul(x, e)",
+        "float[?,t,6] x, float[?,t,6] w",
+    ),
     "a higher rank": ("s = Shape(w)\n e = Expand(c, s)\n y = Mul(x, e)", "float[t,6] x, float[n,t,6] w"),
     "repeated elements": (
         "r = Concat <axis = 0> (one, one, two)\n e = Tile(q, r)\n y = Mul(x, e)",

@@ -37,7 +37,14 @@ _PROBE_SIZES = (2, 3, 5, 4, 6)
 
 def draws(at: Solution) -> tuple[Draw, ...]:
     """Return the ways to make up inputs, in the order in which they are tried."""
-    return (_few_feeds(at), _reshape_feeds, _product_feeds(at), partial(_sized_feeds, cut=True), _sized_feeds)
+    return (
+        _few_feeds(at),
+        _reshape_feeds,
+        _product_feeds(at),
+        partial(_sized_feeds, cut=True),
+        _sized_feeds,
+        partial(_sized_feeds, alike=True),
+    )
 
 
 def _shapes_that_matter(at: Solution, node: ir.Node) -> list[Sequence[int]] | None:
@@ -161,9 +168,9 @@ def _product_feeds(at: Solution) -> Draw:
 
 
 def _sized_feeds(
-    context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value], *, cut: bool = False
+    context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value], *, cut: bool = False, alike: bool = False
 ) -> dict[ir.Value, Tensor]:
-    """Draw inputs of their static sizes, dynamic ones small, the same symbol the same size.
+    """Draw inputs of their static sizes, dynamic ones small, the same symbol the same size (``alike``: all of them).
 
     With ``cut`` a window sees one sample, just large enough for a border, an interior and every tap, and a product two
     rows; a computed target of Expand is the shape of its result.
@@ -185,6 +192,8 @@ def _sized_feeds(
             feeds[value] = context.random_feed(value, sizes)
             continue
         dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape or ())]
+        if alike:
+            dims = [dim if isinstance(dim, int) else 2 for dim in value.shape or ()]
         parts = constant64(optional(node, 1)) if is_standard(node, "Split") else None
         if parts is not None:
             dims[integer(node, "axis", 0) % len(dims)] = int(parts.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 settings.load_profile("affine")
@@ -209,3 +209,31 @@ def test_the_scale_of_scores_that_are_picked_by_distance_passes(graph, fold, con
     if not constant:
         feeds["at"] = rng.integers(0, 7, (2, 5, 5))
     assert "Div" not in fold(g).folded(2).agree(feeds).ops
+
+
+@pytest.mark.parametrize("equation", ["bhlk,bhtk->bhlt", "blhk,bthk->bhlt", "bhlk,bthk->blht"])
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+@given(seed=SEED)
+def test_a_scale_passes_an_einsum_of_computed_values(graph, fold, equation, behind, dynamic, seed):
+    """CvT: scores of attention by Einsum, whose scale goes into a projection."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    sizes = {"b": "N", "h": 2, "l": "L" if dynamic else 5, "t": "T" if dynamic else 4, "k": 6}
+    left, right = equation.split("->")[0].split(",")
+    sides = []
+    for name, term in (("q", left), ("k", right)):
+        value = g.op("MatMul", g.input(name, [sizes[label] for label in term]), rng.normal(size=(6, 6)))
+        sides.append(value if behind else g.op("Mul", value, rng.uniform(0.5, 2, 6), name=f"scale_{name}"))
+    y = g.op("Einsum", *sides, equation=equation)
+    g.output(g.op("Softmax", g.op("Mul", y, np.float64(0.35), name="scale") if behind else y))
+    result = fold(g).folded(*([] if behind else [2])).agree(g.feeds(rng, N=2, L=5, T=4))
+    assert result.ops == {"MatMul": 2, "Einsum": 1, "Softmax": 1}
+
+
+def test_a_shift_does_not_pass_an_einsum_of_computed_values(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    q = g.op("Add", g.input("q", ["N", 5, 6]), rng.normal(size=6), name="shift")
+    g.output(g.op("Einsum", q, g.input("k", ["N", 4, 6]), equation="blk,btk->blt", name="scores"))
+    fold(g).kept("Einsum 'scores' multiplies computed values").agree(g.feeds(rng, N=2))

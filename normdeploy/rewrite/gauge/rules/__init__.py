@@ -17,6 +17,7 @@ from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.rules import (
     averages,
+    einsum,
     elementwise,
     linear,
     maps,
@@ -69,6 +70,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "InstanceNormalization"): _NORM,
     ("", "GroupNormalization"): _NORM,
     (AFFINE_DOMAIN, "Affine"): Rule(maps.tie, maps.write, absorbs=True),
+    ("", "Einsum"): Rule(einsum.tie),
     # only move elements
     ("", "Identity"): _MOVE,
     ("", "Transpose"): _MOVE,
