@@ -67,6 +67,8 @@ def catalogue() -> str:
 
 def _section(name: str, title: str) -> Iterator[str]:
     """Yield a rule: what its docstring says, its picture, and what the ledger says of that."""
+    if name not in EXAMPLES:
+        raise KeyError(f"the rule {name} has no tiny graph: give it one in docs/rule_examples.py")
     yield f"### {title}\n\n{_text(importlib.import_module(_ROOM + name))}\n"
     with _rule_of_the_how_to() if name == "outside" else _nothing():
         drawn, ledger = picture(EXAMPLES[name])

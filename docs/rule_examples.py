@@ -93,6 +93,11 @@ EXAMPLES: dict[str, Example] = {
         "{ a = Conv(x, W) b = Conv(z, V) c = Add(a, b) d = Mul(c, s) e = Add(d, t) y = Relu(e) }",
         {"W": _W, "V": _W, **_MAP},
     ),
+    "gauge.rules.einsum": Example(
+        "(float[n,5,4] x, float[n,6,4] z) => (float[n,5,6] y)"
+        '{ a = MatMul(x, W) b = Einsum <equation = "bid,bjd->bij"> (a, z) y = Mul(b, s) }',
+        {"W": _M, "s": np.float32(0.5)},
+    ),
     "gauge.rules.softmax": Example(
         "(float[n,4] x, float[4,n] z) => (float[n,n] y) { a = MatMul(x, z) b = Add(a, t) y = Softmax(b) }",
         {"t": np.float32([3.0])},
