@@ -160,20 +160,20 @@ def test_a_stopped_prediction_says_how_far_it_came(
 ) -> None:
     from normdeploy.runtime.bulk import run as bulk
 
-    first = bulk._reports
+    first = bulk.run_here
 
     def one_part(*given: object) -> object:
         yield next(first(*given))  # type: ignore[arg-type]  # handed on
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bulk, "part_rows", lambda *_: 2)
-    monkeypatch.setattr(bulk, "_reports", one_part)
+    monkeypatch.setattr(bulk, "run_here", one_part)
     words = ("predict", home / "net.onnx", home / "x.npy", "-o", tmp_path / "y.npy", "--batch", "2")
     stopped = run(*words)
     assert stopped.exit_code == 130, stopped.output
     assert "y.npy.partial keeps 2 finished rows; the same command goes on from there" in stopped.stderr
     assert not (tmp_path / "y.npy").exists()
-    monkeypatch.setattr(bulk, "_reports", first)
+    monkeypatch.setattr(bulk, "run_here", first)
     done = run(*words)
     assert done.exit_code == 0, done.output
     assert "2 rows were already done" in done.stdout

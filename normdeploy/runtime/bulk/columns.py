@@ -13,66 +13,56 @@ import pyarrow.compute as pc
 
 from normdeploy.errors import InputError, UsageError
 from normdeploy.ort.specs import Array, TensorSpec
-from normdeploy.runtime.bulk.source import rows_table
-from normdeploy.runtime.casting import cast, expectation
-
-
-@dataclass(frozen=True)
-class InputColumns:
-    """The columns of one input, in order, the shape they take in each row, and whether it is one column of lists."""
-
-    spec: TensorSpec
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    listed: bool
+from normdeploy.runtime.bulk.source import Block, fitted
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that are read: those of each input, and those that are passed through."""
+    """The columns that are read: those of each input with the shape of its rows, and those that are passed through."""
 
-    inputs: tuple[InputColumns, ...]
+    inputs: tuple[tuple[TensorSpec, tuple[str, ...], tuple[int, ...]], ...]
     keep: tuple[str, ...]
 
     @property
+    def dtypes(self) -> dict[str, str]:
+        """The type of the input that each column feeds."""
+        return {name: spec.dtype for spec, names, _ in self.inputs for name in names}
+
+    @property
     def used(self) -> list[str]:
-        """The names of all of them, each once."""
-        return list(dict.fromkeys([name for item in self.inputs for name in item.names] + list(self.keep)))
+        """The names of all columns, each once."""
+        return list(dict.fromkeys([*self.dtypes, *self.keep]))
 
     @property
     def row_bytes(self) -> int:
         """What one row of all inputs takes."""
-        return sum(prod(item.shape) * np.dtype(item.spec.dtype).itemsize for item in self.inputs)
+        return sum(prod(shape) * np.dtype(spec.dtype).itemsize for spec, _, shape in self.inputs)
 
-    def rows(self, table: pa.Table, reasons: dict[int, str]) -> pa.Table:
-        """Return a part's table; a cell that is null or that its input cannot hold makes a row bad.
+    def block(self, table: pa.Table, bad: dict[int, str]) -> Block:
+        """Return a part's rows; a cell that is null or that its input cannot hold makes a row bad.
 
         Args:
-            table: the columns used, numbers or lists of them; anything in the rows that ``reasons`` names.
-            reasons: position of each row known to be bad to why; more are added.
+            table: the columns used, numbers or lists of them; anything in bad rows.
+            bad: position of each row known to be bad to why; more are added.
         """
-        count = table.num_rows
         feeds: dict[str, Array] = {}
-        for item in self.inputs:
-            rows = np.zeros((count, prod(item.shape)), item.spec.dtype)
-            for position, name in enumerate(item.names):
-                column, where = table.column(name).combine_chunks(), np.arange(count)
-                if item.listed:
-                    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
-                    for at in np.flatnonzero(lengths != rows.shape[1]).tolist():
-                        found = "null" if lengths[at] < 0 else f"a list of {lengths[at]} values"
-                        reasons.setdefault(
-                            at, f"column {name!r} is {found}; expected {rows.shape[1]}: correct the data"
-                        )
-                    where = np.flatnonzero(lengths == rows.shape[1])
-                    values = pc.list_flatten(column.filter(pa.array(lengths == rows.shape[1])))
-                    flat = _numbers(values, name, item.spec.dtype, np.repeat(where, rows.shape[1]), reasons)
-                    rows[where] = flat.reshape(len(where), rows.shape[1])
-                else:
-                    rows[:, position] = _numbers(column, name, item.spec.dtype, where, reasons)
-            feeds[item.spec.name] = rows.reshape(count, *item.shape)
+        for spec, names, shape in self.inputs:
+            rows = np.zeros((table.num_rows, prod(shape)), spec.dtype)
+            for position, name in enumerate(names):
+                column = table.column(name).combine_chunks()
+                if not pa.types.is_nested(column.type):
+                    rows[:, position] = _numbers(column, 1, name, spec.dtype, bad, np.arange(len(rows)))[:, 0]
+                    continue
+                lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+                right = lengths == rows.shape[1]
+                for at in np.flatnonzero(~right).tolist():
+                    found = "null" if lengths[at] < 0 else f"a list of {lengths[at]} values"
+                    bad.setdefault(at, f"column {name!r} is {found}; expected {rows.shape[1]}: correct the data")
+                values = pc.list_flatten(column.filter(pa.array(right)))
+                rows[right] = _numbers(values, rows.shape[1], name, spec.dtype, bad, np.flatnonzero(right))
+            feeds[spec.name] = rows.reshape(len(rows), *shape)
         kept = {name: table.column(name) for name in self.keep}
-        return rows_table(feeds, {name: _decoded(column).combine_chunks() for name, column in kept.items()}, reasons)
+        return Block(feeds, {name: _decoded(column).combine_chunks() for name, column in kept.items()}, bad)
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -80,20 +70,13 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _numbers(values: pa.Array, name: str, dtype: str, where: Array, reasons: dict[int, str]) -> Array:
-    """Return values as the input's dtype; ``where`` is the row of each, for those that are not numbers it holds."""
+def _numbers(values: pa.Array, width: int, name: str, dtype: str, bad: dict[int, str], where: Array) -> Array:
+    """Return values as rows of ``width``; ``where`` are the rows' positions in the part."""
     if values.null_count:
-        for at in where[values.is_null().to_numpy(zero_copy_only=False)].tolist():
-            reasons.setdefault(at, f"column {name!r} is '' or null; expected a number: fill or remove the row")
+        for at in where[np.flatnonzero(values.is_null()) // width].tolist():
+            bad.setdefault(at, f"column {name!r} is '' or null; expected a number: fill or remove the row")
         values = pc.fill_null(values, pa.scalar(0, values.type))
-    given = values.to_numpy(zero_copy_only=False)
-    result, wrong = cast(given, dtype)
-    if wrong is not None:
-        for at, value in zip(where[wrong].tolist(), given[wrong].tolist(), strict=True):
-            reasons.setdefault(
-                at, f"column {name!r} is {value}; expected {expectation(dtype)}: correct or remove the row"
-            )
-    return result
+    return fitted(values.to_numpy(zero_copy_only=False).reshape(-1, width), dtype, f"column {name!r}", bad, where)
 
 
 def match_columns(
@@ -129,7 +112,7 @@ def match_columns(
         raise InputError(f"{where} has no column {missing[0]!r}; expected one of {', '.join(header)}")
     if len(specs) == 1:
         names = [name for name in header if name not in keep] if chosen is None else list(chosen)
-        return Columns((_fit(specs[0], names, where, lists),), tuple(keep))
+        return Columns(((specs[0], tuple(names), _row_shape(specs[0], names, where, lists)),), tuple(keep))
     if chosen is not None:
         raise UsageError(
             f"columns are chosen and the model has {len(specs)} inputs; "
@@ -147,11 +130,12 @@ def match_columns(
         names = [spec.name] if spec.name in header else []
         while f"{spec.name}.{len(names)}" in header and spec.name not in names:
             names.append(f"{spec.name}.{len(names)}")
-        result.append(_fit(spec, names, where, lists))
+        result.append((spec, tuple(names), _row_shape(spec, names, where, lists)))
     return Columns(tuple(result), tuple(keep))
 
 
-def _fit(spec: TensorSpec, names: Sequence[str], where: str, lists: Collection[str]) -> InputColumns:
+def _row_shape(spec: TensorSpec, names: Sequence[str], where: str, lists: Collection[str]) -> tuple[int, ...]:
+    """Return the shape that the columns take in each row."""
     if spec.dtype == "object":
         raise InputError(f"the model takes text ({spec}); expected numbers from a table: call the model directly")
     row = spec.shape[1:]
@@ -169,4 +153,4 @@ def _fit(spec: TensorSpec, names: Sequence[str], where: str, lists: Collection[s
             f"{where} gives {len(names)} columns ({shown}) for input {spec}; "
             f"expected {prod(shape)}: choose them by name (columns, --column), pass others through (keep, --keep)"
         )
-    return InputColumns(spec, tuple(names), shape, listed)
+    return shape

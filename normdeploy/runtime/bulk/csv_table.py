@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,16 +18,18 @@ import pyarrow.csv as pacsv
 from normdeploy.errors import InputError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.columns import match_columns
-from normdeploy.runtime.bulk.csv_records import LONGEST, cells, first_record, is_plain, split, whole_lines
-from normdeploy.runtime.bulk.source import Part
+from normdeploy.runtime.bulk.csv_records import is_plain, records
+from normdeploy.runtime.bulk.source import Block, Part
 from normdeploy.runtime.casting import expectation
 
-Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
+Record = tuple[str, str]
+"""A record's text, each byte a character, and what is wrong with it, "" for nothing."""
+
+_BYTES, _MARK = "latin-1", b"\xef\xbb\xbf"
 _SAMPLE = 1 << 16
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
-_DIGITS = 40  # a longer number is out of every range, and too long for int()
-_WORD = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_FEW = 8
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_WIDE = {"f": pa.float64(), "u": pa.uint64(), "i": pa.int64(), "b": pa.int64()}
 
 
 class CsvSource:
@@ -56,25 +59,25 @@ class CsvSource:
     ) -> None:
         self._files = list(files)
         asked = {*(columns or ()), *keep} or ({spec.name for spec in specs} if len(specs) > 1 else set())
-        self._starts: list[int] = []
+        self._starts, self._names = list[int](), list[str]()
         for path in self._files:
             first, end = _first_record(path)
             if not self._starts:
-                numbers = any(_NUMBER.fullmatch(cell.strip()) for cell in first)
+                numbers = any(_NUMBER.fullmatch(cell) for cell in first)
                 named = not numbers or (bool(asked) and asked <= set(first)) if header is None else header
-                self._names = [cell.strip() for cell in first] if named else [str(at) for at in range(len(first))]
             found = [cell.strip() for cell in first] if named else [str(at) for at in range(len(first))]
+            self._names = self._names if self._starts else found
             if found != self._names:
                 raise InputError(
                     f"{path} has the columns {', '.join(found)}; expected {', '.join(self._names)} as before"
                 )
             self._starts.append(end if named else 0)
         self._columns = match_columns(specs, self._names, columns, keep, str(files[0]))
-        self.kept, self.row_bytes = self._columns.keep, self._columns.row_bytes
-        self._dtypes = {name: item.spec.dtype for item in self._columns.inputs for name in item.names}
-        wide = {"f": pa.float64(), "u": pa.uint64(), "i": pa.int64(), "b": pa.int64()}
-        self._types = {name: wide[np.dtype(dtype).kind] for name, dtype in self._dtypes.items()}
-        self._read = {self._names.index(name) for name in self._types}
+        self.row_bytes = self._columns.row_bytes
+        dtypes = self._columns.dtypes
+        self._types = dict.fromkeys(self._columns.used, pa.string())
+        self._types |= {name: _WIDE[np.dtype(dtype).kind] for name, dtype in dtypes.items()}
+        self._read = {self._names.index(name) for name in dtypes}
 
     def parts(self, rows: int) -> Iterator[Part]:
         """Yield stretches of whole records, of about ``rows`` rows; quotes decide where a record ends."""
@@ -83,185 +86,127 @@ class CsvSource:
             with path.open("rb") as stream:
                 stream.seek(offset)
                 sample = stream.read(_SAMPLE)
-                lines = max(1, sample.count(b"\n") or sample.count(b"\r"))
-                size = max(1, rows * len(sample) // lines)
-                while (length := self._cut(stream, offset, size)) > 0:
-                    yield Part(index, index, file, offset, length)
+                size = max(1, rows * len(sample) // max(1, sample.count(b"\n") or sample.count(b"\r")))
+                while length := self._cut(stream, offset, size):
+                    yield Part(index, (file, offset), file, offset, length)
                     index, offset = index + 1, offset + length
 
     def _cut(self, stream: IO[bytes], offset: int, size: int) -> int:
-        """Return how many bytes from ``offset`` on hold whole records: about ``size``, at least one record."""
+        """Return how many bytes from ``offset`` on hold whole records: about ``size``, or one record; 0 at the end."""
         stream.seek(offset)
-        text, at_end, end = b"", False, 0
-        while not end and not at_end:
-            more = stream.read(size)
-            text, at_end = text + more, len(more) < size
-            end = whole_lines(text, at_end=at_end)
-        if not is_plain(text[:end]):
-            text, limit = text + stream.read(2 * LONGEST), end
-            for start, stop, _ in split(text, len(self._names), self._read):
-                if start >= limit:
-                    break
-                end = max(limit, stop)
-        return end
+        text, end = stream.read(size), 0
+        while len(text) == size and not end:
+            stop = size - text.endswith(b"\r")  # its line feed may be still to come
+            end = max(text.rfind(b"\n", 0, stop), text.rfind(b"\r", 0, stop)) + 1
+            if not end:
+                text, size = text + stream.read(size), 2 * size
+        end = end or len(text)
+        if is_plain(text[:end]):
+            return end
+        stream.seek(offset)
+        taken, text_stream = 0, TextIOWrapper(stream, _BYTES, newline="")
+        for record, _ in records(text_stream, len(self._names), self._read):
+            taken += len(record)
+            if taken >= end:
+                break
+        text_stream.detach()
+        return taken
 
-    def read(self, parts: Sequence[Part]) -> Iterator[pa.Table]:
+    def read(self, parts: Sequence[Part]) -> Iterator[Block]:
         """Yield the parts' rows; a record that cannot be read is a bad row."""
         for part in parts:
             with self._files[part.file].open("rb") as stream:
                 stream.seek(part.first)
-                text = stream.read(part.size)
-            yield self._table(text.removeprefix(b"\xef\xbb\xbf") if not part.first else text)
+                text, bad = stream.read(part.size), dict[int, str]()
+            text = text if part.first else text.removeprefix(_MARK)
+            table = self._at_once(text) if is_plain(text) else None
+            if table is None:
+                lines = TextIOWrapper(BytesIO(text), _BYTES, newline="")
+                found = [record for record in records(lines, len(self._names), self._read) if record[0].strip("\r\n")]
+                table = pa.concat_tables([self._at_once(b"\n"), *self._pieces(found, 0, bad)])
+            yield self._columns.block(table, bad)
 
-    def _table(self, text: bytes) -> pa.Table:
-        faults: dict[int, str] = {}
-        if not is_plain(text):
-            records = list(split(text, len(self._names), self._read))
-            faults = {
-                at: f"{fault}: {text[start:end][:60].decode(errors='replace').strip()!r}; expected quotes in pairs "
-                "around cells: correct the line"
-                for at, (start, end, fault) in enumerate(records)
-                if fault
-            }
-            text = b"".join(text[start:end] for start, end, fault in records if not fault)
-        table, wrong = self._cells(text, threads=True)
-        if wrong:  # rows are numbered by one thread alone
-            table, wrong = self._cells(text, threads=False)
-        rest = _rest(table.num_rows + len(wrong), faults)
-        for row in wrong:
-            found = f"has {row.actual_columns} cells; expected {row.expected_columns}: correct the line"
-            faults[int(rest[row.number - 1])] = found
-        rest, unread = _rest(table.num_rows, faults), dict(faults)
-        columns = {name: self._column(table.column(name), name, rest, faults) for name in self._columns.used}
-        return self._columns.rows(_spread(pa.table(columns), unread), faults)
-
-    def _cells(self, text: bytes, *, threads: bool) -> tuple[pa.Table, list[pacsv.InvalidRow]]:
-        """Return the columns used as bytes, without the rows that have more or fewer cells, and those."""
-        wrong: list[pacsv.InvalidRow] = []
-
-        def skip(row: pacsv.InvalidRow) -> str:
-            wrong.append(row)
-            return "skip"
-
-        types = dict.fromkeys(self._columns.used, pa.binary())
-        if not text.strip(b"\r\n"):
-            return pa.table({name: pa.array([], kind) for name, kind in types.items()}), wrong
-        size = None if threads else len(text) + 1
-        whole = _is_text(text)
-        # Arrow cannot tell of a row that is no text: with each byte a character it can
-        table = pacsv.read_csv(
-            pa.BufferReader(text if whole else text.decode("latin-1").encode()),
-            pacsv.ReadOptions(column_names=self._names, use_threads=threads, block_size=size and 2 * size),
-            pacsv.ParseOptions(newlines_in_values=b'"' in text, invalid_row_handler=skip),
-            pacsv.ConvertOptions(include_columns=self._columns.used, column_types=types),
+    def _at_once(self, text: bytes) -> pa.Table | None:
+        """Return the columns used; None where Arrow refuses a cell, or may read another number than is written."""
+        if any(map(pa.types.is_integer, self._types.values())) and (b"0x" in text or b"0X" in text):
+            return None  # Arrow reads hexadecimal numbers
+        options = pacsv.ConvertOptions(
+            include_columns=list(self._types), column_types=self._types, null_values=[""], strings_can_be_null=False
         )
-        if not whole:
-            table = pa.table({name: _bytes_again(table.column(name)) for name in table.column_names})
-        return table, wrong
-
-    def _column(self, cells: pa.ChunkedArray, name: str, where: Positions, faults: dict[int, str]) -> pa.ChunkedArray:
-        """Return a column's values, all at once where Arrow reads them as they are meant, else one by one."""
-        kind = self._types.get(name, pa.string())
-        with suppress(pa.ArrowInvalid):  # the cell that it is about is found below
-            text = cells.cast(pa.string())
-            if (values := _at_once(text, kind)) is not None:
-                return values
-        found = []
-        for at, cell in zip(where.tolist(), cells.to_pylist(), strict=True):
-            value, expected = _value(cell, kind, self._dtypes.get(name, ""))
-            if expected:
-                shown = cell.decode(errors="replace")
-                reason = f"column {name!r} is {shown!r}; expected {expected}: correct or remove the row"
-                faults.setdefault(at, reason)
-            found.append(value)
-        return pa.chunked_array([pa.array(found, kind)])
-
-
-def _at_once(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
-    """Return all values, null for empty cells; None where Arrow would read another number than is written.
-
-    Raises:
-        pyarrow.ArrowInvalid: a cell that is no number.
-    """
-    if pa.types.is_string(kind):
-        return text
-    try:
-        values = text.cast(kind)
-    except pa.ArrowInvalid:
-        text = pc.ascii_trim_whitespace(text)
-        values = pc.if_else(pc.equal(text, ""), None, text).cast(kind)
-    if pa.types.is_floating(kind):
-        return None if pc.any(pc.is_inf(values)).as_py() else values  # of 1e400
-    return None if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py() else values  # of 0x10
-
-
-def _rest(count: int, taken: dict[int, str]) -> Positions:
-    """Return the positions of ``count`` rows among all, where ``taken`` are those of other rows."""
-    return np.delete(np.arange(count + len(taken)), list(taken))
-
-
-def _spread(table: pa.Table, taken: dict[int, str]) -> pa.Table:
-    """Put the rows of a table where they belong, nulls at the positions that are taken by rows that were not read."""
-    if not taken:
-        return table
-    source, mask = np.zeros(table.num_rows + len(taken), np.int64), np.ones(table.num_rows + len(taken), bool)
-    source[rest := _rest(table.num_rows, taken)] = np.arange(table.num_rows)
-    mask[rest] = False
-    return table.take(pa.array(source, mask=mask))
-
-
-def _value(cell: bytes, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
-    """Return the value of one cell and "", or any value and what was expected."""
-    if pa.types.is_string(kind):
+        reading = pacsv.ReadOptions(column_names=self._names, block_size=max(1 << 20, len(text) // 8))
         try:
-            return cell.decode(), ""
-        except UnicodeDecodeError:
-            return "", "UTF-8 text"
-    text = cell.decode(errors="replace").strip()
-    if pa.types.is_floating(kind):
-        if _NUMBER.fullmatch(text):
-            value = float(text)
-            return (0.0, expectation("float64")) if math.isinf(value) else (value, "")
-        if _WORD.fullmatch(text):
-            return float(text), ""
-        return (0.0, "a number") if text else (None, "")
-    if not _WHOLE.fullmatch(text):
-        return (0, "an integer") if text else (None, "")
-    low, high = (0, 2**64) if kind == pa.uint64() else (-(2**63), 2**63)
-    if len(text) > _DIGITS or not low <= int(text) < high:
-        return 0, expectation(dtype)
-    return int(text), ""
+            table = pacsv.read_csv(BytesIO(text), reading, pacsv.ParseOptions(newlines_in_values=b'"' in text), options)
+        except pa.ArrowInvalid:  # the cell that it is about is found below
+            return None
+        floats = [table.column(name) for name, kind in self._types.items() if pa.types.is_floating(kind)]
+        return None if any(pc.any(pc.is_inf(column)).as_py() for column in floats) else table  # 1e400 becomes infinite
+
+    def _pieces(self, some: Sequence[Record], first: int, bad: dict[int, str]) -> Iterator[pa.Table]:
+        """Yield the columns of records that are not blank: all at once, else half by half, at last cell by cell."""
+        bad |= {at: fault for at, (_, fault) in enumerate(some, first) if fault}
+        if len(some) > _FEW:
+            nothing = ",".join(['""'] * len(self._names))
+            text = "".join(f"{nothing if fault else text.rstrip(chr(13) + chr(10))}\n" for text, fault in some)
+            table = self._at_once(text.encode(_BYTES))
+            if table is not None and len(table) == len(some):
+                yield table
+                return
+            half = len(some) // 2
+            yield from self._pieces(some[:half], first, bad)
+            yield from self._pieces(some[half:], first + half, bad)
+            return
+        values: dict[str, list[Any]] = {name: [] for name in self._types}
+        for at, (text, fault) in enumerate(some, first):
+            cells = [""] * len(self._names) if fault else next(csv.reader([text]))
+            for name, kind in self._types.items():
+                cell = cells[self._names.index(name)]
+                value, expected = _value(cell, kind, self._columns.dtypes.get(name, ""))
+                if expected:
+                    shown = cell.encode(_BYTES).decode(errors="replace")
+                    reason = f"column {name!r} is {shown!r}; expected {expected}: correct or remove the row"
+                    bad.setdefault(at, reason)
+                values[name].append(value)
+        yield pa.table({name: pa.array(values[name], kind) for name, kind in self._types.items()})
+
+
+def _value(cell: str, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
+    """Return the value of one cell (None for an empty one) and "", or None and what was expected."""
+    try:
+        text = cell.encode(_BYTES).decode()
+    except UnicodeDecodeError:
+        return None, "UTF-8 text"
+    if pa.types.is_string(kind):
+        return text, ""
+    floating, text = pa.types.is_floating(kind), text.strip()
+    if not text:
+        return None, ""
+    if "_" in text or not text.isascii():  # Python reads 1_0 and digits of all scripts
+        return None, "a number" if floating else "an integer"
+    try:
+        value = float(text) if floating else int(text)
+    except ValueError:
+        return None, "a number" if floating else "an integer"
+    if floating:
+        meant = not math.isinf(value) or text.lstrip("+-")[0] in "iI"
+        return (value, "") if meant else (None, expectation("float64"))
+    held = np.iinfo(kind.to_pandas_dtype())
+    return (value, "") if held.min <= value <= held.max else (None, expectation(dtype))
 
 
 def _first_record(path: Path) -> tuple[list[str], int]:
     """Return the cells of a file's first record, and where it ends."""
-    with path.open("rb") as stream:
-        text = stream.read(_SAMPLE)
-        while (end := first_record(text)[1]) >= len(text) - 1 or not end:  # it may go on behind what was read
-            if not (more := stream.read(len(text) + 1)):
+    with path.open(encoding=_BYTES, newline="") as stream:
+        end = len(_MARK) if stream.read(len(_MARK)) == _MARK.decode(_BYTES) else 0
+        stream.seek(end)
+        for text, fault in records(stream):
+            end += len(text)
+            if fault:
+                raise InputError(f"{path} begins with {text[:60]!r}: {fault}")
+            if text.strip("\r\n"):
                 break
-            text += more
-    start, end = first_record(text)
+        else:
+            raise InputError(f"{path} is empty; expected a header or rows of numbers")
     try:
-        found = cells(text[start:end])
+        return [cell.encode(_BYTES).decode() for cell in next(csv.reader([text]))], end
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 ({error}); expected text: save it as UTF-8") from error
-    if start == len(text):
-        raise InputError(f"{path} is empty; expected a header or rows of numbers")
-    if not end:
-        shown = text[start : start + 60].decode(errors="replace")
-        raise InputError(f"{path} begins with {shown!r}; expected quotes in pairs around cells: correct its first line")
-    return found, end
-
-
-def _is_text(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _bytes_again(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    cells = [cell if cell is None else cell.decode().encode("latin-1") for cell in column.to_pylist()]
-    return pa.chunked_array([pa.array(cells, pa.binary())])

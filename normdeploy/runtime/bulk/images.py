@@ -15,7 +15,7 @@ from normdeploy.errors import InputError, UsageError
 from normdeploy.images import Filter, Resize, decode_image
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.specs import Array, TensorSpec
-from normdeploy.runtime.bulk.source import Part, ranges, rows_table
+from normdeploy.runtime.bulk.source import Block, Part, ranges
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,11 @@ class ImageSource:
         UsageError: options that contradict the model.
     """
 
-    kept: tuple[str, ...] = ("key",)
-
     def __init__(self, files: Sequence[tuple[Path, str]], specs: Sequence[TensorSpec], options: ImageOptions) -> None:
         self._files, self._options = list(files), options
         self.total: int | None = len(files)
         spec = specs[0]
-        if len(specs) != 1 or len(spec.shape) != 4 or not ({"f"} == {spec.dtype[0]} or spec.dtype == "uint8"):
+        if len(specs) != 1 or len(spec.shape) != 4 or not (spec.dtype[0] == "f" or spec.dtype == "uint8"):
             raise InputError(
                 f"the model takes {[str(spec) for spec in specs]}; expected one float or uint8 input [batch, C, H, W] "
                 "or [batch, H, W, C] for images: prepare the data as .npz"
@@ -81,23 +79,19 @@ class ImageSource:
         channels, *sizes = spec.shape[1:] if self._channels_first else (spec.shape[3], *spec.shape[1:3])
         if channels not in (1, 3):
             raise InputError(f"the model takes {spec}; expected 1 or 3 channels at the second or last position")
-        self._channels = int(channels)
-        given = options.size or (None, None)
-        for size, wish in zip(sizes, given, strict=True):
+        self._channels, found = int(channels), list[int]()
+        for size, wish in zip(sizes, options.size or (None, None), strict=True):
             if isinstance(size, int) and wish not in (None, size):
                 raise UsageError(f"size={options.size} and the model takes {spec}; expected its size: leave size out")
             if not isinstance(size, int) and wish is None:
                 raise InputError(f"the model takes {spec}; expected a size (height, width) to resize to: give one")
-        height, width = (
-            size if isinstance(size, int) else int(wish or 0) for size, wish in zip(sizes, given, strict=True)
-        )
-        self._size = height, width
+            found.append(size if isinstance(size, int) else int(wish or 0))
+        self._size = found[0], found[1]
         if any(len(values) not in (1, self._channels) for values in (options.mean, options.std)):
             raise UsageError(
                 f"mean has {len(options.mean)} and std {len(options.std)} values; "
                 f"expected 1 or {self._channels}, the model's channels"
             )
-
         self.row_bytes = self._channels * self._size[0] * self._size[1] * np.dtype(spec.dtype).itemsize
         grid, ones = np.arange(256)[None, :] / 255, np.ones((self._channels, 1))
         values = (grid - ones * np.array(options.mean)[:, None]) / np.array(options.std)[:, None]
@@ -107,19 +101,19 @@ class ImageSource:
         """Yield equal ranges of files."""
         return ranges([len(self._files)], rows)
 
-    def read(self, parts: Sequence[Part]) -> Iterator[pa.Table]:
+    def read(self, parts: Sequence[Part]) -> Iterator[Block]:
         """Yield decoded images; a file that cannot be decoded is a bad row."""
         shape = (self._channels, *self._size) if self._channels_first else (*self._size, self._channels)
         with ThreadPoolExecutor(usable_cores()) as pool:
             for part in parts:
                 files = self._files[part.first : part.first + part.size]
-                rows, reasons = np.zeros((len(files), *shape), self._spec.dtype), {}
+                rows, bad = np.zeros((len(files), *shape), self._spec.dtype), dict[int, str]()
                 for at, found in enumerate(pool.map(self._decode, [path for path, _ in files])):
                     if isinstance(found, str):
-                        reasons[at] = found
+                        bad[at] = found
                     else:
                         rows[at] = found.transpose(2, 0, 1) if self._channels_first else found
-                yield rows_table({self._spec.name: rows}, {"key": pa.array([key for _, key in files])}, reasons)
+                yield Block({self._spec.name: rows}, {"key": pa.array([key for _, key in files])}, bad)
 
     def _decode(self, path: Path) -> Array | str:
         """Return pixels [H, W, C] as the input takes them, or why there are none."""

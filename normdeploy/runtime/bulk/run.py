@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import onnxruntime as ort
 
@@ -20,11 +20,11 @@ from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.csv_table import CsvSource
 from normdeploy.runtime.bulk.images import ImageOptions, ImageSource
-from normdeploy.runtime.bulk.join import Results, check_format, write_results
+from normdeploy.runtime.bulk.join import Parts, check_format
 from normdeploy.runtime.bulk.parquet_table import ParquetSource
 from normdeploy.runtime.bulk.source import Part, Source, find_files, identity
-from normdeploy.runtime.bulk.work import Job, Report
-from normdeploy.runtime.bulk.workspace import Workspace, read_part
+from normdeploy.runtime.bulk.work import Job, Report, read_part, run_here
+from normdeploy.runtime.bulk.workspace import Workspace
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import load
 
@@ -36,7 +36,6 @@ _PART_BATCHES_UNKNOWN = 4
 
 Progress = Callable[[int, int | None], None]
 PathLike = str | os.PathLike[str]
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -190,75 +189,47 @@ def predict(
         "rows per part": rows,
     }
     with Workspace(target.with_name(f"{target.name}.partial"), run, restart=overwrite) as workspace:
-        done, missing = _state(source.parts(rows), workspace.folder)
-        resumed = so_far = sum(report.rows for report in done.values())
+        parts = list(source.parts(rows))
+        found = {part.index: read_part(workspace.folder, part.index) for part in parts}
+        done = {index: part.report for index, part in found.items() if part is not None}
+        resumed = so_far = sum(count for count, _ in done.values())
 
         def kept() -> str:
             return f"{workspace.folder} keeps {so_far} finished rows; the same command goes on from there"
 
         with kept_when_stopped(kept):
-            for index, report in _reports(Job(predictor, source, workspace.folder, size), missing, engine, workers):
-                done[index], so_far = report, so_far + report.rows
+            missing = [part for part in parts if part.index not in done]
+            units = [list(some) for _, some in groupby(missing, key=lambda part: part.unit)]
+            for index, report in _engine(engine, workers)(Job(predictor, workspace.folder, size), source, units):
+                done[index], so_far = report, so_far + report[0]
                 if progress is not None:
                     progress(so_far, source.total)
         if identity(files) != run["data"]:
             workspace.remove()
             raise InputError(f"{data} changed while it was read; expected files that stay as they are: predict again")
-        results = Results(workspace.folder, [done[index].rows for index in sorted(done)])
-        total, bad = sum(results.rows), sum(report.bad for report in done.values())
-        first_reason = ""
+        whole = Parts(workspace.folder, [done[part.index][0] for part in parts])
+        bad, first_reason = sum(count for _, count in done.values()), ""
         if bad:
-            with workspace.written(bad_file, overwrite) as text:
-                first_reason = results.write_bad(text)
+            with workspace.written(bad_file, overwrite) as stream:
+                first_reason = whole.write_bad(stream)
         elif overwrite:
             bad_file.unlink(missing_ok=True)
-        if bad == total:
+        if bad == so_far:
             workspace.remove()
-            if not total:
+            if not so_far:
                 raise InputError(f"{data} has no rows; expected at least one")
-            raise InputError(f"all {total} rows of {data} are bad, see {bad_file}; the first: {first_reason}")
+            raise InputError(f"all {so_far} rows of {data} are bad, see {bad_file}; the first: {first_reason}")
         with workspace.written(target, overwrite) as stream:
-            write_results(results, stream, target.suffix)
+            whole.write(stream, target.suffix)
         workspace.remove()
     seconds = time.perf_counter() - started
-    return BulkResult(target, bad_file if bad else None, total, bad, first_reason, resumed, seconds)
+    return BulkResult(target, bad_file if bad else None, so_far, bad, first_reason, resumed, seconds)
 
 
-def _state(parts: Iterable[Part], folder: Path) -> tuple[dict[int, Report], list[Part]]:
-    """Return the reports of the parts that are there, and the parts that are not."""
-    done, missing = {}, []
-    for part in parts:
-        found = read_part(folder, part.index)
-        if found is None:
-            missing.append(part)
-        else:
-            done[part.index] = Report.of(found)
-    return done, missing
+def _engine(name: str, workers: int | None) -> Callable[[Job, Source, list[list[Part]]], Iterator[tuple[int, Report]]]:
+    """Return what yields number and report of each part as it is done."""
+    if name == "local":
+        return run_here
+    from normdeploy.runtime.bulk.ray_engine import run_on_ray
 
-
-def _reports(job: Job, missing: list[Part], engine: str, workers: int | None) -> Iterator[tuple[int, Report]]:
-    units = [list(parts) for _, parts in groupby(missing, key=lambda part: part.unit)]
-    if engine == "ray":
-        from normdeploy.runtime.bulk.ray_engine import run_on_ray
-
-        yield from run_on_ray(job, units, workers)
-        return
-    read = ((part, rows) for unit in units for part, rows in zip(unit, job.source.read(unit), strict=True))
-    with ThreadPoolExecutor(1) as pool:  # one part is read, one predicted and one forced to disk at a time
-        written: tuple[int, Future[Report]] | None = None
-        for part, rows in _ahead(read):
-            results = job.predict(rows)
-            if written is not None:
-                yield written[0], written[1].result()
-            written = part.index, pool.submit(job.write, part.index, results)
-        if written is not None:
-            yield written[0], written[1].result()
-
-
-def _ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield items while a thread makes the next one."""
-    with ThreadPoolExecutor(1) as pool:
-        upcoming = pool.submit(next, items, None)
-        while (item := upcoming.result()) is not None:
-            upcoming = pool.submit(next, items, None)
-            yield item
+    return partial(run_on_ray, workers=workers)

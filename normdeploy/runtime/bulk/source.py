@@ -1,16 +1,14 @@
-"""What all sources of rows have in common: the files, their parts, and rows as Arrow tables.
+"""What sources, engines and sinks hand on: data is cut into numbered parts, and the rows of a part are a block.
 
 A part is what is read, predicted, written and, after a kill, kept as a whole. Parts depend on the data and the sizes
-asked for alone, never on who works on them, so that every engine forms the same batches. A part's table holds all its
-rows in order, bad ones included: a column ``in/NAME`` per input, ``keep/NAME`` per column that is passed through, and
-``reason``, which says why a row is bad and is null for good ones.
+asked for alone, never on who works on them, so that every engine forms the same batches.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -20,45 +18,49 @@ import numpy as np
 import pyarrow as pa
 
 from normdeploy.errors import InputError
+from normdeploy.images import SUFFIXES
 from normdeploy.ort.specs import Array
+from normdeploy.runtime.casting import cast, expectation
 
-IN, OUT, KEEP, REASON = "in/", "out/", "keep/", "reason"
-IMAGES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-_KINDS = {".npy": "npy", ".npz": "npz", ".csv": "csv", ".parquet": "parquet", **dict.fromkeys(IMAGES, "images")}
+_KINDS = {".npy": "npy", ".npz": "npz", ".csv": "csv", ".parquet": "parquet", **dict.fromkeys(SUFFIXES, "images")}
 _EXPECTED = ".npy, .npz, .csv, .parquet, images, or a folder of one of these kinds"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A range of one file.
+    """A range of one file: ``size`` rows from ``first`` on (bytes for CSV).
 
-    Args:
-        index: position among all parts.
-        unit: parts of one unit lie behind each other in a stream and are read in one go.
-        file: position among the files.
-        first, size: where it starts and how much it is, in rows (in bytes for CSV).
+    ``index`` numbers all parts; those of one ``unit`` lie behind each other in a stream and are read in one go.
     """
 
     index: int
-    unit: int
+    unit: tuple[int, int]
     file: int
     first: int
     size: int
 
 
+@dataclass(frozen=True)
+class Block:
+    """All rows of a part: of each input (anything in bad ones), of the columns passed through, and why some are bad."""
+
+    feeds: dict[str, Array]
+    kept: dict[str, pa.Array]
+    bad: dict[int, str]
+
+
 class Source(Protocol):
-    """Rows on disk; picklable, so that workers read their own parts."""
+    """Rows on disk; picklable, so that workers read their own parts. ``total``: how many, None where not known."""
 
     total: int | None
-    kept: tuple[str, ...]
     row_bytes: int
 
     def parts(self, rows: int) -> Iterator[Part]:
         """Yield the parts, of about ``rows`` rows at most, in order."""
         ...
 
-    def read(self, parts: Sequence[Part]) -> Iterator[pa.Table]:
-        """Yield the table of each of these parts of one unit, given in order."""
+    def read(self, parts: Sequence[Part]) -> Iterator[Block]:
+        """Yield the rows of each of these parts of one unit, given in order."""
         ...
 
 
@@ -112,51 +114,31 @@ def identity(files: Sequence[tuple[Path, str]]) -> dict[str, Any]:
     return {"files": len(files), "digest": digest.hexdigest()}
 
 
-def ranges(counts: Sequence[int], rows: int, *, streams: bool = False) -> Iterator[Part]:
-    """Yield parts of files whose numbers of rows are known; ``streams``: each file is one unit."""
+def ranges(
+    counts: Sequence[int], rows: int, unit: Callable[[int, int], int] = lambda _, first: first
+) -> Iterator[Part]:
+    """Yield parts of files of ``counts`` rows; ``unit`` numbers the streams of a file, by a part's first row."""
     index = 0
     for file, count in enumerate(counts):
         for first in range(0, count, rows):
-            yield Part(index, file if streams else index, file, first, min(rows, count - first))
+            yield Part(index, (file, unit(file, first)), file, first, min(rows, count - first))
             index += 1
 
 
-def to_column(array: Array) -> pa.Array:
-    """Return rows of an array as a column; the shape of a row becomes nested lists of fixed sizes."""
-    if 0 in array.shape[1:]:
-        raise InputError(f"rows of shape {list(array.shape[1:])} hold nothing; expected at least one value in a row")
-    column = pa.array(np.ascontiguousarray(array).reshape(-1))
-    for size in reversed(array.shape[1:]):
-        column = pa.FixedSizeListArray.from_arrays(column, size)
-    return column
-
-
-def to_array(column: pa.ChunkedArray) -> Array:
-    """Return what :func:`to_column` was given."""
-    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    shape = [len(values)]
-    while pa.types.is_fixed_size_list(values.type):
-        shape.append(values.type.list_size)
-        values = values.flatten()
-    result: Array = values.to_numpy(zero_copy_only=False).reshape(shape)
-    return result
-
-
-def rows_table(feeds: Mapping[str, Array], kept: Mapping[str, pa.Array], reasons: dict[int, str]) -> pa.Table:
-    """Return a part's table.
+def fitted(values: Array, dtype: str, what: str, bad: dict[int, str], where: Array | None = None) -> Array:
+    """Return values as ``dtype``; a row with one that it cannot hold is bad.
 
     Args:
-        feeds: input name to rows; anything in bad ones.
-        kept: the columns that are passed through.
-        reasons: position of each bad row to why; rows with NaN join them, because a prediction on them means nothing.
+        values: rows along the first axis.
+        dtype: the input's type.
+        what: holds them, for the reason.
+        bad: position of each bad row to why; more are added.
+        where: positions of the rows; by default they are all.
     """
-    count = len(next(iter(feeds.values())))
-    for name, array in feeds.items():
-        if array.dtype.kind == "f" and array.size and np.isnan(array.min()):  # NaN wins every minimum
-            for position in np.flatnonzero(np.isnan(array).reshape(count, -1).any(axis=1)).tolist():
-                reasons.setdefault(position, f"input {name!r} holds NaN; expected numbers: fill or remove the row")
-    columns = {IN + name: to_column(array) for name, array in feeds.items()}
-    columns |= {KEEP + name: column for name, column in kept.items()}
-    why = [reasons.get(at) for at in range(count)] if reasons else None
-    columns[REASON] = pa.array(why, pa.string()) if why else pa.nulls(count, pa.string())
-    return pa.table(columns)
+    result, wrong = cast(values, dtype)
+    if wrong is not None:
+        for at in np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1)).tolist():
+            value = values[at][wrong[at]].ravel()[0]
+            reason = f"{what} is {value}; expected {expectation(dtype)}: correct or remove the row"
+            bad.setdefault(at if where is None else int(where[at]), reason)
+    return result

@@ -17,30 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import pyarrow as pa
-
 from normdeploy.errors import UsageError
 from normdeploy.files import hold, put_in_place, require_writable, storage
+from normdeploy.runtime.bulk.work import UNFINISHED
 
-UNFINISHED = ".unfinished"
 _LOCK, _RUN, _OURS = "lock", "run.json", "normdeploy predict, process "
 
 _MARKED = 0o1777  # less the umask; the sticky bit means nothing in a folder of one user, and none gives it by chance
 _PARTS = "[0-9]" * 8 + ".part"
-
-
-def part_path(folder: Path, index: int) -> Path:
-    """Return where a part's results lie."""
-    return folder / f"{index:08d}.part"
-
-
-def read_part(folder: Path, index: int) -> pa.Table | None:
-    """Return a part's results, mapped from its file; None where there is no whole one."""
-    try:
-        with pa.memory_map(str(part_path(folder, index))) as file:
-            return pa.ipc.open_file(file).read_all()
-    except (FileNotFoundError, pa.ArrowInvalid):
-        return None
 
 
 class Workspace:

@@ -16,7 +16,7 @@ from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import predict
 from normdeploy.runtime.bulk.arrays import ArraySource
 from normdeploy.runtime.bulk.parquet_table import ParquetSource
-from normdeploy.runtime.bulk.source import IN, Part, to_array
+from normdeploy.runtime.bulk.source import Part
 from normdeploy.runtime.casting import cast
 from normdeploy.runtime.samples import read_arrays
 
@@ -114,8 +114,8 @@ def test_parquet_parts_of_any_size_and_any_of_them_missing(tmp_path, groups, row
     for step in (1, 2, 3):  # as after a kill: some parts of a unit are there already
         for unit in sorted({part.unit for part in parts}):
             wanted = [part for part in parts[::step] if part.unit == unit]
-            for part, table in zip(wanted, source.read(wanted) if wanted else (), strict=True):
-                np.testing.assert_array_equal(to_array(table.column(IN + "x")), x[part.first : part.first + part.size])
+            for part, block in zip(wanted, source.read(wanted) if wanted else (), strict=True):
+                np.testing.assert_array_equal(block.feeds["x"], x[part.first : part.first + part.size])
 
 
 def test_one_large_row_group_is_decoded_once(tmp_path, monkeypatch):
@@ -134,8 +134,8 @@ def test_one_large_row_group_is_decoded_once(tmp_path, monkeypatch):
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
     source = ParquetSource([tmp_path / "d.parquet"], [TensorSpec("x", "float32", ("n",))], None, [])
     parts = list(source.parts(500))
-    assert {part.unit for part in parts} == {0}
-    assert sum(table.num_rows for table in source.read(parts)) == len(x)
+    assert {part.unit for part in parts} == {(0, 0)}
+    assert sum(len(block.feeds["x"]) for block in source.read(parts)) == len(x)
     assert decoded == len(x)
 
 
@@ -156,12 +156,12 @@ def test_npz_is_read_as_one_stream(tmp_path, monkeypatch, save):
 
     monkeypatch.setattr(zipfile.ZipExtFile, "read", counting)
     parts = list(source.parts(100))
-    assert {part.unit for part in parts} == {0}
-    read = np.concatenate([to_array(table.column(IN + "x")) for table in source.read(parts)])
+    assert {part.unit for part in parts} == {(0, 0)}
+    read = np.concatenate([block.feeds["x"] for block in source.read(parts)])
     np.testing.assert_array_equal(read, x)
     assert taken < x.nbytes + 1000
     rest = list(source.read(parts[::7]))  # as after a kill
-    np.testing.assert_array_equal(to_array(rest[3].column(IN + "x")), x[2100:2200])
+    np.testing.assert_array_equal(rest[3].feeds["x"], x[2100:2200])
 
 
 def test_damaged_arrays_are_an_error_of_ours(tmp_path):
@@ -171,7 +171,7 @@ def test_damaged_arrays_are_an_error_of_ours(tmp_path):
     for at in range(40, len(whole) - 200, 997):
         (tmp_path / "d.npz").write_bytes(whole[:at] + bytes(64) + whole[at + 64 :])
         with pytest.raises(InputError, match=r"save it again|numpy"):
-            list(ArraySource([tmp_path / "d.npz"], spec).read([Part(0, 0, 0, 0, 5000)]))
+            list(ArraySource([tmp_path / "d.npz"], spec).read([Part(0, (0, 0), 0, 0, 5000)]))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from normdeploy.errors import InputError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import predict
-from normdeploy.runtime.bulk.csv_records import split
+from normdeploy.runtime.bulk.csv_records import records
 from normdeploy.runtime.bulk.csv_table import CsvSource
-from normdeploy.runtime.bulk.source import IN, REASON, to_array
 
 NAMED = "net ({kind}[batch] i) => ({kind}[batch] y) {{ y = Identity(i) }}"
 
@@ -43,9 +42,9 @@ def test_parts_hold_every_record_once(tmp_path, texts, rows, ending):
         writer.writerow(["t", "v"])
         writer.writerows((text, position) for position, text in enumerate(texts))
     source = _source(path, ["v"])
-    tables = [table for part in source.parts(rows) for table in source.read([part])]
-    assert np.concatenate([to_array(table.column(IN + "x")) for table in tables]).tolist() == list(range(len(texts)))
-    assert not any(table.column(REASON).null_count < table.num_rows for table in tables)
+    blocks = [block for part in source.parts(rows) for block in source.read([part])]
+    assert np.concatenate([block.feeds["x"] for block in blocks]).tolist() == list(range(len(texts)))
+    assert not any(block.bad for block in blocks)
 
 
 @pytest.mark.parametrize("stray", ['1,"2,3', '"1,2,3', '1,2,"3', '1,2,3"x"', '"1",2,"3', '1,"2""",3"', '"""1,2,3'])
@@ -78,25 +77,20 @@ def test_two_stray_quotes_do_not_pair_up_over_lines(linear, tmp_path, pair):
 
 
 def test_splitting_takes_steps_in_proportion_to_the_text(monkeypatch):
-    """Counted in bytes looked at by the patterns, not in time: each record looks at its own, and at one more quote."""
+    """Counted in lines that the csv module is given, not in time: each record looks as far as the next quote."""
     import normdeploy.runtime.bulk.csv_records as module
 
-    looked = 0
+    looked, original = 0, module._Lines.__next__
 
-    class Counting:
-        def __init__(self, pattern):
-            self._pattern = pattern
+    def counting(lines):
+        nonlocal looked
+        looked += 1
+        return original(lines)
 
-        def match(self, text, *span):
-            nonlocal looked
-            found = self._pattern.match(text, *span)
-            looked += (found.end() if found else text.find(b'"', text.find(b'"', span[0]) + 1)) - span[0]
-            return found
-
-    monkeypatch.setattr(module, "_RECORD", Counting(module._RECORD))
+    monkeypatch.setattr(module._Lines, "__next__", counting)
     for count in (1000, 4000):
-        looked, text = 0, b'1,"2,3\n4,5,6\n' * count
-        assert sum(1 for _ in split(text, 3, {0, 1, 2})) == 2 * count
+        looked, text = 0, ['1,"2,3\n', "4,5,6\n"] * count
+        assert [bool(fault) for _, fault in records(text, 3, {0, 1, 2})] == [True, False] * count
         assert looked < 3 * len(text)
 
 

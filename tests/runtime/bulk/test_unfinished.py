@@ -19,7 +19,8 @@ from normdeploy.errors import InputError, OutputExistsError, StorageError, Usage
 from normdeploy.ort.digest import model_digest
 from normdeploy.runtime import ImageOptions, Plan, Settings, Trial, load, predict, this_machine
 from normdeploy.runtime.bulk import run
-from normdeploy.runtime.bulk.workspace import Workspace, part_path, read_part
+from normdeploy.runtime.bulk.work import part_path, read_part
+from normdeploy.runtime.bulk.workspace import Workspace
 
 TABLE = "a,b,c,d\n" + "".join(f"{at},{at / 2},1,x\n" for at in range(200))
 
