@@ -1,8 +1,9 @@
 """``predict`` against a plain onnxruntime loop of the same batch size that reads, runs and writes the same files.
 
 The plain loop is what one would write by hand: it holds all data in memory, checks nothing, and loses all when killed.
-Both run in turns in one process, so that a busy machine is busy for both; the ratio is the median over the rounds, with
-their range. Peak memory comes from a process each.
+Both run in turns in one process; what counts is the processor's time, of all threads, which a busy machine does not
+lengthen as it does the clock's. The ratio is the median over the rounds, with their range. Peak memory comes from a
+process each.
 
     python benchmarks/predict_cost.py [npy csv parquet jpeg] [--rows 1000000] [--images 600] [--batch 64] [--rounds 5]
 """
@@ -101,9 +102,9 @@ def ours(kind: str, folder: Path, out: Path, batch: int) -> None:
 
 
 def timed(work: Callable[..., None], *arguments: object) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     work(*arguments)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def main() -> None:

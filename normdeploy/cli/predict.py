@@ -63,7 +63,8 @@ def predict(
         cast(Any, image_resize),  # both words are checked there
         cast(Any, image_filter),
     )
-    with _progress() as report:
+    first = "opening the model and the data" + (", starting Ray's workers" if engine == "ray" else "")
+    with _progress(first) as report:
         result = runtime.predict(
             model,
             data,
@@ -97,14 +98,14 @@ def _size(text: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int | None], None]]:
+def _progress(first: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show on standard error how far it is: a bar, or lines in a log; yields a function of (rows done, in all)."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        with working("predict", "opening the model and the data") as tell:
+        with working("predict", first) as tell:
             yield lambda done, total: tell(f"{done} rows" + ("" if total is None else f" of {total}"))
         return
     columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -8,6 +8,7 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -341,6 +342,45 @@ def test_thirty_two_threads_equal_one(convnet):
             for (one, many), (call, batches) in zip(found, serial[first::32], strict=True):
                 np.testing.assert_array_equal(one, call)
                 np.testing.assert_array_equal(many, batches)
+
+
+_NOTHING_LEFT = """
+import gc, os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy as np
+from normdeploy.runtime import Settings, load, predict
+
+def left():
+    gc.collect()
+    tasks = list(Path("/proc/self/task").iterdir())
+    return len(tasks), threading.active_count(), sum(len((task / "children").read_text().split()) for task in tasks)
+
+model, data, out = sys.argv[1:]
+x = np.load(data)
+
+def work():
+    predictor = load(model).with_settings(Settings(threads=2))
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(predictor, [x] * 64))
+    predict(model, data, out, batch_size=2, overwrite=True)
+
+work()  # what numpy, onnxruntime and Arrow start once, for the process
+before = left()
+for _ in range(3):
+    work()
+assert left() == before, (before, left())
+assert before[1:] == (1, 0), before
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_no_thread_and_no_process_is_left_behind(convnet, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(6, 3, 16, 16)).astype(np.float32))
+    words = [sys.executable, "-c", _NOTHING_LEFT, str(convnet), str(tmp_path / "x.npy"), str(tmp_path / "o.npz")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("size", [0, -3, 1.5])

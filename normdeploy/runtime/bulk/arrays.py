@@ -22,11 +22,7 @@ Layout = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class ArraySource:
-    """Rows along the first axis of one array per input.
-
-    Args:
-        files: .npy files (for a model of one input), or .npz files with one array per input, by name.
-        specs: the model's inputs.
+    """Rows along the first axis of one array per input: .npy files for a model of one, .npz with arrays by name.
 
     Raises:
         InputError: a missing array, another kind of number, a shape that does not fit, or different lengths. Floats

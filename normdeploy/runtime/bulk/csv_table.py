@@ -33,15 +33,10 @@ _WIDE = {"f": pa.float64(), "u": pa.uint64(), "i": pa.int64(), "b": pa.int64()}
 
 
 class CsvSource:
-    """Rows of numbers in UTF-8 text, cells parted by commas.
+    """Rows of numbers in UTF-8 text, cells parted by commas; what is kept is kept as text.
 
-    Args:
-        files: all with the same columns.
-        specs: the model's inputs.
-        columns: names of the columns to use, for a model of one input.
-        keep: names of the columns to pass through, as text.
-        header: whether the first record names the columns. None: it does if none of its cells is a number, or if all
-            names that were asked for are among them; otherwise columns are called "0", "1", ...
+    ``header`` says whether the first record names the columns. None: it does if none of its cells is a number, or if
+    all names that were asked for are among them; otherwise columns are called "0", "1", ...
 
     Raises:
         InputError: a file is empty or no text, or its columns do not fit the inputs.

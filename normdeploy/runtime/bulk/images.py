@@ -56,11 +56,6 @@ class ImageSource:
     The model takes [batch, C, H, W] or [batch, H, W, C] with C of 1 (grey) or 3 (RGB). Floating point inputs get
     (pixel / 255 - mean) / std, or pixel / 65535 of files with 16 bits; uint8 inputs the pixels.
 
-    Args:
-        files: the files, each with the name that its row goes by.
-        specs: the model's inputs.
-        options: scaling and size.
-
     Raises:
         InputError: a model that does not take one image per row.
         UsageError: options that contradict the model.

@@ -106,9 +106,10 @@ def _write_npy(parts: Parts, stream: IO[bytes]) -> None:
     _array_header(stream, (sum(parts.rows), *like.shape[1:]), like.dtype)
     good = parts.good()
     for _, part in parts.each():
-        block = np.full((part.rows, *like.shape[1:]), np.nan, like.dtype)
-        if part.table.num_rows:
-            block[part.array(ROW)] = next(good).array(name)
+        block = next(good).array(name) if part.table.num_rows else like
+        if len(block) < part.rows:
+            values, block = block, np.full((part.rows, *like.shape[1:]), np.nan, like.dtype)
+            block[part.array(ROW)] = values
         stream.write(block.tobytes())
 
 

@@ -18,16 +18,11 @@ from normdeploy.runtime.bulk.columns import match_columns
 from normdeploy.runtime.bulk.source import Block, Part, ranges
 
 _BUFFER = 1 << 20
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 class ParquetSource:
     """Rows of Parquet files: columns of numbers as in a CSV file, or one column of lists per input.
-
-    Args:
-        files: all with the columns that are used, of the same types.
-        specs: the model's inputs.
-        columns: names of the columns to use, for a model of one input.
-        keep: names of the columns to pass through.
 
     Raises:
         InputError: columns that are missing, differ between files, do not fit, or hold no numbers.
@@ -46,7 +41,7 @@ class ParquetSource:
         self._counts = [max(ends, default=0) for ends in self._ends]
         self.total: int | None = sum(self._counts)
         first, where = schemas[0], self._files[0]
-        lists = {field.name for field in first if _is_list(field.type)}
+        lists = {field.name for field in first if any(is_list(field.type) for is_list in _LISTS)}
         self._columns = match_columns(specs, first.names, columns, keep, where, lists)
         self.row_bytes = self._columns.row_bytes
         if nested := [name for name in keep if pa.types.is_nested(first.field(name).type)]:
@@ -82,7 +77,3 @@ class ParquetSource:
                     held = pa.concat_tables([held, pa.Table.from_batches([next(batches)])])
                 held, start = held.slice(part.first - start), part.first
                 yield self._columns.block(held.slice(0, part.size), {})
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

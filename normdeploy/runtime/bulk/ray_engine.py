@@ -32,14 +32,14 @@ def actor_options(settings: Settings, workers: int | None, cores: int, gpus: int
 
     Args:
         settings: how the model is run.
-        workers: how many were asked for; by default as many as there are cores, or GPUs, to give.
+        workers: how many were asked for; no more than there are cores, or GPUs, to give, which is the default.
         cores, gpus: what there is.
 
     Raises:
         UsageError: the model runs on a GPU and there is none.
     """
     if settings.provider not in (CUDA, TENSORRT):
-        return {"size": workers or max(1, cores), "num_cpus": 1}
+        return {"size": max(1, min(workers or cores, cores)), "num_cpus": 1}
     if not gpus:
         raise UsageError(
             f"the model runs on {settings.provider} and Ray has no GPU; expected one: use a cluster with GPUs"
@@ -82,7 +82,7 @@ def _packed(*values: Any) -> Row:
 def run_on_ray(job: Job, source: Source, units: list[list[Part]], workers: int | None) -> Iterator[tuple[int, Report]]:
     """Yield number and report of finished parts, in any order.
 
-    Connects to the running cluster, or starts one on this machine and stops it afterwards.
+    Connects to the cluster that RAY_ADDRESS names or that this machine belongs to, or starts one here for the run.
 
     Args:
         job: what to do; threads inside one operator are set to 1 where the settings leave them open, because the
@@ -111,8 +111,12 @@ def run_on_ray(job: Job, source: Source, units: list[list[Part]], workers: int |
     if started:
         # it calls the plain fact that an actor's arguments lie in the object store an error; real ones are raised
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        cores = (workers or usable_cores()) + 1  # one for reading and writing
-        ray.init(num_cpus=cores, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+        try:
+            ray.init("auto", **quiet)
+        except ConnectionError:  # no cluster runs here, and RAY_ADDRESS names none
+            cores = (workers or usable_cores()) + 1  # one for reading and writing
+            ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
     chatter, context = logging.getLogger("ray.data"), ray.data.DataContext.get_current()
     before = chatter.level, context.enable_progress_bars, context.target_max_block_size
     chatter.setLevel(logging.ERROR)  # a plan and a time for each run, and that bars are off

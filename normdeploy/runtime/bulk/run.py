@@ -195,7 +195,9 @@ def predict(
         resumed = so_far = sum(count for count, _ in done.values())
 
         def kept() -> str:
-            return f"{workspace.folder} keeps {so_far} finished rows; the same command goes on from there"
+            there = [read_part(workspace.folder, part.index) for part in parts]
+            rows = sum(part.rows for part in there if part is not None)
+            return f"{workspace.folder} keeps {rows} finished rows; the same command goes on from there"
 
         with kept_when_stopped(kept):
             missing = [part for part in parts if part.index not in done]

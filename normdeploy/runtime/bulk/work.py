@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from normdeploy.errors import InputError
 from normdeploy.files import put_in_place, storage
@@ -110,7 +111,7 @@ class Job:
         for name, value in outputs.items():
             free = f"output.{name}" if name in columns else name
             columns[free], shapes[free] = _column(value), list(value.shape[1:])
-        keys = block.kept.get("key")
+        keys = pc.fill_null(block.kept["key"].cast(pa.string()), "") if "key" in block.kept else None
         named = [(at, "" if keys is None else keys[at].as_py(), bad[at]) for at in sorted(bad)]
         return Results(pa.table(columns), shapes, count, named)
 

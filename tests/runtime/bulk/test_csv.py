@@ -173,6 +173,27 @@ def test_a_number_the_input_cannot_hold_is_a_bad_row_and_changes_no_other(write_
     assert result.rows == len(cells)
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    odd=st.dictionaries(st.integers(0, 120), st.sampled_from(["x", "1e400", "1_0", '"', "9,9", "0x1", "\x00", "é"])),
+    count=st.integers(1, 121),
+)
+def test_odd_cells_anywhere_cost_their_rows_alone(tmp_path, odd, count):
+    """Text is read in halves where Arrow refuses it: every number must come back in its own row."""
+    cells = [odd.get(at, str(at)) for at in range(count)]
+    (tmp_path / "d.csv").write_text("\n".join(["n,v", *(f"t{at},{cell}" for at, cell in enumerate(cells))]))
+    source = CsvSource([tmp_path / "d.csv"], [TensorSpec("x", "float32", ("n",))], ["v"], ["n"], None)
+    blocks = [block for part in source.parts(40) for block in source.read([part])]
+    values = np.concatenate([block.feeds["x"] for block in blocks]).tolist()
+    names = [name for block in blocks for name in block.kept["n"].to_pylist()]
+    starts = np.cumsum([0, *(len(block.feeds["x"]) for block in blocks)]).tolist()
+    bad = {start + at for start, block in zip(starts, blocks, strict=False) for at in block.bad}
+    assert len(values) == count
+    assert bad == {at for at in odd if at < count}
+    for at in set(range(count)) - bad:
+        assert (values[at], names[at]) == (at, f"t{at}")
+
+
 def test_infinity_that_is_meant_is_a_number(write_model, tmp_path):
     (tmp_path / "d.csv").write_text("i\ninf\n-Infinity\n1\n")
     predict(write_model(NAMED.format(kind="float")), tmp_path / "d.csv", tmp_path / "o.npz")

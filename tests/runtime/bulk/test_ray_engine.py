@@ -1,4 +1,4 @@
-"""Ray Data with two workers, on a real cluster on this machine."""
+"""Ray Data on real clusters on this machine."""
 
 from __future__ import annotations
 
@@ -109,6 +109,8 @@ def test_an_actor_on_a_gpu_asks_for_one():
     cpu, cuda = Settings(), Settings(provider=CUDA)
     assert actor_options(cpu, None, cores=7, gpus=2) == {"size": 7, "num_cpus": 1}
     assert actor_options(cpu, 3, cores=7, gpus=0) == {"size": 3, "num_cpus": 1}
+    assert actor_options(cpu, 16, cores=7, gpus=0) == {"size": 7, "num_cpus": 1}  # none waits for a core in vain
+    assert actor_options(cpu, None, cores=0, gpus=0) == {"size": 1, "num_cpus": 1}
     for provider in (CUDA, TENSORRT):
         options = actor_options(Settings(provider=provider), None, cores=7, gpus=2)
         assert options == {"size": 2, "num_cpus": 1, "num_gpus": 1}
@@ -117,18 +119,41 @@ def test_an_actor_on_a_gpu_asks_for_one():
         actor_options(cuda, None, cores=7, gpus=0)
 
 
+_CLUSTER = """
+import os
+from ray.cluster_utils import Cluster
+node = {"num_cpus": 2, "object_store_memory": 80_000_000}
+cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+cluster.add_node(**node)
+os.environ["RAY_ADDRESS"] = cluster.address
+PROGRESS = None
+"""
+
+
 @pytest.mark.slow
-def test_ray_reads_tables_and_says_errors_in_our_words(linear, tmp_path):
+def test_a_running_cluster_of_two_nodes_is_used(linear, tmp_path):
+    """More workers are asked for than it has cores; a table, a stray quote, and then data that is damaged."""
     pytest.importorskip("ray")
     lines = ["a,b,c", "1,2,3", '1,"2,3', "", "4,5,6"]
     (tmp_path / "d.csv").write_text("\n".join(lines))
-    out = _run("PROGRESS = None\n" + _RUN, linear[0], tmp_path / "d.csv", tmp_path / "o.csv")
-    assert out.split() == ["3", "1", "0"]
-    code = "PROGRESS = None\n" + _RUN.replace(
-        "result = predict", "import normdeploy.errors as e\ntry:\n  result = predict"
-    )
-    code = code.replace("\nprint", "\nexcept e.InputError as error:\n  print('ours:', error)\nelse:\n  print")
     np.savez_compressed(tmp_path / "d.npz", x=np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32))
     whole = (tmp_path / "d.npz").read_bytes()
     (tmp_path / "d.npz").write_bytes(whole[:20000] + bytes(64) + whole[20064:])
-    assert "ours:" in _run(code, linear[0], tmp_path / "d.npz", tmp_path / "o.npz")
+    code = _CLUSTER + _RUN.replace("workers=2", "workers=9")
+    code += """
+import normdeploy.errors, ray
+print("left" if not ray.is_initialized() else "still there")
+try:
+    predict(sys.argv[1], sys.argv[4], sys.argv[5], engine="ray")
+except normdeploy.errors.InputError as error:
+    print("ours:", error)
+cluster.shutdown()
+"""
+    out = _run(code, linear[0], tmp_path / "d.csv", tmp_path / "o.csv", tmp_path / "d.npz", tmp_path / "o.npz")
+    assert out.splitlines()[:2] == ["3 1 0", "left"]
+    assert "ours:" in out
+    assert (tmp_path / "o.csv.bad.csv").read_text().splitlines()[1].startswith("1,,")
+    first, last = (line.split(",") for line in (tmp_path / "o.csv").read_text().splitlines()[1:])
+    assert (first[0], last[0]) == ("0", "2")
+    expected = np.array([[1.0, 2, 3], [4, 5, 6]]) @ linear[1] + linear[2]
+    np.testing.assert_allclose(np.array([first[1:], last[1:]], float), expected, rtol=1e-5)

@@ -392,6 +392,38 @@ def test_memory_does_not_grow_with_the_data(write_model, tmp_path):
     assert peaks[1] < peaks[0] + 20e6
 
 
+@pytest.mark.parametrize("kind", ["npz", "parquet", "csv"])
+def test_memory_does_not_grow_with_streams(write_model, tmp_path, kind):
+    """A compressed archive and a Parquet file of one row group are decoded bit by bit, and text is cut."""
+    import subprocess
+
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+    import pyarrow.parquet as pq
+
+    model = write_model("n (float[batch, 50] x) => (float[batch] y) { y = ReduceSum <keepdims = 0> (x, axis) }", {
+        "axis": np.array([1])
+    })  # fmt: skip
+    peaks = []
+    for rows in (150_000, 450_000):  # some parts, and three times as many
+        x = np.arange(50, dtype=np.float32) + np.zeros((rows, 1), np.float32)
+        data = tmp_path / f"{rows}.{kind}"
+        table = pa.table({f"c{at}": x[:, at] for at in range(50)})
+        if kind == "npz":
+            np.savez_compressed(data, x=x)
+        elif kind == "parquet":
+            pq.write_table(table, data, row_group_size=rows)
+        else:
+            pacsv.write_csv(table, data)
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURE, str(model), str(data), str(tmp_path / f"{rows}.out.npy")],
+            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        peaks.append(int(done.stdout))
+        assert np.load(tmp_path / f"{rows}.out.npy").tolist() == [1225.0] * rows
+    assert peaks[1] < peaks[0] + 25e6  # the numbers are 60 MB more
+
+
 def test_part_size_follows_the_results():
     image, tokens, open_ended = 3 * 224 * 224 * 4, 128 * 8, [TensorSpec("x", "float32", ("n", "t"))]
     ten = [TensorSpec("y", "float32", ("n", 10))]
