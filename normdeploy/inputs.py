@@ -10,11 +10,9 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from normdeploy.errors import InputError, UsageError
@@ -218,7 +216,9 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
     """
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
+    from normdeploy.ort.made import make_inputs
+    from normdeploy.ort.specs import TensorSpec
+
     examples: dict[str, int] = {}
     dimensions: dict[str, Any] = {}
     given = dict(pair for spec in specs for pair in spec.examples)
@@ -226,15 +226,13 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
         if word not in examples:
             examples[word] = given.get(word, _OTHER_EXAMPLES + len(examples) - 1 if examples else _FIRST_EXAMPLE)
             dimensions[word] = torch.export.Dim(word)
-    tensors: dict[str, torch.Tensor] = {}
+    # NumPy has no bfloat16 of its own: floats are drawn in float32
+    kinds = {spec.name: getattr(torch, spec.dtype) for spec in specs}
+    declared = [TensorSpec(s.name, "float32" if kinds[s.name].is_floating_point else s.dtype, s.shape) for s in specs]
+    made = make_inputs(declared, lambda spec, axis: examples[str(spec.shape[axis])], seed=seed)
+    tensors = {name: torch.from_numpy(array).to(kinds[name]) for name, array in made.items()}
     shapes: dict[str, dict[int, Any]] = {}
     for spec in specs:
-        sizes = [examples[size] if isinstance(size, str) else size for size in spec.shape]
-        dtype: torch.dtype = getattr(torch, spec.dtype)
-        if dtype.is_floating_point:
-            tensors[spec.name] = torch.randn(sizes, generator=generator).to(dtype)
-        else:
-            tensors[spec.name] = torch.randint(0, 2, sizes, generator=generator).to(dtype)
         shapes[spec.name] = {axis: dimensions[size] for axis, size in enumerate(spec.shape) if isinstance(size, str)}
     parameters = inspect.signature(model.forward).parameters
     names = [spec.name for spec in specs]
@@ -259,28 +257,3 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
             f"expected at most {len(parameters)}: {type(model).__name__}.forward takes {', '.join(parameters)}"
         )
     return Example(tuple(tensors.values()), {}, names, tuple(shapes.values()))
-
-
-def require_memory(what: str, shape: Sequence[int], itemsize: int = 8) -> None:
-    """Refuse, before it is asked for, an array that this machine's memory does not hold.
-
-    Args:
-        what: it is, for the message.
-        shape: its sizes. itemsize: bytes per element.
-
-    Raises:
-        InputError: it is larger than the machine's memory.
-    """
-    needed, there = prod(shape) * itemsize, _memory()
-    if needed > there:
-        raise InputError(
-            f"{what} has the shape {list(shape)}, {needed / 2**30:.3g} GiB; expected what fits this machine's memory, "
-            f"{there / 2**30:.3g} GiB: give smaller sizes"
-        )
-
-
-def _memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # a system that does not say: refuse what no machine holds
-        return 2**42

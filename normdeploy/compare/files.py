@@ -55,6 +55,11 @@ def diff(
         GraphError: a file is missing, invalid or cannot be run.
         InputError: the inputs do not fit.
         UsageError: a dynamic dimension has no size.
+
+    >>> import normdeploy as nd
+    >>> difference = nd.diff("plain.onnx", "folded.onnx")
+    >>> difference.same, difference.operators, difference.outputs[0].largest < 1e-5
+    (False, {'BatchNormalization': (1, 0)}, True)
     """
     graphs = load_graph(first), load_graph(second)
     counts = [Counter(_operator(node) for node in graph.graph.all_nodes()) for graph in graphs]
@@ -76,7 +81,7 @@ def diff(
 
 
 def _operator(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _stored(model: ir.Model) -> dict[str, Array]:

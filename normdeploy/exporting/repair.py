@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.edit import take_out_unread
 from normdeploy.graph.linear import Form, linear_of
 from normdeploy.graph.traits import Trait, has
 
@@ -28,7 +29,7 @@ def drop_written_zero_bias(graph: ir.Graph) -> int:
         node.replace_input_with(linear.bias, None)
         if linear.bias + 1 == len(node.inputs):
             node.resize_inputs(linear.bias)
-        _remove_unread(bias)
+        take_out_unread([bias])
         dropped += 1
     return dropped
 
@@ -45,13 +46,3 @@ def _is_zero(value: ir.Value | None) -> bool:
         return False
     constant = ir.convenience.get_const_tensor(value)
     return constant is not None and constant.size == 1 and bool(np.all(constant.numpy() == 0))
-
-
-def _remove_unread(value: ir.Value | None) -> None:
-    node = None if value is None else value.producer()
-    if node is None or node.graph is None or any(out.uses() or out.is_graph_output() for out in node.outputs):
-        return
-    inputs = list(node.inputs)
-    node.graph.remove(node, safe=True)
-    for operand in inputs:
-        _remove_unread(operand)

@@ -63,7 +63,7 @@ def check_proto(proto: onnx.ModelProto, name: str = "the graph") -> None:
 def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     for entry in proto.opset_import:
-        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
+        if not entry.domain and not 1 <= entry.version <= newest:
             raise GraphError(
                 f"{name} is of operator set {entry.version}; expected 1 to {newest}, those that onnx "
                 f"{onnx.__version__} knows: export it with an older operator set, or upgrade onnx"

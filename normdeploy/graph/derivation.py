@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant_tensor
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, kind_of
 
 SCHEMA = 1
 """Version of the layout."""
@@ -158,13 +158,13 @@ def dataflow_keys(graph: ir.Graph) -> dict[ir.Value, str]:
     keys = {value: _digest("input", str(value.name)) for value in graph.inputs}
     for node in graph:
         read = [_key(value, keys) for value in node.inputs if value is not None and value.name]
-        if node.op_type == "Identity" and node.domain in ("", "ai.onnx") and read:
+        if node.op_type == "Identity" and not node.domain and read:
             keys[node.outputs[0]] = read[0]
             continue
         if has(node, Trait.COMMUTES):
             read.sort()
         for index, output in enumerate(node.outputs):
-            keys[output] = _digest(node.domain if node.domain != "ai.onnx" else "", node.op_type, str(index), *read)
+            keys[output] = _digest(*kind_of(node), str(index), *read)
     return keys
 
 

@@ -24,6 +24,8 @@ from normdeploy.graph.exact import FLOATS, tensor64
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.elementwise import torch_dtype
 from normdeploy.graph.reference import reference_session, run_reference
+from normdeploy.graph.traits import is_standard, kind_of
+from normdeploy.graph.walk import bodies_of
 
 Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
 """Sees each node's results; what it returns (unless None) replaces them."""
@@ -60,8 +62,7 @@ def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
 
 def opset_of(node: ir.Node, imports: Mapping[str, int]) -> int:
     """Return the operator set version that gives a node its meaning."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    return node.version or imports.get(domain, _DEFAULT_OPSET if domain == "" else 1)
+    return node.version or imports.get(node.domain, 1 if node.domain else _DEFAULT_OPSET)
 
 
 def imports_of(node: ir.Node) -> Mapping[str, int]:
@@ -91,12 +92,12 @@ def evaluate_node(
         GraphError: the operator is unknown, random, or failed on these inputs.
     """
     opset = opset_of(node, opset_imports if opset_imports is not None else imports_of(node))
-    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+    if is_standard(node, "Constant"):
         tensor = ir.convenience.get_const_tensor(node.outputs[0])
         if tensor is None:
             raise GraphError(f"Constant {node.name} holds no tensor value; expected a dense one")
         return [as_constant(tensor, dtype)]
-    implementation = OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    implementation = OPERATORS.get(kind_of(node))
     if implementation is not None:
         try:
             result = implementation(Call(node, opset, dtype), inputs)
@@ -242,7 +243,7 @@ class Evaluator:
         if stand_in is not None:
             result = stand_in(inputs)
             return [result] if isinstance(result, Tensor) else list(result)
-        if node.op_type in BODIES and node.domain in ("", "ai.onnx"):
+        if is_standard(node, *BODIES):
 
             def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:
                 known = dict(zip((str(v.name) for v in body.inputs), values, strict=True))
@@ -261,14 +262,12 @@ class Evaluator:
 def _read_names(node: ir.Node) -> list[str]:
     """Return what a node reads, its subgraphs' outer values included."""
     names = [value.name for value in node.inputs if value is not None and value.name]
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            inner = attribute.value
-            own = {value.name for value in inner.inputs} | set(inner.initializers)
-            for child in inner:
-                names += [name for name in _read_names(child) if name not in own]
-                own |= {output.name for output in child.outputs}
-            names += [value.name for value in inner.outputs if value.name and value.name not in own]
+    for inner in bodies_of(node):
+        own = {value.name for value in inner.inputs} | set(inner.initializers)
+        for child in inner:
+            names += [name for name in _read_names(child) if name not in own]
+            own |= {output.name for output in child.outputs}
+        names += [value.name for value in inner.outputs if value.name and value.name not in own]
     return names
 
 

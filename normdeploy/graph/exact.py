@@ -242,7 +242,7 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     if value.is_initializer():
         return value.const_value
     producer = value.producer()
-    if producer is None or producer.op_type != "Constant" or producer.domain not in ("", "ai.onnx"):
+    if producer is None or producer.op_type != "Constant" or producer.domain:
         return None
     return ir.convenience.get_const_tensor(value)
 

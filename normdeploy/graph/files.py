@@ -16,6 +16,7 @@ from normdeploy.errors import GraphError, InputError
 from normdeploy.files import storage, written_together
 from normdeploy.graph.check import check_model, check_proto, dense
 from normdeploy.onnxfile import forget_empty_words, graphs, point_to, pointed, put_inside, read_model, spell_domains
+from normdeploy.ort.specs import TensorSpec
 
 ONE_FILE_LIMIT = 2 * 1024**3 - 64 * 1024**2
 """Weights above this many bytes go to ``<name>.data`` beside the file: protobuf stops at 2 GiB, structure included."""
@@ -207,3 +208,9 @@ def input_names(model: ir.Model) -> list[str]:
         if value.name not in model.graph.initializers:
             names.append(value.name)
     return names
+
+
+def declared(value: ir.Value) -> TensorSpec:
+    """Return what a graph declares of a value; float32 and no dimensions where it declares nothing."""
+    dims = [] if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return TensorSpec(str(value.name), (value.dtype or ir.DataType.FLOAT).numpy().name, tuple(dims))

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.edit import constant_of, rename, take_out_unread, take_place
 from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operators.random import RANDOM
 from normdeploy.graph.region import evaluate_region
+from normdeploy.graph.walk import bodies_of
 
 _INTEGERS = {
     ir.DataType.INT8: (-128, 127),
@@ -43,7 +45,7 @@ def quantize_constants(graph: ir.Graph, *, reciprocal: bool) -> int:
     """
     changed = 0
     for node in list(graph):
-        if node.domain not in ("", "ai.onnx") or node.outputs[0].is_graph_output():
+        if node.domain or node.outputs[0].is_graph_output():
             continue
         if node.op_type == "QuantizeLinear":
             found = _quantized(node, reciprocal=reciprocal)
@@ -70,7 +72,7 @@ def _cone(values: list[ir.Value]) -> list[ir.Node] | None:
             continue
         if node is None or node.op_type in RANDOM or len(found) > _MOST:
             return None
-        if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+        if bodies_of(node):
             return None
         found = [node, *(other for other in found if other is not node)]
         pending += [operand for operand in node.inputs if operand is not None and operand.name != ""]
@@ -116,11 +118,10 @@ def _keep_step(graph: ir.Graph, node: ir.Node) -> None:
         return
     (found,) = evaluate_region(cone, {}, [step], dtype=torch.float32)
     name = str(step.name)
-    stored = ir.Tensor(found.numpy(), name=name)
-    value = ir.Value(shape=stored.shape, type=ir.TensorType(stored.dtype), const_value=stored)
-    step.replace_all_uses_with(value)
-    _remove_unread(graph, [step])
-    value.name = stored.name = name if step.graph is None else f"{name}.stored"
+    value = constant_of(ir.Tensor(found.numpy()), name)
+    take_place(value, step, named=False)
+    take_out_unread([step])
+    rename(value, name if step.graph is None else f"{name}.stored")
     graph.register_initializer(value)
 
 
@@ -164,15 +165,13 @@ def _clipped(node: ir.Node) -> Integers | None:
 def _replace(graph: ir.Graph, node: ir.Node, integers: npt.NDArray[np.int64], kind: ir.DataType) -> None:
     result, source = node.outputs[0], node.inputs[0]
     weight = _weight_behind(source)
-    stored = ir.Tensor(integers.astype(kind.numpy()), dtype=kind)
-    value = ir.Value(shape=ir.Shape(integers.shape), type=ir.TensorType(kind), const_value=stored)
+    value = constant_of(ir.Tensor(integers.astype(kind.numpy()), dtype=kind), "")
     operands = [operand for operand in node.inputs if operand is not None]
-    result.replace_all_uses_with(value)
+    take_place(value, result, named=False)
     graph.remove(node, safe=True)
-    _remove_unread(graph, operands)
+    take_out_unread(operands)
     wanted = str(result.name) if weight is None else str(weight.name)
-    value.name = wanted if wanted not in graph.initializers else f"{wanted}.integers"
-    stored.name = value.name
+    rename(value, wanted if wanted not in graph.initializers else f"{wanted}.integers")
     graph.register_initializer(value)
 
 
@@ -184,17 +183,3 @@ def _weight_behind(value: ir.Value | None) -> ir.Value | None:
     leaves = [value, *(operand for node in cone for operand in node.inputs if operand is not None)]
     named = [leaf for leaf in leaves if leaf.is_initializer() and constant_tensor(leaf) is not None]
     return max(named, key=lambda leaf: constant_tensor(leaf).size, default=None)  # type: ignore[union-attr] # asked above
-
-
-def _remove_unread(graph: ir.Graph, values: list[ir.Value]) -> None:
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
-            continue
-        producer = value.producer()
-        if producer is None:
-            graph.initializers.pop(str(value.name), None)
-        elif producer.graph is graph and not any(out.uses() or out.is_graph_output() for out in producer.outputs):
-            pending += [operand for operand in producer.inputs if operand is not None]
-            graph.remove(producer, safe=True)

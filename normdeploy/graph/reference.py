@@ -43,9 +43,8 @@ def reference_session(node: ir.Node, opset: int, floats: torch.dtype) -> Referen
     inputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(name for name in proto.input if name)]
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
     graph = onnx.GraphProto(name="one_node", node=[proto], input=inputs, output=outputs)
-    domain = "" if node.domain in ("", "ai.onnx") else node.domain
-    since = _SINCE.get(proto.op_type, 0) if not domain else 0
-    imports = [onnx.OperatorSetIdProto(domain=domain, version=max(opset, since))]
+    since = 0 if node.domain else _SINCE.get(proto.op_type, 0)
+    imports = [onnx.OperatorSetIdProto(domain=node.domain, version=max(opset, since))]
     model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports)
     try:
         session = ReferenceEvaluator(model)

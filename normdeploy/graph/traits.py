@@ -194,13 +194,13 @@ TRAITS: dict[tuple[str, str], Trait] = {
 
 
 def kind_of(node: ir.Node) -> tuple[str, str]:
-    """Return an operator's domain, the standard one as "", and its name."""
-    return ("" if node.domain == "ai.onnx" else node.domain), node.op_type
+    """Return an operator's domain, which is "" for the standard one (onnx_ir sees to it), and its name."""
+    return node.domain, node.op_type
 
 
 def is_standard(node: ir.Node, *names: str) -> bool:
     """Tell whether an operator is one of ONNX's own, of one of these names where any are given."""
-    return node.domain in ("", "ai.onnx") and (not names or node.op_type in names)
+    return node.domain == "" and (not names or node.op_type in names)
 
 
 def traits_of(node: ir.Node) -> Trait:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.inputs import require_memory
+from normdeploy.graph.files import declared
+from normdeploy.ort.made import make_inputs
+from normdeploy.ort.specs import TensorSpec
 
 _BATCH = 3
 _SPATIAL = 32
@@ -22,30 +23,16 @@ def example_feeds(graph: ir.Graph, seed: int = 0) -> dict[str, npt.NDArray[Any]]
         graph: its dynamic dimensions become small sizes, the same name the same size.
         seed: of the draws.
     """
-    rng = np.random.default_rng(seed)
+    inputs = [value for value in graph.inputs if value.name is not None and value.name not in graph.initializers]
     sizes: dict[str, int] = {}
-    feeds: dict[str, npt.NDArray[Any]] = {}
-    for value in graph.inputs:
-        if value.name is None or value.name in graph.initializers:
-            continue
-        dims = list(value.shape) if value.shape is not None else []
-        shape = [_size(dim, axis, len(dims), sizes) for axis, dim in enumerate(dims)]
-        require_memory(f"input {value.name!r}", shape)
-        dtype = (value.dtype or ir.DataType.FLOAT).numpy()
-        if dtype.kind in "iu":
-            feeds[value.name] = rng.integers(0, _vocabulary(value), shape).astype(dtype)
-        elif dtype.kind == "b":
-            feeds[value.name] = np.ones(shape, dtype)
-        else:
-            feeds[value.name] = rng.standard_normal(shape).astype(dtype)
-    return feeds
 
+    def size_of(spec: TensorSpec, axis: int) -> int:
+        image = len(spec.shape) >= 4 and axis >= 2
+        return sizes.setdefault(str(spec.shape[axis]), _BATCH if axis == 0 else _SPATIAL if image else _LENGTH)
 
-def _size(dim: Any, axis: int, rank: int, sizes: dict[str, int]) -> int:
-    if isinstance(dim, int):
-        return dim
-    default = _BATCH if axis == 0 else _SPATIAL if rank >= 4 and axis >= 2 else _LENGTH
-    return sizes.setdefault(str(dim.value), default)
+    flags = {str(value.name): 1.0 for value in inputs if value.dtype == ir.DataType.BOOL}
+    ids = {str(value.name): _vocabulary(value) for value in inputs}
+    return make_inputs([declared(value) for value in inputs], size_of, seed=seed, ones=flags, ids=ids)
 
 
 def _vocabulary(value: ir.Value) -> int:

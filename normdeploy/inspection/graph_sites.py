@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, evaluate_region, module_path
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import bodies_of
 from normdeploy.inspection.site import Array, StoredNorm
 
 
@@ -30,7 +31,7 @@ class Constants:
             inputs = set(graph.inputs)
             self._known |= {value for value in graph.initializers.values() if value not in inputs}
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
-            if has(node, Trait.RANDOM) or any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+            if has(node, Trait.RANDOM) or bodies_of(node):
                 continue
             if all(value is None or value in self._known for value in node.inputs):
                 self._known.update(node.outputs)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
+from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear import Form, Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.inspection.findings import Finding
@@ -20,7 +21,7 @@ _BITS = 2.0
 
 def check_neighbours(site: StoredNorm, constants: Constants) -> Iterator[Finding]:
     """Yield what concerns the linear operator whose only reader is the normalization."""
-    if site.x is None or len(site.x.uses()) != 1 or site.x.is_graph_output():
+    if site.x is None or only_reader(site.x) is None:
         return
     producer = site.x.producer()
     if producer is None:

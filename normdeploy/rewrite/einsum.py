@@ -31,10 +31,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import is_constant, module_path
+from normdeploy.graph.edit import put_constant, share_names
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.constant import derive, required, shape_of, string
-from normdeploy.rewrite.affine.node import free_name, share_names
+from normdeploy.rewrite.affine.constant import derive, required, shape_of
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.context import RewriteContext
 
@@ -106,7 +106,9 @@ def read(node: ir.Node) -> Equation | None:
         return None
     at = 0 if is_constant(node.inputs[1]) else 1
     x, shape = required(node, at), shape_of(required(node, 1 - at))
-    spelled = _spelled(string(node, "equation", ""), at, None if x.shape is None else len(x.shape), len(shape))
+    spelled = _spelled(
+        node.attributes.get_string("equation", ""), at, None if x.shape is None else len(x.shape), len(shape)
+    )
     if spelled is None:
         return None
     data, weight, result = spelled
@@ -204,11 +206,7 @@ class _Chain:
             self.add("Reshape", [self._integers(target, "shape")], letters)
 
     def _integers(self, array: npt.NDArray[np.int64], use: str) -> ir.Value:
-        name = free_name(self.region.graph, f"{self.node.name or 'einsum'}.{use}")
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self.region.graph.register_initializer(value)
-        return value
+        return put_constant(self.region.graph, array, f"{self.node.name or 'einsum'}.{use}")
 
     def _product(self, letters: str) -> int:
         sizes = [self.sizes[letter] for letter in letters]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.edit import free_name, is_read, take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
-from normdeploy.rewrite.affine.node import free_name
 
 
 class RemoveIdentities(ir.passes.InPlacePass):
@@ -44,20 +44,15 @@ def _remove(node: ir.Node) -> bool:
         producer = source.producer()
         if producer is None or producer.graph is not graph or source.is_graph_output():
             return _as_identity(node, graph)
-        source.shape, source.type = result.shape or source.shape, result.type or source.type
-    result.replace_all_uses_with(source, replace_graph_outputs=True)
-    gone = not any(output.uses() or output.is_graph_output() for output in node.outputs)
-    if gone:
-        graph.remove(node, safe=True)
-    if source.is_graph_output():  # it took the result's place, and takes its name
-        name = str(result.name)
-        result.name = None if gone else free_name(graph, f"{name}_unread")
-        source.name = name
+    take_place(source, result, named=False)
+    take_out([node])
+    if node.graph is not None and result.name is None:  # a mask is read still, of a result that gave its name away
+        result.name = free_name(graph, f"{source.name}_unread")
     return True
 
 
 def _as_identity(node: ir.Node, graph: ir.Graph) -> bool:
-    if node.op_type == "Identity" or any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if node.op_type == "Identity" or is_read(*node.outputs[1:]):
         return False
     result = node.outputs[0]
     same = ir.Node(
@@ -69,8 +64,6 @@ def _as_identity(node: ir.Node, graph: ir.Graph) -> bool:
         metadata_props=dict(node.metadata_props),
     )
     graph.insert_after(node, same)
-    result.replace_all_uses_with(same.outputs[0], replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    name, result.name = result.name, None
-    same.outputs[0].name = name
+    take_place(same.outputs[0], result)
+    take_out([node])
     return True

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
+from normdeploy.graph.edit import is_read
 from normdeploy.graph.walk import nodes_of
 
 _KNOWN_BYTES = 1000
@@ -34,7 +35,7 @@ def infer_missing_types(model: ir.Model) -> bool:
 def _untyped(value: ir.Value) -> bool:
     if value.shape is not None and value.dtype is not None:
         return False
-    return bool(value.uses()) or value.is_graph_output()
+    return is_read(value)
 
 
 def _infer_flat(model: ir.Model) -> None:

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import RewriteError, UsageError
 from normdeploy.graph import module_path
+from normdeploy.graph.edit import take_out, take_place
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
@@ -97,17 +98,10 @@ class OutsideRules(ir.passes.InPlacePass):
         before = _between(node, reads)
         inputs = [value for value in reads if value.const_value is None]
         old, new = node.outputs[0], made[-1].outputs[0]
-        if new.shape is None:
-            new.shape = old.shape
-        if new.dtype is None and old.dtype is not None:
-            new.dtype = old.dtype
         self.context.check_region(f"rule {name}", where, before, made, inputs, [(old, new)])
-        new.name = old.name
         graph.insert_before(node, made)
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-        for one in reversed(before):
-            if not any(value.uses() or value.is_graph_output() for value in one.outputs):
-                graph.remove(one, safe=True)
+        take_place(new, old)
+        take_out(before)
         operators = ", ".join(dict.fromkeys(part.op_type for part in made))
         self.context.ledger.add(LedgerRow(where, name, "fused", operators, f"by the rule {name} of another package"))
         return True

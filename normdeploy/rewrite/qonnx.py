@@ -20,8 +20,8 @@ import onnx_ir.passes.common as common_passes
 import onnx_ir.tape
 
 from normdeploy.graph import constant64
+from normdeploy.graph.edit import free_name, put_constant, share_names, take_place
 from normdeploy.graph.operators.qonnx import QONNX, integer_range, rounding_of
-from normdeploy.rewrite.affine.node import free_name, share_names
 from normdeploy.rewrite.infer import infer_missing_types
 
 _TYPES = {True: (ir.DataType.INT8, -128, 127), False: (ir.DataType.UINT8, 0, 255)}
@@ -73,8 +73,7 @@ class _Writing:
             for output in made.outputs:
                 output.name = free_name(self._graph, f"{self._stem}_{made.op_type}")
         self._graph.insert_before(self._node, self._tape.nodes)
-        ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
-        result.name, old.name = old.name, None
+        take_place(result, old)
         self._graph.remove(self._node, safe=True)
         return True
 
@@ -153,8 +152,4 @@ class _Writing:
         return self._constant(np.array(value), "number", dtype or ir.DataType.FLOAT)
 
     def _constant(self, array: npt.NDArray[np.generic], role: str, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
-        name = free_name(self._graph, f"{self._stem}_{role}")
-        tensor = ir.tensor(array.astype(dtype.numpy()), dtype=dtype, name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
-        self._graph.register_initializer(value)
-        return value
+        return put_constant(self._graph, array, f"{self._stem}_{role}", dtype)

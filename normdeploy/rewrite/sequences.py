@@ -12,13 +12,12 @@ Rewritten where
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.edit import free_name, put_constant, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.node import free_name
 from normdeploy.rewrite.infer import infer_missing_types
 
 
@@ -46,11 +45,8 @@ def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
     positions = [_position(reader, len(sizes)) for reader in readers]
     if not readers or any(position is None for position in positions):
         return False
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-    name = free_name(graph, f"{sequence.name}_sizes")
-    tensor = ir.tensor(np.array(sizes, dtype=np.int64), name=name)
-    value = ir.Value(name=name, shape=ir.Shape([len(sizes)]), type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
-    graph.register_initializer(value)
+    axis = node.attributes.get_int("axis", 0)
+    value = put_constant(graph, sizes, f"{sequence.name}_sizes")
     split = ir.Node(
         "",
         "Split",
@@ -71,18 +67,15 @@ def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
             keeper = ir.Node("", "Identity", [new], outputs=[ir.Value(type=old.type, shape=old.shape)])
             graph.insert_after(reader, keeper)
             new = keeper.outputs[0]
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        take_place(new, old, named=False)
         graph.remove(reader, safe=True)
-        if new.producer() is not split:
-            name_of_old, old.name = old.name, None
-            new.name = name_of_old
     graph.remove(node, safe=True)
     return True
 
 
 def _sizes(node: ir.Node) -> list[int] | None:
     source = node.inputs[0]
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+    axis = node.attributes.get_int("axis", 0)
     given = constant64(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
     if given is not None and given.ndim == 1:
         return [int(size) for size in given]

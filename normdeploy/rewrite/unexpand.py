@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.edit import take_out, take_out_unread
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.recognise.sizes import names_of
@@ -49,11 +50,9 @@ def _drop(node: ir.Node, at: int) -> bool:
     if source.inputs[0] is None or not _covers(other, source):
         return False
     node.replace_input_with(at, source.inputs[0])
-    while source is not None and not any(value.uses() or value.is_graph_output() for value in source.outputs):
-        before = source.inputs[1] if len(source.inputs) > 1 else None
-        if source.graph is not None:
-            source.graph.remove(source, safe=True)
-        source = None if before is None else before.producer()
+    target = source.inputs[1]
+    take_out([source])
+    take_out_unread([target])
     return True
 
 

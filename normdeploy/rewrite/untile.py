@@ -16,6 +16,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.edit import is_read, only_reader, take_out, take_out_unread, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 
@@ -35,15 +36,15 @@ class UntileStatistics(ir.passes.InPlacePass):
 
 def _untile(graph: ir.Graph, norm: ir.Node) -> bool:
     view, result = norm.inputs[0], norm.outputs[0]
-    if view is None or len(norm.inputs) != 5 or any(output.uses() for output in norm.outputs[1:]):
+    if view is None or len(norm.inputs) != 5 or is_read(*norm.outputs[1:]):
         return False
-    if "training_mode" in norm.attributes and norm.attributes["training_mode"].as_int():
+    if norm.attributes.get_int("training_mode", 0):
         return False
-    before, back = view.producer(), _only_reader(result)
+    before, back = view.producer(), only_reader(result)
     if before is None or back is None or before.op_type != "Reshape" or back.op_type != "Reshape":
         return False
     x, y = before.inputs[0], back.outputs[0]
-    if x is None or not _only_reader(view) or not _is_view(x, view, y) or back.inputs[0] is not result:
+    if x is None or not only_reader(view) or not _is_view(x, view, y) or back.inputs[0] is not result:
         return False
     vectors = [_tiled(value, x) for value in norm.inputs[1:]]
     if any(vector is None for vector in vectors):
@@ -58,23 +59,11 @@ def _untile(graph: ir.Graph, norm: ir.Node) -> bool:
         metadata_props=dict(norm.metadata_props),
     )
     graph.insert_after(back, plain)
-    y.replace_all_uses_with(plain.outputs[0], replace_graph_outputs=True)
-    tiles = [value.producer() for value in norm.inputs[1:] if value is not None]
-    graph.remove([back, norm, before], safe=True)
-    for tile in dict.fromkeys(tiles):
-        if tile is not None and not tile.outputs[0].uses():
-            counted = tile.inputs[1].producer() if tile.inputs[1] is not None else None
-            graph.remove(tile, safe=True)
-            if counted is not None and not counted.outputs[0].uses() and not counted.outputs[0].is_graph_output():
-                graph.remove(counted, safe=True)
-    name, y.name = y.name, None
-    plain.outputs[0].name = name
+    take_place(plain.outputs[0], y)
+    tiles = list(norm.inputs[1:])
+    take_out([before, norm, back])
+    take_out_unread(tiles)
     return True
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    uses = value.uses()
-    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def _is_view(x: ir.Value, view: ir.Value, y: ir.Value) -> bool:
@@ -94,8 +83,8 @@ def _tiled(value: ir.Value | None, x: ir.Value) -> ir.Value | None:
     counted = tile.inputs[1].producer()
     if counted is None or counted.op_type != "Shape" or counted.inputs[0] is not x:
         return None
-    start = counted.attributes["start"].as_int() if "start" in counted.attributes else 0
-    end = counted.attributes["end"].as_int() if "end" in counted.attributes else None
+    start = counted.attributes.get_int("start", 0)
+    end = counted.attributes.get_int("end", None)
     tensor = constant_tensor(tile.inputs[0])
     if (start, end) != (0, 1) or tensor is None or x.shape is None:
         return None

@@ -84,6 +84,11 @@ def bench(
     Raises:
         ModelError: our own file cannot be run; a peer's failure is reported in ``skipped``.
         UsageError: an unknown peer, or sizes below 1.
+
+    >>> import normdeploy as nd
+    >>> result = nd.bench("folded.onnx", batch_sizes=[1], threads=[1], rounds=3, memory=False)
+    >>> [(row.name, row.batch, row.threads, row.ratio.value) for row in result.rows]
+    [('normdeploy', 1, 1, 1.0)]
     """
     wanted = PEERS if peers is None else tuple(peers)
     if unknown := [name for name in wanted if name not in PEERS]:

@@ -223,6 +223,11 @@ def load(path: str | os.PathLike[str], *, plan: Plan | str | os.PathLike[str] | 
     Warns:
         PlanWarning: the plan does not hold for this file or this machine; the model runs untuned.
         CertificateWarning: the file changed after its certificate was written.
+
+    >>> import numpy as np, normdeploy as nd
+    >>> predict = nd.load("folded.onnx")
+    >>> predict(np.zeros((5, 3), np.float32)).shape
+    (5, 4)
     """
     model = require_model_file(path)
     _warn_if_changed(model)

@@ -10,7 +10,7 @@ import numpy as np
 
 from normdeploy.errors import InputError, UsageError
 from normdeploy.files import NUMPY_FILE_ERRORS
-from normdeploy.inputs import require_memory
+from normdeploy.ort.made import make_inputs
 from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.feeds import check_feeds
 
@@ -29,30 +29,19 @@ def make_samples(
     Raises:
         UsageError: a dynamic dimension other than the batch has no size.
     """
-    random = np.random.default_rng(seed)
-    feeds: dict[str, Array] = {}
-    for spec in specs:
-        shape: list[int] = []
-        for axis, size in enumerate(spec.shape):
-            if isinstance(size, int):
-                shape.append(size)
-            elif isinstance(size, str) and sizes and size in sizes:
-                shape.append(sizes[size])
-            elif axis == 0:
-                shape.append(batch)
-            else:
-                raise UsageError(
-                    f"input {spec} has no size for dimension {size or axis!r}; "
-                    f"expected sizes={{{str(size)!r}: N}} or example inputs: give one"
-                )
-        require_memory(f"input {spec.name!r}", shape)
-        if spec.dtype.startswith("float"):
-            feeds[spec.name] = random.standard_normal(shape).astype(spec.dtype)
-        elif spec.dtype == "object":
-            raise UsageError(f"input {spec} holds text; expected example inputs: texts cannot be made up")
-        else:
-            feeds[spec.name] = random.integers(0, 2, shape).astype(spec.dtype)
-    return feeds
+
+    def size_of(spec: TensorSpec, axis: int) -> int:
+        word = spec.shape[axis]
+        if sizes and word in sizes:
+            return sizes[str(word)]
+        if axis == 0:
+            return batch
+        raise UsageError(
+            f"input {spec} has no size for dimension {word or axis!r}; "
+            f"expected sizes={{{str(word)!r}: N}} or example inputs: give one"
+        )
+
+    return make_inputs(specs, size_of, seed=seed)
 
 
 def tile_samples(specs: Sequence[TensorSpec], inputs: Mapping[str, Array], batch: int) -> dict[str, Array]:

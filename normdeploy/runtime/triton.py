@@ -177,6 +177,10 @@ def package_triton(
         UsageError: a name that is no plain one, settings Triton cannot be given, or a dynamic dimension without a size.
         InputError: the model does not run on the sample.
         StorageError: the repository cannot be written.
+
+    >>> import normdeploy as nd
+    >>> nd.package("folded.onnx", "models").as_posix()
+    'models/folded'
     """
     if max_batch_size < 1:
         raise UsageError(f"max_batch_size={max_batch_size}; expected at least 1")

@@ -67,6 +67,12 @@ def read_files(what: FileData) -> Splits:
 
     Raises:
         InputError: a file is missing, damaged or of an unknown kind, or what is in it does not fit together.
+
+    >>> import numpy as np
+    >>> np.savez("flowers.npz", x=np.random.rand(20, 3), y=np.arange(20) % 2)
+    >>> splits = read_files(FileData(Path("flowers.npz")))
+    >>> len(splits.train.targets), len(splits.valid.targets), len(splits.test.targets)
+    (13, 3, 4)
     """
     if what.files.is_dir():
         from normdeploy.train.image_folder import read_images

@@ -114,6 +114,16 @@ def fit(
     Raises:
         UsageError: a setting or the device is unusable, or the checkpoint belongs to another training.
         ModelError: there is nothing to train, or the loss is no longer a finite number.
+
+    >>> import torch
+    >>> from normdeploy.recipe import TrainSection
+    >>> from normdeploy.train.data import Split, Splits
+    >>> x = torch.randn(32, 3)
+    >>> split = Split(x, (x[:, 0] > 0).long())
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    >>> result = fit(net, Splits(split, split, split), TrainSection(epochs=2), device="cpu", show=False)
+    >>> len(result.history.epochs)
+    2
     """
     settings = settings or TrainSection()
     with joined_world(device) as world:

@@ -31,7 +31,7 @@ WEIGHT = 1
 
 def large_weight(node: ir.Node) -> Parts | None:
     """Return a product's weight in pieces; None where it is small, or is to be had as a whole only."""
-    if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
+    if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain or len(node.inputs) < 2:
         return None
     tensor = constant_tensor(node.inputs[WEIGHT])
     if tensor is None or tensor.size <= BLOCK:

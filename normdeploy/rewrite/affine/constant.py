@@ -1,4 +1,4 @@
-"""Constants of operators: read exactly, derived, asked whether a new one fits its type; attributes with defaults."""
+"""Constants of operators: read exactly, derived, asked whether a new one fits its type."""
 
 from __future__ import annotations
 
@@ -103,23 +103,3 @@ def required(node: ir.Node, index: int) -> ir.Value:
     if value is None:
         raise ValueError(f"{node.op_type} {node.name!r} lacks input {index}; expected a valid graph")
     return value
-
-
-def ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
-    """Return an attribute that is a list of integers."""
-    return list(node.attributes[name].as_ints()) if name in node.attributes else list(default)
-
-
-def integer(node: ir.Node, name: str, default: int) -> int:
-    """Return an integer attribute."""
-    return node.attributes[name].as_int() if name in node.attributes else default
-
-
-def string(node: ir.Node, name: str, default: str) -> str:
-    """Return a string attribute."""
-    return node.attributes[name].as_string() if name in node.attributes else default
-
-
-def floating(node: ir.Node, name: str, default: float) -> float:
-    """Return a float attribute."""
-    return node.attributes[name].as_float() if name in node.attributes else default

@@ -21,9 +21,10 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
+from normdeploy.graph.edit import is_read
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
-from normdeploy.rewrite.affine.constant import floating, integer, optional
+from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.node import affine_map, is_affine
 from normdeploy.rewrite.affine.offset import OFFSET, offset_of
@@ -85,7 +86,7 @@ def _at_run_time(node: ir.Node, position: int, name: str) -> str:
 
 
 def _batch_norm(node: ir.Node) -> Match | NoMatch:
-    if integer(node, "training_mode", 0) or _extra_outputs(node):
+    if node.attributes.get_int("training_mode", 0) or _extra_outputs(node):
         return NoMatch(BATCH_NORM, _TRAINING)
     names = ("scale", "bias", "mean", "variance")
     arrays: dict[str, Array] = {}
@@ -97,7 +98,7 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
     x = node.inputs[0]
     if x is None or x.shape is None or x.shape.rank() < 2:
         return NoMatch(BATCH_NORM, "the rank of its input is not known: give the model input shapes")
-    epsilon = floating(node, "epsilon", 1e-5)
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
     radicand = arrays["variance"] + epsilon
     if not (radicand > 0).all():
         bad = np.flatnonzero(~(radicand > 0).reshape(-1))
@@ -130,7 +131,7 @@ def _parameter(value: ir.Value | None) -> Array | None:
 
 
 def _extra_outputs(node: ir.Node) -> bool:
-    return any(output.name and (output.uses() or output.is_graph_output()) for output in node.outputs[1:])
+    return is_read(*(output for output in node.outputs[1:] if output.name))
 
 
 def _centres(node: ir.Node, subtracts: bool) -> bool:

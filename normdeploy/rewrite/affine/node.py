@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from normdeploy.graph import AFFINE_DOMAIN, ExactTensor, constant64
-from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.map import AffineMap, Array
+from normdeploy.graph import AFFINE_DOMAIN, constant64
+from normdeploy.graph.edit import put_exact
+from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.ledger import Action, Ledger, LedgerRow
 
 AFFINE = "Affine"
@@ -24,8 +24,6 @@ _WRITTEN = "normdeploy.written"
 _REASON = "normdeploy.reason"
 _CHAIN = "normdeploy.chain"
 _TAKEN = "normdeploy.taken"
-_NAMES = "normdeploy.names"
-_COUNTERS = "normdeploy.next"
 
 
 @dataclass(frozen=True)
@@ -140,48 +138,6 @@ def adopt_origins(node: ir.Node, origins: Iterable[Origin]) -> None:
     node.meta[_ORIGINS] = (*origins_of(node), *origins)
 
 
-def exact_constant(graph: ir.Graph, array: Array, dtype: ir.DataType, name: str) -> ir.Value:
-    """Register a small exact constant as an initializer of ``graph`` under a name of its own."""
-    name = free_name(graph, name)
-    tensor = ExactTensor(lambda: array, dtype, tuple(array.shape), name)
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
-    graph.register_initializer(value)
-    return value
-
-
-def share_names(model: ir.Model) -> None:
-    """Read the names of all values of a model once; every graph of it takes its new names from one set.
-
-    One set, because a name in the body of control flow may not repeat one of the graphs around it.
-    """
-    _share(graphs_of(model))
-
-
-def _share(graphs: Sequence[ir.Graph]) -> None:
-    taken: set[str] = set()
-    for graph in graphs:
-        taken.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
-        for node in graph:
-            taken.update(str(output.name) for output in node.outputs)
-    counters: dict[str, int] = {}
-    for graph in graphs:
-        graph.meta[_NAMES], graph.meta[_COUNTERS] = taken, counters
-
-
-def free_name(graph: ir.Graph, hint: str) -> str:
-    """Return ``hint``, or the first of ``hint_1``, ``hint_2``... that no value of the model has."""
-    if _NAMES not in graph.meta:
-        _share([graph])
-    taken: set[str] = graph.meta[_NAMES]
-    counters: dict[str, int] = graph.meta[_COUNTERS]
-    name = hint
-    while name in taken or name in graph.initializers:
-        counters[hint] = counters.get(hint, 0) + 1
-        name = f"{hint}_{counters[hint]}"
-    taken.add(name)
-    return name
-
-
 def new_affine(
     graph: ir.Graph,
     x: ir.Value,
@@ -208,8 +164,8 @@ def new_affine(
         raise TypeError(f"value {x.name!r} has no type; expected a float tensor")
     shown = output if output is not None else like.outputs[0]
     hint = like.name or shown.name or "affine"
-    scale = exact_constant(graph, mapping.scale, dtype, f"{hint}.scale")
-    shift = exact_constant(graph, mapping.shift, dtype, f"{hint}.shift")
+    scale = put_exact(graph, lambda: mapping.scale, mapping.scale.shape, dtype, f"{hint}.scale")
+    shift = put_exact(graph, lambda: mapping.shift, mapping.shift.shape, dtype, f"{hint}.shift")
     node = ir.Node(
         AFFINE_DOMAIN,
         AFFINE,

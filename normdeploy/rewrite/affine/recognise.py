@@ -12,6 +12,7 @@ import ast
 import onnx_ir as ir
 
 from normdeploy.graph import WHERE, is_constant, module_path
+from normdeploy.graph.edit import only_reader, share_names, take_out, take_place
 from normdeploy.graph.scopes import NAME_SCOPES
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
@@ -28,10 +29,8 @@ from normdeploy.rewrite.affine.node import (
     new_affine,
     origins_of,
     renamed,
-    share_names,
     written_of,
 )
-from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC, RewriteContext
 
 
@@ -92,7 +91,7 @@ class RecogniseAffine(ir.passes.InPlacePass):
 
     def _continues(self, previous: ir.Node, node: ir.Node, found: Match) -> bool:
         result = previous.outputs[0]
-        alone = len(result.uses()) == 1 and not result.is_graph_output()
+        alone = only_reader(result) is not None
         composed = affine_map(previous).then(found.mapping)
         if not storable(result.dtype, composed.scale, composed.shift):
             return False
@@ -106,12 +105,8 @@ class RecogniseAffine(ir.passes.InPlacePass):
         written = (*written_of(previous), step(node, x))
         affine = new_affine(graph, source, composed, like=node, origins=(origin,), written=written)
         affine.metadata_props[WHERE] = origin.where
-        constants = list(previous.inputs[1:])
         _swap(graph, node, affine)
-        graph.remove(previous, safe=True)
-        for value in constants:
-            if value is not None:
-                drop_if_unread(value)
+        take_out([previous])
 
 
 def is_bias(node: ir.Node) -> bool:
@@ -127,8 +122,7 @@ def is_bias(node: ir.Node) -> bool:
             producer is not None
             and producer.op_type == "MatMul"
             and value is not None
-            and len(value.uses()) == 1
-            and not value.is_graph_output()
+            and only_reader(value) is not None
             and is_constant(other)
             and any(fixed_weight(operand) is not None for operand in producer.inputs)
         ):
@@ -149,12 +143,9 @@ def step(node: ir.Node, x: ir.Value) -> Step:
 
 def _swap(graph: ir.Graph, node: ir.Node, affine: ir.Node) -> None:
     """Put ``affine`` in the place of ``node``; its result takes the name."""
-    old, new = node.outputs[0], affine.outputs[0]
     graph.insert_after(node, affine)
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    take_place(affine.outputs[0], node.outputs[0])
     graph.remove(node, safe=True)
-    name, old.name = old.name, None
-    new.name = name
 
 
 def _scope(node: ir.Node) -> tuple[str, ...] | None:

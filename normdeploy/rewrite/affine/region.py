@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from torch import Tensor
 
-from normdeploy.graph import ExactTensor, Parts, constant_tensor
+from normdeploy.graph import Parts, constant_tensor
+from normdeploy.graph.edit import put_exact, rename, take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.node import free_name
 from normdeploy.rewrite.context import RewriteContext
 
 
@@ -105,10 +105,7 @@ class Region:
             succeeds: the constant whose name it takes over if that one is no longer read.
             parts: computes the same value piece by piece.
         """
-        name = free_name(self.graph, name)
-        tensor = ExactTensor(compute, dtype, tuple(shape), name, parts=parts)
-        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)
-        self.graph.register_initializer(value)
+        value = put_exact(self.graph, compute, shape, dtype, name, parts)
         if succeeds is not None:
             self._successors[value] = succeeds
         return value
@@ -135,24 +132,16 @@ class Region:
         inputs = list(dict.fromkeys([*outside, *feeds]))
         context.check_region(rule, site, self.before, self.after, inputs, self.pairs, feeds=feeds)
         for old, new in self.pairs:
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            take_place(new, old)
         for old, new in self._counterparts:
             for usage in list(old.uses()):
                 if reads_shape_only(usage.node):
                     usage.node.replace_input_with(usage.idx, new)
-        read = [value for node in self.before for value in node.inputs if value is not None]
-        for node in reversed(self.before):
-            if not any(output.uses() or output.is_graph_output() for output in node.outputs):
-                self.graph.remove(node, safe=True)
-        for old, new in self.pairs:
-            name, old.name = old.name, None
-            new.name = name
-        for value in dict.fromkeys(read):
-            drop_if_unread(value)
+        take_out(self.before)
         for new, old in self._successors.items():
-            old_name = old.name
-            if old_name and not old.is_initializer() and old_name not in self.graph.initializers:
-                _rename_initializer(self.graph, new, old_name)
+            name = old.name
+            if name and not old.is_initializer() and name not in self.graph.initializers and new.is_initializer():
+                rename(new, name)
 
     def _rewire(self) -> None:
         """Let new nodes read each other's results where the old ones did."""
@@ -164,37 +153,12 @@ class Region:
 
     def discard(self) -> None:
         """Take the new nodes and constants out again."""
-        read = [value for node in self.after for value in node.inputs if value is not None]
-        for node in reversed(in_order(self.after)):
-            self.graph.remove(node, safe=True)
-        for value in dict.fromkeys(read):
-            drop_if_unread(value)
+        take_out(self.after)
 
 
 def reads_shape_only(node: ir.Node) -> bool:
     """Tell whether an operator looks at its input's shape only, which no affine map changes."""
     return is_standard(node, "Shape", "Size")
-
-
-def drop_if_unread(value: ir.Value) -> None:
-    """Take an initializer that nothing reads out of its graph."""
-    graph = value.graph
-    if (
-        graph is not None
-        and value.is_initializer()
-        and not value.uses()
-        and not value.is_graph_input()
-        and not value.is_graph_output()
-        and value.name is not None
-    ):
-        graph.initializers.pop(value.name)
-
-
-def _rename_initializer(graph: ir.Graph, value: ir.Value, name: str) -> None:
-    if value.name is not None and value.name in graph.initializers:
-        value.name = name
-        if value.const_value is not None:
-            value.const_value.name = name
 
 
 def in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:

@@ -18,13 +18,13 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.graph import evaluate_node, is_constant, module_path, tensor64
+from normdeploy.graph.edit import is_read, only_reader, share_names
 from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.constant import array_of, copy_cost, integer, optional, shape_of
+from normdeploy.rewrite.affine.constant import array_of, copy_cost, optional, shape_of
 from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.node import share_names
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.context import RewriteContext
 
@@ -103,14 +103,14 @@ def _gather_in_front(graph: ir.Graph, norm: ir.Node) -> ir.Node | None:
     gather = None if source is None else source.producer()
     if gather is None or gather.op_type != "Gather" or gather.graph is not graph or source is None:
         return None
-    if len(source.uses()) != 1 or source.is_graph_output() or source.shape is None:
+    if only_reader(source) is None or source.shape is None:
         return None
-    if any(output.uses() or output.is_graph_output() for output in norm.outputs[1:]):
+    if is_read(*norm.outputs[1:]):
         return None
     table = gather.inputs[0]
     if not is_constant(table) or table is None or table.dtype not in FLOATS or len(shape_of(table)) != 2:
         return None
     rank = source.shape.rank()
-    if integer(gather, "axis", 0) % 2 != 0 or integer(norm, "axis", -1) % rank != rank - 1:
+    if gather.attributes.get_int("axis", 0) % 2 != 0 or norm.attributes.get_int("axis", -1) % rank != rank - 1:
         return None
     return gather if all(is_constant(value) for value in norm.inputs[1:] if value is not None) else None

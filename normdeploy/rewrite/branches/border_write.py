@@ -29,12 +29,11 @@ import torch
 
 from normdeploy.errors import RewriteError
 from normdeploy.graph import evaluate_region, module_path
+from normdeploy.graph.edit import free_name, put_constant, take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.affine.node import free_name
-from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.branches.moved import ENDS, WRITES, Border, border_of, chain_to
 from normdeploy.rewrite.branches.read import Frame, Reading
 from normdeploy.rewrite.branches.search import Search
@@ -150,15 +149,17 @@ def _write(graph: ir.Graph, reading: Reading, border: Border, chain: Sequence[ir
         for inner, b, e, outer in zip(y.shape.dims[2:], border.begin, border.end, result.shape.dims[2:], strict=True)
     ]
     widths = np.array([0, 0, *border.begin, 0, 0, *border.end], np.int64)
-    name = free_name(graph, f"{first.name or y.name}.pads")
-    pads = ir.Value(name=name, const_value=ir.tensor(widths, name=name), shape=ir.Shape(widths.shape))
-    pads.dtype = ir.DataType.INT64
-    graph.register_initializer(pads)
+    pads = put_constant(graph, widths, f"{first.name or y.name}.pads")
     padded = ir.Value(
         name=free_name(graph, f"{x.name}.padded"), type=x.type, shape=ir.Shape([*x.shape.dims[:2], *spatial])
     )
     pad = ir.Node(
-        "", "Pad", [x, pads], outputs=[padded], name=name.removesuffix("s"), metadata_props=dict(first.metadata_props)
+        "",
+        "Pad",
+        [x, pads],
+        outputs=[padded],
+        name=str(pads.name).removesuffix("s"),
+        metadata_props=dict(first.metadata_props),
     )
     graph.insert_before(first, pad)
     for index, value in enumerate(first.inputs):
@@ -167,11 +168,5 @@ def _write(graph: ir.Graph, reading: Reading, border: Border, chain: Sequence[ir
     for node in reading.nodes:
         output = node.outputs[0]
         output.shape = None if output.shape is None else ir.Shape([*output.shape.dims[:2], *spatial])
-    result.replace_all_uses_with(y, replace_graph_outputs=True)
-    result.name, y.name = y.name, result.name
-    read = [value for node in chain for value in node.inputs if value is not None]
-    for node in reversed(chain):
-        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
-            graph.remove(node, safe=True)
-    for value in dict.fromkeys(read):
-        drop_if_unread(value)
+    take_place(y, result)
+    take_out(chain)

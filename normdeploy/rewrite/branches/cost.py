@@ -18,7 +18,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear import linear_of
 from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.constant import ints, required, shape_of
+from normdeploy.rewrite.affine.constant import required, shape_of
 from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.read import Reading
 from normdeploy.rewrite.branches.tree import is_sum
@@ -69,7 +69,7 @@ def _of_node(node: ir.Node) -> float:
     elif node.op_type == "AveragePool":
         channels = None if result.shape is None else result.shape[1]
         blocked = isinstance(channels, int) and channels % BLOCK == 0
-        each += math.prod(ints(node, "kernel_shape", ())) * (1.0 if blocked else SLOW_POOL)
+        each += math.prod(node.attributes.get_ints("kernel_shape", ())) * (1.0 if blocked else SLOW_POOL)
     elif is_sum(node):  # runtimes add a constant with the product in front of it
         constants = sum(constant_tensor(value) is not None for value in node.inputs)
         each = PASS * (len(node.inputs) - 1 - constants + cost.BIAS_PASS * constants)

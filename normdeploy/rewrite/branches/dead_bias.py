@@ -13,11 +13,11 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import is_constant, module_path
+from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.constant import integer, ints, optional, required, shape_of
+from normdeploy.rewrite.affine.constant import optional, required, shape_of
 from normdeploy.rewrite.affine.region import Region
-from normdeploy.rewrite.branches.tree import alone
 from normdeploy.rewrite.context import RewriteContext
 
 RULE = "dead bias before a norm"
@@ -32,7 +32,7 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
     if conv is None or conv.graph is not graph or conv.op_type not in ("Conv", "ConvTranspose"):
         return False
     bias = optional(conv, 2)
-    if bias is None or not is_constant(bias) or not alone(value, node):
+    if bias is None or not is_constant(bias) or only_reader(value) is not node:
         return False
     region = Region(graph)
     region.before = [conv, node]
@@ -51,7 +51,7 @@ def _few(context: RewriteContext, conv: ir.Node) -> torch.Tensor:
     """Draw an input of as many positions as the kernel spans, and some."""
     shape, linear = shape_of(required(conv, 1)), linear_of(conv)
     assert linear is not None
-    dilations = ints(conv, "dilations", (1,) * (len(shape) - 2))
+    dilations = conv.attributes.get_ints("dilations", (1,) * (len(shape) - 2))
     sizes = [size * step + 3 + axis for axis, (size, step) in enumerate(zip(shape[2:], dilations, strict=True))]
     return torch.from_numpy(context.rng.standard_normal([2, linear.channels(shape).ins, *sizes]))
 
@@ -62,4 +62,4 @@ def _is_per_channel(node: ir.Node) -> bool:
     if node.op_type != "GroupNormalization":
         return False
     shape = required(node, 0).shape
-    return shape is not None and shape.rank() > 1 and shape[1] == integer(node, "num_groups", 0)
+    return shape is not None and shape.rank() > 1 and shape[1] == node.attributes.get_int("num_groups", 0)

@@ -25,6 +25,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
+from normdeploy.graph.edit import only_reader
 from normdeploy.rewrite.affine import cost as passes
 from normdeploy.rewrite.affine import is_affine, settle
 from normdeploy.rewrite.affine.recognise import is_bias
@@ -33,7 +34,7 @@ from normdeploy.rewrite.branches import cost, read
 from normdeploy.rewrite.branches import tree as trees
 from normdeploy.rewrite.branches.read import Frame, Reading
 from normdeploy.rewrite.branches.search import Refusal, Search
-from normdeploy.rewrite.branches.tree import Leaf, alone
+from normdeploy.rewrite.branches.tree import Leaf
 from normdeploy.rewrite.branches.write import fits, has_own_bias, main_node, write
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
@@ -95,7 +96,8 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     if not read.has_weights(root) and not is_bias(root):
         return
     result = root.outputs[0]
-    if alone(result) and is_bias(next(iter(result.uses())).node):
+    reader = only_reader(result)
+    if reader is not None and is_bias(reader):
         return  # asked again at the bias, which belongs to it
     frame = Frame.IMAGE if root.op_type == "Conv" else Frame.ROWS
     found = search.of(result, frame)

@@ -19,12 +19,9 @@ from normdeploy.graph.linear import LINEAR, linear_of
 from normdeploy.graph.traits import is_standard, kind_of
 from normdeploy.rewrite.affine.constant import (
     along,
-    integer,
-    ints,
     optional,
     required,
     shape_of,
-    string,
 )
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.naming import describe
@@ -142,12 +139,12 @@ def _convolution(node: ir.Node) -> Reading | None:
 
 def _average(node: ir.Node) -> Reading | None:
     source = required(node, 0)
-    domain, size = Frame.IMAGE.domain(source), tuple(ints(node, "kernel_shape", ()))
+    domain, size = Frame.IMAGE.domain(source), tuple(node.attributes.get_ints("kernel_shape", ()))
     if domain is None:
         return None
     channels, sizes = domain
     window = _window(node, size, sizes)
-    if window.is_padded and not integer(node, "count_include_pad", 0):
+    if window.is_padded and not node.attributes.get_int("count_include_pad", 0):
         raise Apart(
             f"{describe(node)} divides by fewer numbers at the border, which one kernel cannot; count the padding "
             "(count_include_pad=True)"
@@ -159,7 +156,7 @@ def _average(node: ir.Node) -> Reading | None:
 def _pad(node: ir.Node) -> Reading | None:
     source, domain = required(node, 0), Frame.IMAGE.domain(required(node, 0))
     widths, value, axes = constant64(optional(node, 1)), optional(node, 2), optional(node, 3)
-    if string(node, "mode", "constant") != "constant" or widths is None or domain is None:
+    if node.attributes.get_string("mode", "constant") != "constant" or widths is None or domain is None:
         return None
     fill = constant64(value)
     if value is not None and (fill is None or fill.any()):
@@ -245,11 +242,14 @@ def _window(node: ir.Node, size: Sequence[int], sizes: Sizes) -> Window:
         Apart: its padding depends on a dynamic size, or it cuts its input.
     """
     ones = (1,) * len(size)
-    stride, dilation = tuple(ints(node, "strides", ones)), tuple(ints(node, "dilations", ones))
-    automatic = string(node, "auto_pad", "NOTSET")
+    stride, dilation = (
+        tuple(node.attributes.get_ints("strides", ones)),
+        tuple(node.attributes.get_ints("dilations", ones)),
+    )
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
     begin = end = (0,) * len(size)
     if automatic == "NOTSET":
-        pads = tuple(ints(node, "pads", begin * 2))
+        pads = tuple(node.attributes.get_ints("pads", begin * 2))
         begin, end = pads[: len(size)], pads[len(size) :]
     elif automatic != "VALID":
         totals = []
@@ -264,7 +264,7 @@ def _window(node: ir.Node, size: Sequence[int], sizes: Sizes) -> Window:
     if min((*begin, *end), default=0) < 0:
         raise Apart(f"{describe(node)} has negative padding; cut its input in front of it")
     window = Window(tuple(size), stride, dilation, begin, end)
-    if integer(node, "ceil_mode", 0):
+    if node.attributes.get_int("ceil_mode", 0):
         rests = [
             pace != 1 and (known is None or (known + excess - 1) % pace != 0)
             for known, excess, pace in zip(sizes, window.excess, stride, strict=True)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from normdeploy.graph.edit import only_reader
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.branches import read
 from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.read import Frame, Reading
-from normdeploy.rewrite.branches.tree import Leaf, Tree, alone, is_sum, tree_at
+from normdeploy.rewrite.branches.tree import Leaf, Tree, is_sum, tree_at
 from normdeploy.rewrite.branches.window import Apart
 
 Pays = Callable[[LinearMap, Reading, LinearMap], bool]
@@ -147,7 +148,7 @@ class Search:
         return found
 
     def _before(self, value: ir.Value, reader: ir.Node, frame: Frame, depth: int) -> Found:
-        return self.of(value, frame, free=alone(value, reader), depth=depth - 1)
+        return self.of(value, frame, free=only_reader(value) is reader, depth=depth - 1)
 
     def _compose(self, step: Reading, inner: Found, found: Found) -> None:
         if step.source not in inner.readings:  # a value of unknown shape
@@ -173,7 +174,9 @@ class Search:
             depth: operators to look at, per leaf.
             pays: whether a map of some leaves should take up one more; by default wherever it can.
         """
-        options = [self.of(leaf.value, frame, free=alone(leaf.value, leaf.reader), depth=depth) for leaf in tree.leaves]
+        options = [
+            self.of(leaf.value, frame, free=only_reader(leaf.value) is leaf.reader, depth=depth) for leaf in tree.leaves
+        ]
         shared = Counter(source for found in options for source in {**found.readings, **found.refused})
         sources = [source for source, count in shared.most_common() if count > 1]
         return [part for source in sources for part in self._sums(tree, options, source, frame, pays)]

@@ -8,19 +8,12 @@ from typing import TypeGuard
 
 import onnx_ir as ir
 
+from normdeploy.graph.edit import only_reader
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.region import Region
 
 MAX_LEAVES = 64
-
-
-def alone(value: ir.Value, reader: ir.Node | None = None) -> bool:
-    """Tell whether a value is read exactly once (by ``reader`` if given) and is no graph output."""
-    uses = value.uses()
-    if len(uses) != 1 or value.is_graph_output():
-        return False
-    return reader is None or next(iter(uses)).node is reader
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,12 @@ def tree_at(node: ir.Node) -> Tree | None:
             value = required(current, index)
             own = -sign if current.op_type == "Sub" and index == 1 else sign
             producer = value.producer()
-            if producer is not None and producer.graph is node.graph and is_sum(producer) and alone(value, current):
+            if (
+                producer is not None
+                and producer.graph is node.graph
+                and is_sum(producer)
+                and only_reader(value) is current
+            ):
                 stack.append((producer, own))
             else:
                 leaves.append(Leaf(value, own, current))
@@ -83,10 +81,8 @@ def tree_at(node: ir.Node) -> Tree | None:
 
 def _is_inner(node: ir.Node) -> bool:
     result = node.outputs[0]
-    if not alone(result):
-        return False
-    reader = next(iter(result.uses())).node
-    return is_sum(reader) and reader.graph is node.graph
+    reader = only_reader(result)
+    return reader is not None and is_sum(reader) and reader.graph is node.graph
 
 
 def rebuild(region: Region, root: ir.Node, merged: ir.Value, rest: Sequence[Leaf], *, after: ir.Node) -> ir.Value:

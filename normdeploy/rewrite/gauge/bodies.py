@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
+from normdeploy.graph.edit import free_name, share_names, take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import required
@@ -25,16 +26,13 @@ from normdeploy.rewrite.affine.naming import describe, readers
 from normdeploy.rewrite.affine.node import (
     adopt_origins,
     affine_map,
-    free_name,
     is_affine,
     new_affine,
     origins_of,
     set_reason,
     set_taken,
-    share_names,
     taken_by,
 )
-from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.engine import MoveAffine
 from normdeploy.rewrite.gauge.plan import takers_of
@@ -107,17 +105,11 @@ class EnterBodies(ir.passes.InPlacePass):
         return True
 
     def _leave(self, node: ir.Node, source: ir.Value) -> None:
-        result, constants = node.outputs[0], node.inputs[1:]
+        result = node.outputs[0]
         self.context.carried.forget([source])  # what the bodies wrote before is computed no more
         self.context.carried.same(source, result)
-        result.replace_all_uses_with(source, replace_graph_outputs=True)
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
-        for constant in constants:
-            if constant is not None:
-                drop_if_unread(constant)
-        name, result.name = result.name, None
-        source.name = name
+        take_place(source, result)
+        take_out([node])
 
 
 def _alone(value: ir.Value, reader: ir.Node) -> bool:
@@ -161,9 +153,5 @@ def _append(end: _End, node: ir.Node, mapping: AffineMap) -> ir.Node:
 
 
 def _take_back(end: _End, copy: ir.Node) -> None:
-    constants = copy.inputs[1:]
     end.body.outputs[end.at] = required(copy, 0)
-    end.body.remove(copy, safe=True)
-    for constant in constants:
-        if constant is not None:
-            drop_if_unread(constant)
+    take_out([copy])

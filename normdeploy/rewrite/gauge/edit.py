@@ -14,9 +14,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
+from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, take_place
 from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.node import forget_written, free_name
-from normdeploy.rewrite.affine.region import drop_if_unread
+from normdeploy.rewrite.affine.node import forget_written
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
 from normdeploy.rewrite.gauge.rows import Floats
 
@@ -171,11 +171,10 @@ class Edit:
         if key is not None and key in self.at.shared:
             return self.at.shared[key]
         tensor = ExactTensor(compute, dtype, tuple(shape), name, parts=parts)
-        value = ir.Value(name=name, shape=ir.Shape(tuple(shape)), type=ir.TensorType(dtype), const_value=tensor)
+        value = constant_of(tensor, name)
 
         def register() -> None:
-            value.name = free_name(self.graph, name)
-            tensor.name = value.name
+            rename(value, free_name(self.graph, name))
             self.graph.register_initializer(value)
 
         self._steps.append(register)
@@ -238,16 +237,15 @@ class Edit:
 
         def insert() -> None:
             total = ir.Value(shape=result.shape, type=result.type)
-            result.replace_all_uses_with(total, replace_graph_outputs=True)
+            name = result.name
+            take_place(total, result)
+            result.name = free_name(self.graph, f"{name}.product")
             add = ir.Node(
                 "", "Add", [result, bias], outputs=[total],
                 name=None if node.name is None else f"{node.name}.add", metadata_props=dict(node.metadata_props),
             )  # fmt: skip
             self.made.append(add)
             self.graph.insert_after(node, add)
-            name = result.name
-            result.name = free_name(self.graph, f"{name}.product")
-            add.outputs[0].name = name
 
         self._steps.append(insert)
 
@@ -283,6 +281,4 @@ class Edit:
             wanted = old.name
             free = wanted and not old.is_initializer() and wanted not in self.graph.initializers and not old.uses()
             if free and value.name != wanted and value.name in self.graph.initializers:
-                value.name = wanted
-                if value.const_value is not None:
-                    value.const_value.name = wanted
+                rename(value, wanted)

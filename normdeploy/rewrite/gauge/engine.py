@@ -19,22 +19,20 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
+from normdeploy.graph.edit import free_name, share_names, take_out, take_place
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.node import (
     adopt_origins,
     affine_map,
-    free_name,
     is_affine,
     origins_of,
     set_reason,
     set_taken,
     settle,
-    share_names,
     taken_by,
 )
 from normdeploy.rewrite.affine.offset import is_centred
-from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.edit import Edit
@@ -133,7 +131,7 @@ class MoveAffine(ir.passes.InPlacePass):
             other = self._consistent(graph, best[0].solution.ties.pads)
             if saved(other[0]) > saved(best[0]):
                 return other
-            closed(graph, places)
+            closed(places)
         return best
 
     def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str]) -> tuple[Plan, list[tuple[Edit, Check]]]:
@@ -186,15 +184,9 @@ class MoveAffine(ir.passes.InPlacePass):
             if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
                 source = _passed_on(graph, node)
             self.context.carried.same(source, result)
-            result.replace_all_uses_with(source, replace_graph_outputs=True)
-            constants = list(node.inputs[1:])
-            graph.remove(node, safe=True)
-            for constant in constants:
-                if constant is not None:
-                    drop_if_unread(constant)
-            if named is not None and not source.is_graph_input() and not source.is_initializer():
-                result.name = None
-                source.name = named
+            fixed = source.is_graph_input() or source.is_initializer()
+            take_place(source, result, named=named is not None and not fixed)
+            take_out([node])
 
     def _settle(self, node: ir.Node, takers: list[ir.Node], paths: dict[ir.Node, str]) -> None:
         maps = [taker for taker in takers if is_affine(taker)]

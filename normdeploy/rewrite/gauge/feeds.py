@@ -20,7 +20,7 @@ from normdeploy.graph.linear import Form, Linear, linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
-from normdeploy.rewrite.affine.constant import integer, ints, optional, required
+from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.rules.moves import ACTS
@@ -196,7 +196,7 @@ def _sized_feeds(
             dims = [dim if isinstance(dim, int) else 2 for dim in value.shape or ()]
         parts = constant64(optional(node, 1)) if is_standard(node, "Split") else None
         if parts is not None:
-            dims[integer(node, "axis", 0) % len(dims)] = int(parts.sum())
+            dims[node.attributes.get_int("axis", 0) % len(dims)] = int(parts.sum())
         if (
             windowed and value is node.inputs[0]
         ):  # along the first spatial axis an interior too, along the others both borders
@@ -226,15 +226,15 @@ def _size(dim: int | ir.SymbolicDim, value: ir.Value, axis: int, sizes: dict[str
 
 def _reach(node: ir.Node, linear: Linear | None) -> int:
     """Return a spatial size into which an operator's window fits, and no border hides another."""
-    kernel = ints(node, "kernel_shape", ())
+    kernel = node.attributes.get_ints("kernel_shape", ())
     weight = None if linear is None or linear.form is Form.PRODUCT else fixed_weight(linear.value(linear.weight))
     if not kernel and weight is not None:
         kernel = list(weight.shape[2:])
-    dilations = ints(node, "dilations", (1,) * len(kernel))
+    dilations = node.attributes.get_ints("dilations", (1,) * len(kernel))
     extent = max([(size - 1) * dilation for size, dilation in zip(kernel, dilations, strict=False)], default=0)
     if is_standard(node, "Pad"):
         widths = constant64(optional(node, 1))
         extent += 0 if widths is None else int(np.abs(widths).max(initial=0))
-    stride = 1 if is_standard(node, "ConvTranspose") else max(ints(node, "strides", ()), default=1)
-    start = 1 if min(ints(node, "pads", ()), default=0) > 0 else 2
+    stride = 1 if is_standard(node, "ConvTranspose") else max(node.attributes.get_ints("strides", ()), default=1)
+    start = 1 if min(node.attributes.get_ints("pads", ()), default=0) > 0 else 2
     return max(start + extent + stride - 1, 2)

@@ -13,11 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.edit import take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import is_affine, new_affine
-from normdeploy.rewrite.affine.region import drop_if_unread
 
 SMALLER = 8
 """How many times smaller than the product an operand is to be, so that a further operator on it is worth its call."""
@@ -48,16 +48,13 @@ def opened(graph: ir.Graph, among: Collection[ir.Node] | None) -> list[ir.Node]:
     return made
 
 
-def closed(graph: ir.Graph, places: list[ir.Node]) -> None:
+def closed(places: list[ir.Node]) -> None:
     """Take identities out again."""
     for place in places:
-        source, constants = place.inputs[0], place.inputs[1:]
+        source = place.inputs[0]
         assert source is not None
-        place.outputs[0].replace_all_uses_with(source)
-        graph.remove(place, safe=True)
-        for value in constants:
-            if value is not None:
-                drop_if_unread(value)
+        take_place(source, place.outputs[0], named=False)
+    take_out(places)
 
 
 def _small_operand(node: ir.Node) -> int | None:

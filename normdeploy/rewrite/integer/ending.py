@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, constant_tensor
+from normdeploy.graph.edit import only_reader
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.integer.monotone import Ending, Exceeds, Rounds, Signs
@@ -94,11 +95,8 @@ def _linear(node: ir.Node, data: ir.Value) -> Quantizer:
 
 def _comparison(node: ir.Node) -> Quantizer | None:
     """Return x >= c ? a : b and its kin."""
-    if len(node.outputs[0].uses()) != 1:
-        return None
-    chooser = next(iter(node.outputs[0].uses())).node
-    chosen = is_standard(chooser, "Where") and chooser.inputs[0] is node.outputs[0]
-    if not chosen or node.outputs[0].is_graph_output():
+    chooser = only_reader(node.outputs[0])
+    if chooser is None or not is_standard(chooser, "Where") or chooser.inputs[0] is not node.outputs[0]:
         return None
     right = scalar(node.inputs[1])
     bound = scalar(node.inputs[0]) if right is None else right

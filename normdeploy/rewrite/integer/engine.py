@@ -19,12 +19,12 @@ import torch
 
 from normdeploy.errors import RewriteError
 from normdeploy.graph import FLOATS, evaluate_region, module_path
+from normdeploy.graph.edit import take_out_unread, take_place
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import settle
-from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.integer.ahead import leads_to_quantizer
 from normdeploy.rewrite.integer.chain import Found, Layer, found_of, layer_of
@@ -107,7 +107,7 @@ class OnIntegers(ir.passes.InPlacePass):
                 ranges[levels] = (min(values), max(values))
         for node in found.passed:
             settle(self.context.ledger, node, "folded", module_path(quantizer.nodes[0]), "in its thresholds")
-        _take_place(graph, quantizer.result, result)
+        _take_place(result, quantizer.result)
         producer = found.producer
         into = describe(producer.linear.node) if isinstance(producer, Layer) else f"integers '{producer.name}'"
         note = f"{sums}, equal on every accumulator from {int(found.low.min())} to {int(found.high.max())}"
@@ -152,7 +152,7 @@ class OnIntegers(ir.passes.InPlacePass):
             array: Array = np.array([float(number) for number in numbers]).reshape(columns)
             if (array != (1.0 if op_type == "Mul" else 0.0)).any():
                 value = writer.make(op_type, [value, writer.real(array, dtype, name)], dtype, result.shape)
-        _take_place(graph, result, value)
+        _take_place(value, result)
         kind = linear_of(node)
         assert kind is not None
         row = LedgerRow(module_path(node), LAYER, "fused", "sums of integers", "", (str(value.name),))
@@ -227,27 +227,7 @@ def _check(
         raise RewriteError("thresholds", site, text)
 
 
-def _take_place(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+def _take_place(new: ir.Value, old: ir.Value) -> None:
     """Let readers of a value read another one, and remove what only computed the old one."""
-    was_output = old.is_graph_output()
-    name = old.name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    if was_output:
-        new.shape, new.type = old.shape, old.type
-    old.name = None
-    new.name = name
-    _remove(graph, old)
-
-
-def _remove(graph: ir.Graph, value: ir.Value) -> None:
-    node = value.producer()
-    if node is None:
-        drop_if_unread(value)
-        return
-    if node.graph is not graph or any(output.uses() or output.is_graph_output() for output in node.outputs):
-        return
-    operands = [operand for operand in node.inputs if operand is not None]
-    graph.remove(node, safe=True)
-    for operand in dict.fromkeys(operands):
-        if not operand.uses() and not operand.is_graph_output():
-            _remove(graph, operand)
+    take_place(new, old)
+    take_out_unread([old])

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
+from normdeploy.graph.edit import is_read
 from normdeploy.graph.linear import Form, Linear
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.weight import fixed_weight
@@ -92,7 +93,7 @@ def source_of(value: ir.Value | None, ranges: Mapping[ir.Value, Range]) -> Sourc
         if node is None or value is None:
             return None
         if is_standard(node, "MaxPool") or has(node, Trait.PERMUTES) or is_standard(node, "Slice", "Expand", "Tile"):
-            if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+            if is_read(*node.outputs[1:]):
                 return None
             moves.insert(0, node)
             value = node.inputs[0]

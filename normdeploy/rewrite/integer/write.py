@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.graph.edit import free_name, put_constant, put_exact
 from normdeploy.graph.linear import Form
-from normdeploy.rewrite.affine.node import exact_constant, free_name
 from normdeploy.rewrite.integer.chain import Layer
 from normdeploy.rewrite.integer.multiplier import Multiplier
 from normdeploy.rewrite.integer.source import BYTES, Ints, Range, Source, Stays
@@ -40,16 +40,11 @@ class Writer:
 
     def constant(self, array: npt.ArrayLike, dtype: ir.DataType, name: str) -> ir.Value:
         """Register integers."""
-        numbers = np.asarray(array).astype(dtype.numpy())
-        name = free_name(self.graph, f"{self.stem}.{name}")
-        tensor = ir.Tensor(numbers, dtype=dtype, name=name)
-        value = ir.Value(name=name, shape=ir.Shape(numbers.shape), type=ir.TensorType(dtype), const_value=tensor)
-        self.graph.register_initializer(value)
-        return value
+        return put_constant(self.graph, array, f"{self.stem}.{name}", dtype)
 
     def real(self, array: npt.NDArray[np.float64], dtype: ir.DataType, name: str) -> ir.Value:
         """Register numbers that are rounded once."""
-        return exact_constant(self.graph, array, dtype, f"{self.stem}.{name}")
+        return put_exact(self.graph, lambda: array, array.shape, dtype, f"{self.stem}.{name}")
 
     def make(
         self,

@@ -12,16 +12,18 @@ MatMul with BatchNormalization walks through those without following the channel
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.edit import put_exact, take_out, take_place
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import graphs_of, nodes_of
-from normdeploy.rewrite.affine.map import AffineMap
+from normdeploy.rewrite.affine.map import AffineMap, Array
 from normdeploy.rewrite.affine.node import (
     Step,
     affine_map,
-    exact_constant,
     is_affine,
     origins_of,
     reason_of,
@@ -29,7 +31,6 @@ from normdeploy.rewrite.affine.node import (
     written_of,
 )
 from normdeploy.rewrite.affine.offset import is_centred
-from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 
 _BATCH_NORM_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -70,17 +71,17 @@ class LowerAffine(ir.passes.InPlacePass):
             source = node.inputs[0]
             assert source is not None
             ends = node.outputs[0].is_graph_output()
-            _replace(graph, node, _new(graph, node, "Identity", [source]) if ends else source)
+            _replace(node, _new(graph, node, "Identity", [source]) if ends else source)
             return
         for origin in origins_of(node)[:1]:
             node.metadata_props.setdefault("normdeploy.where", origin.where)
         settle(self.context.ledger, node, "kept", reason=reason)
         if written and (len(written) <= _passes(node, mapping) or is_centred(node)):
-            _replace(graph, node, _as_written(graph, node, written))
+            _replace(node, _as_written(graph, node, written))
         elif _fits_batch_norm(node, mapping):
-            _replace(graph, node, _batch_norm(graph, node, mapping))
+            _replace(node, _batch_norm(graph, node, mapping))
         else:
-            _replace(graph, node, _arithmetic(graph, node, mapping))
+            _replace(node, _arithmetic(graph, node, mapping))
 
 
 def _passes(node: ir.Node, mapping: AffineMap) -> int:
@@ -153,18 +154,17 @@ def _batch_norm(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> ir.Value:
     assert x.dtype is not None
     assert x.shape is not None
     size = int(x.shape[1])  # type: ignore[arg-type] # static: asked before
-    vectors = {
-        "scale": mapping.scale,
-        "bias": mapping.shift,
-        "mean": np.zeros(1),
-        "variance": np.ones(1),
-    }
+    vectors = {"scale": mapping.scale, "bias": mapping.shift, "mean": np.zeros(1), "variance": np.ones(1)}
     stem = node.name or node.outputs[0].name or "affine"
     constants: list[ir.Value | None] = [
-        exact_constant(graph, np.array(np.broadcast_to(array.reshape(-1), (size,))), x.dtype, f"{stem}.{name}")
+        put_exact(graph, partial(_spread, array, size), (size,), x.dtype, f"{stem}.{name}")
         for name, array in vectors.items()
     ]
     return _new(graph, node, "BatchNormalization", [x, *constants], epsilon=0.0)
+
+
+def _spread(array: Array, size: int) -> Array:
+    return np.array(np.broadcast_to(array.reshape(-1), (size,)))
 
 
 def _arithmetic(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> ir.Value:
@@ -177,15 +177,6 @@ def _arithmetic(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> ir.Value:
     return value
 
 
-def _replace(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
-    old = node.outputs[0]
-    old.replace_all_uses_with(value, replace_graph_outputs=True)
-    constants = list(node.inputs[1:])
-    made_here = value is not node.inputs[0]
-    graph.remove(node, safe=True)
-    if made_here:
-        name, old.name = old.name, None
-        value.name = name
-    for constant in constants:
-        if constant is not None:
-            drop_if_unread(constant)
+def _replace(node: ir.Node, value: ir.Value) -> None:
+    take_place(value, node.outputs[0], named=value is not node.inputs[0])
+    take_out([node])

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.graph.edit import free_name
 from normdeploy.graph.linear import Form, linear_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.node import free_name
 
 
 class GuardOutputs(ir.passes.InPlacePass):

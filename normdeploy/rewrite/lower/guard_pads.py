@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.edit import put_constant
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.node import free_name
 
 _POOLS = frozenset({"MaxPool"})
 _AXES = 3
@@ -42,12 +42,7 @@ def _guard(graph: ir.Graph, node: ir.Node) -> bool:
         return False
     if not any(usage.node.op_type in _POOLS for usage in node.outputs[0].uses()):
         return False
-    name = free_name(graph, f"{node.name or 'pad'}.axes")
-    tensor = ir.tensor(np.arange(x.shape.rank(), dtype=np.int64), name=name)
-    axes = ir.Value(
-        name=name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=tensor
-    )
-    graph.register_initializer(axes)
+    axes = put_constant(graph, np.arange(x.shape.rank()), f"{node.name or 'pad'}.axes")
     node.resize_inputs(_AXES + 1)
     node.replace_input_with(_AXES, axes)
     return True

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import WHERE
+from normdeploy.graph.edit import take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import RMS_OPSET
@@ -47,10 +48,10 @@ def _spell(model: ir.Model, graph: ir.Graph, node: ir.Node) -> None:
     dtype = output.dtype or ir.DataType.FLOAT
     assert x is not None
     assert scale is not None
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+    axis = node.attributes.get_int("axis", -1)
     rank = len(output.shape or x.shape or ())
     axes = list(range(axis - rank if axis >= 0 else axis, 0))
-    epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
     builder = Builder(free_stem(model, str(output.name)), dtype if dtype in _WIDE else ir.DataType.FLOAT)
     data = x if dtype in _WIDE else builder.op("Cast", [x], to=int(ir.DataType.FLOAT))
     square = builder.op("Pow", [data, builder.constant("two", np.array(2.0))])
@@ -67,7 +68,6 @@ def _spell(model: ir.Model, graph: ir.Graph, node: ir.Node) -> None:
     for made in builder.nodes:
         made.metadata_props.update(node.metadata_props)
         made.metadata_props.setdefault(WHERE, node.name or str(output.name))
-    name, output.name = output.name, None
-    result.name, result.type, result.shape = name, output.type, output.shape
-    ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
+    result.type, result.shape = output.type, output.shape
+    take_place(result, output)
     graph.remove(node, safe=True)

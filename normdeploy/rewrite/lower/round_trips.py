@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.edit import is_read, take_place
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.recognise.clamps import clamp_of
@@ -39,7 +40,7 @@ class RemoveRoundTrips(ir.passes.InPlacePass):
 
 def _remove(regions: GraphRegions, end: ir.Node) -> bool:
     y = end.outputs[0]
-    if not y.uses() and not y.is_graph_output():
+    if not is_read(y):
         return False
     starts: list[tuple[ir.Value, list[ir.Node]]] = []
     chain: list[ir.Node] = []
@@ -58,7 +59,7 @@ def _remove(regions: GraphRegions, end: ir.Node) -> bool:
             continue
         region = regions.chain(source, nodes)
         if region is not None and _returns(region, y):
-            _replace(y, source)
+            take_place(source, y, named=False)
             return True
     return False
 
@@ -91,12 +92,3 @@ def _returns(region: Region, y: ir.Value) -> bool:
         if moved.shape != x.shape or not np.array_equal(moved, x):
             return False
     return True
-
-
-def _replace(y: ir.Value, source: ir.Value) -> None:
-    was_output, name = y.is_graph_output(), y.name
-    ir.convenience.replace_all_uses_with(y, source, replace_graph_outputs=True)
-    if was_output:
-        y.name = None
-        source.name = name
-        source.shape, source.type = y.shape, y.type

@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant_tensor
+from normdeploy.graph.edit import drop_if_unread
 from normdeploy.graph.linear import Form, linear_of
 from normdeploy.graph.walk import nodes_of
-from normdeploy.rewrite.affine.region import drop_if_unread
 
 
 class DropZeroBiases(ir.passes.InPlacePass):

@@ -91,7 +91,7 @@ def describe(node: ir.Node) -> str:
 def _hardmax(node: ir.Node, _: int, version: int) -> ir.Graph | None:
     sketch = Sketch(node)
     x = sketch.need(0)
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+    axis = node.attributes.get_int("axis", 1)
     if x.shape is not None and axis in (-1, len(x.shape) - 1):
         return sketch.graph([sketch.op("Hardmax", [x], x.dtype, axis=-1)], version)
     sizes = sketch.op("Shape", [x], ir.DataType.INT64)
@@ -123,7 +123,7 @@ def _batch_norm(node: ir.Node, _: int, version: int) -> ir.Graph | None:
     sketch = Sketch(node)
     x, scale, shift, mean, variance = (sketch.need(index) for index in range(5))
     kind = x.dtype or ir.DataType.FLOAT
-    epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
     root = sketch.op("Sqrt", [sketch.op("Add", [variance, sketch.number(epsilon, kind)], kind)], kind)
     normal = sketch.op("Div", [sketch.op("Sub", [x, mean], kind), root], kind)
     return sketch.graph([sketch.op("Add", [sketch.op("Mul", [normal, scale], kind), shift], kind)], version)

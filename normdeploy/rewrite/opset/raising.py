@@ -20,7 +20,7 @@ from onnx import defs
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import graphs_of, nodes_of
+from normdeploy.graph.walk import bodies_of, graphs_of, nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.opset.convert import converted_by_onnx
 from normdeploy.rewrite.opset.own import describe, own_translation
@@ -126,15 +126,11 @@ def _plan(model: ir.Model, old: int, new: int) -> list[tuple[ir.Node, ir.Graph]]
         _require_kernel(node, old, new)
         translation = own_translation(node, old, new)
         # control flow changed in the types it carries, never in its form
-        if translation is None and changed_form(node.op_type, old, new) and not _has_body(node):
+        if translation is None and changed_form(node.op_type, old, new) and not bodies_of(node):
             translation = converted_by_onnx(node, old, new)
         if translation is not None:
             planned.append((node, translation))
     return planned
-
-
-def _has_body(node: ir.Node) -> bool:
-    return any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values())
 
 
 def _require_kernel(node: ir.Node, old: int, new: int) -> None:
@@ -144,7 +140,7 @@ def _require_kernel(node: ir.Node, old: int, new: int) -> None:
             f"{describe(node)} cannot be raised from opset {old} to {new}: onnxruntime has no kernel for its "
             f"definition of opset {since}; expected {since - 1} or older"
         )
-    values = (*node.inputs, *node.outputs) if _has_body(node) else ()
+    values = (*node.inputs, *node.outputs) if bodies_of(node) else ()
     if old < _NEW_BODIES <= new and any(v is not None and isinstance(v.type, ir.OptionalType) for v in values):
         raise GraphError(
             f"{describe(node)} cannot be raised from opset {old} to {new}: onnxruntime has no kernel of opset "

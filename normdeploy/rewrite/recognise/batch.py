@@ -11,8 +11,10 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, Evaluator, module_path
+from normdeploy.graph import Evaluator, module_path
+from normdeploy.graph.files import declared
 from normdeploy.graph.traits import is_standard
+from normdeploy.ort.made import make_inputs
 from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.region import GraphRegions
 from normdeploy.rewrite.recognise.search import best_of
@@ -60,7 +62,7 @@ def batch_statistics(model: ir.Model) -> list[BatchStatistics]:
     seen: set[ir.Value] = set()
     for node in model.graph:
         if in_training_mode(node):
-            epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+            epsilon = node.attributes.get_float("epsilon", 1e-5)
             names = (str(node.inputs[0].name) if node.inputs[0] is not None else "", str(node.outputs[0].name))
             found.append(BatchStatistics(module_path(node), *names, (), epsilon))
     for seed in regions.seeds():
@@ -111,14 +113,10 @@ def _mixes_samples(norm: Norm, x: ir.Value, graph: ir.Graph) -> bool:
         x: of static shape.
         graph: with static inputs; True is the answer where it cannot be run.
     """
-    batch, rng = (x.shape or (0,))[0], np.random.default_rng(0)
-    feeds: dict[str, Array] = {}
-    for value in graph.inputs:
-        if value.shape is None or value.dtype is None or not value.shape.is_static():
-            return True
-        drawn = rng.integers(0, 2, value.shape.numpy())
-        floats = value.dtype in FLOATS
-        feeds[str(value.name)] = rng.standard_normal(drawn.shape) if floats else drawn.astype(value.dtype.numpy())
+    batch = (x.shape or (0,))[0]
+    if any(value.shape is None or value.dtype is None or not value.shape.is_static() for value in graph.inputs):
+        return True
+    feeds = make_inputs([declared(value) for value in graph.inputs], lambda *_: 1)
     other = {name: array.copy() for name, array in feeds.items()}
     for array in other.values():
         if array.ndim and len(array) == batch:

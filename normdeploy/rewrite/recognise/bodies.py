@@ -7,10 +7,10 @@ constants it captures, and inference runs once more.
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.edit import put_constant, share_names
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.infer import infer_missing_types
 
@@ -28,23 +28,21 @@ def infer_bodies(model: ir.Model) -> bool:
     unknown = [graph for graph in bodies if any(value.shape is None for node in graph for value in node.outputs)]
     if not unknown:
         return False
-    taken = {str(value.name) for graph in graphs_of(model) for node in graph for value in node.outputs}
-    taken |= {name for graph in graphs_of(model) for name in graph.initializers}
-    taken |= {str(value.name) for graph in graphs_of(model) for value in graph.inputs}
+    share_names(model)
     copied = False
     for graph in unknown:
-        copied |= _copy_constants(graph, taken)
+        copied |= _copy_constants(graph)
     return copied and infer_missing_types(model)
 
 
-def _copy_constants(graph: ir.Graph, taken: set[str]) -> bool:
+def _copy_constants(graph: ir.Graph) -> bool:
     copies: dict[ir.Value, ir.Value] = {}
     for node in graph:
         for index, value in enumerate(node.inputs):
             if value is None or value.graph is graph or not _is_small(value):
                 continue
             if value not in copies:
-                copies[value] = _copy(graph, value, taken)
+                copies[value] = _copy(graph, value)
             node.replace_input_with(index, copies[value])
     return bool(copies)
 
@@ -56,16 +54,7 @@ def _is_small(value: ir.Value) -> bool:
     return tensor is not None and tensor.size <= _SMALL
 
 
-def _copy(graph: ir.Graph, value: ir.Value, taken: set[str]) -> ir.Value:
-    name, count = f"{value.name}_inner", 1
-    while name in taken:
-        name, count = f"{value.name}_inner{count}", count + 1
-    taken.add(name)
+def _copy(graph: ir.Graph, value: ir.Value) -> ir.Value:
     original = constant_tensor(value)
     assert original is not None  # asked by _is_small
-    tensor = ir.tensor(np.array(original.numpy()), dtype=original.dtype, name=name)
-    made = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
-    )
-    graph.register_initializer(made)
-    return made
+    return put_constant(graph, original.numpy(), f"{value.name}_inner", original.dtype)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor
+from normdeploy.graph.edit import constant_of
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC
 
@@ -62,12 +63,12 @@ class Builder:
         held = np.array(values, dtype=np.float64, order="C")
         name = f"{self.stem}_{role}"
         tensor = ExactTensor(lambda: held, self.dtype, held.shape, name)
-        return self._register(name, tensor, held.shape)
+        return self._keep(constant_of(tensor, name))
 
     def integers(self, role: str, values: list[int]) -> ir.Value:
         """Make an int64 vector."""
         name = f"{self.stem}_{role}"
-        return self._register(name, ir.tensor(np.array(values, dtype=np.int64), name=name), (len(values),))
+        return self._keep(constant_of(ir.tensor(np.array(values, dtype=np.int64), name=name), name))
 
     def affine(self, scale: npt.NDArray[np.float64], shift: npt.NDArray[np.float64], x: ir.Value) -> ir.Value:
         """Append scale x + shift, each only where it does something; both broadcast to x."""
@@ -79,8 +80,7 @@ class Builder:
                 self.nodes[-1].metadata_props[OWN_AFFINE] = "1"
         return x
 
-    def _register(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(shape), const_value=tensor)
+    def _keep(self, value: ir.Value) -> ir.Value:
         self.constants.append(value)
         return value
 

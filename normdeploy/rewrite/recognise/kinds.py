@@ -28,11 +28,6 @@ def is_root(node: ir.Node) -> bool:
     return node.op_type in _ROOTS or has(node, Trait.NORMALIZES)
 
 
-def has_body(node: ir.Node) -> bool:
-    """Tell whether an operator holds a graph of its own."""
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-
-
 def keeps_precision(node: ir.Node) -> bool:
     """Tell whether a cast leaves no region that computes in more digits than its input and output have."""
     target = ir.DataType(node.attributes["to"].as_int())

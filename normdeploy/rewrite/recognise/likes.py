@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, tensor64
-from normdeploy.graph.exact import FLOATS, ExactTensor
+from normdeploy.graph.edit import put_exact, take_place
+from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.traits import is_standard
 
 
@@ -26,20 +27,16 @@ def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
         return False
     tensor = constant_tensor(source)
     if source.dtype == target and not output.is_graph_output():
-        output.replace_all_uses_with(source)
+        take_place(source, output, named=False)
     elif tensor is not None and {source.dtype, target} <= FLOATS and not output.is_graph_output():
         name, shape = f"{output.name}_constant", tuple(tensor.shape.numpy())
-        exact = ExactTensor(lambda: tensor64(tensor), target, shape, name)
-        value = ir.Value(name=name, type=ir.TensorType(target), shape=ir.Shape(shape), const_value=exact)
-        graph.register_initializer(value)
-        output.replace_all_uses_with(value)
+        take_place(put_exact(graph, lambda: tensor64(tensor), shape, target, name), output, named=False)
     else:
         cast = ir.node("Cast", [source], {"to": int(target)}, name=node.name)
         cast.metadata_props.update(node.metadata_props)
-        result, name = cast.outputs[0], output.name
-        result.type, result.shape = ir.TensorType(target), output.shape
+        result = cast.outputs[0]
+        result.type = ir.TensorType(target)
         graph.insert_before(node, cast)
-        ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
-        output.name, result.name = None, name
+        take_place(result, output)
     graph.remove(node, safe=True)
     return True

@@ -11,6 +11,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, WHERE, module_path
+from normdeploy.graph.edit import take_out, take_place
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext
@@ -179,10 +180,9 @@ class RecogniseNorms(ir.passes.InPlacePass):
             node.metadata_props[WHERE] = where
         if not note:
             self._check(where, found, inside, builder, result)
-        name, y.name = y.name, f"{y.name}_as_written"
-        result.name, result.type, result.shape = name, y.type, y.shape
-        ir.convenience.replace_all_uses_with(y, result, replace_graph_outputs=True)
-        _remove_dead(graph, [*region.side, *region.shape_nodes, *region.nodes])
+        result.type, result.shape = y.type, y.shape
+        take_place(result, y)
+        take_out([*region.side, *region.shape_nodes, *region.nodes])
         outcome.handled.update(builder.nodes)
         outcome.modified = True
         return row
@@ -230,15 +230,3 @@ def _producer(value: ir.Value) -> ir.Node:
     if producer is None:
         raise ValueError(f"value {value.name!r} is computed by no node")
     return producer
-
-
-def _remove_dead(graph: ir.Graph, nodes: list[ir.Node]) -> None:
-    """Remove those of the nodes that nothing reads any more."""
-    waiting = [node for node in nodes if node.graph is graph]
-    while True:
-        dead = [node for node in waiting if not any(v.uses() or v.is_graph_output() for v in node.outputs)]
-        if not dead:
-            return
-        for node in dead:
-            graph.remove(node, safe=True)
-            waiting.remove(node)

@@ -36,8 +36,8 @@ class Probe:
             if source is None:
                 raise ValueError(f"{node.op_type} {node.name!r} reads nothing")
             dims = sizes.of(source)
-            start = node.attributes["start"].as_int() if "start" in node.attributes else 0
-            end = node.attributes["end"].as_int() if "end" in node.attributes else len(dims)
+            start = node.attributes.get_int("start", 0)
+            end = node.attributes.get_int("end", len(dims))
             whole = torch.tensor(int(np.prod(dims, dtype=np.int64)))
             self.feeds[node.outputs[0]] = whole if node.op_type == "Size" else torch.tensor(dims[slice(start, end)])
         self.static = not sizes.given

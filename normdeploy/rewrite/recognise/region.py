@@ -15,12 +15,12 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import bodies_of
 from normdeploy.rewrite.recognise.kinds import (
     AT_ZERO,
     CONTRACTIONS,
     REDUCTIONS,
     acts_at_zero,
-    has_body,
     is_plain,
     is_root,
     keeps_precision,
@@ -151,7 +151,7 @@ class GraphRegions:
             producer = current.producer()
             if current.is_initializer() and not current.is_graph_input():
                 self._side[current] = True
-            elif producer is None or producer not in self.order or has_body(producer):
+            elif producer is None or producer not in self.order or bodies_of(producer):
                 self._side[current] = False
             elif producer.op_type in ("Constant", "Shape", "Size"):
                 source = producer.inputs[0] if producer.inputs else None

@@ -36,7 +36,7 @@ def _stock_detail(node: ir.Node) -> dict[str, Any]:
     rank = len(x.shape)
     first = 2
     if has(node, Trait.BY_ROW):
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+        axis = node.attributes.get_int("axis", -1)
         first = axis % rank
     return {
         "x": str(x.name),
@@ -45,7 +45,7 @@ def _stock_detail(node: ir.Node) -> dict[str, Any]:
         "width": 1,
         "centred": has(node, Trait.CENTRES),
         "outside": False,
-        "epsilon": node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5,
+        "epsilon": node.attributes.get_float("epsilon", 1e-5),
         "operator": True,
     }
 

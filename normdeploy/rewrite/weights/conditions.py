@@ -10,6 +10,7 @@ import torch
 
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import bodies_of
 
 FREE_ELEMENTS = 1 << 18
 """Results up to this many elements (1 MiB of float32) are always worth keeping as a constant."""
@@ -38,7 +39,7 @@ def depends_on_constants_only(node: ir.Node, results: dict[ir.Value, torch.Tenso
     """Tell whether conditions 1 to 3 hold."""
     if has(node, Trait.RANDOM) or node.op_type in _QUANTIZED:
         return False
-    if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+    if bodies_of(node):
         return False
     present = [value for value in node.inputs if value is not None]
     return bool(present) and all(value in results or constant_tensor(value) is not None for value in present)

@@ -115,7 +115,7 @@ class Expressions:
         if inner is None:
             return None
         rank = len(step.outputs[0].shape or ())
-        perm = step.node.attributes["perm"].as_ints() if "perm" in step.node.attributes else range(rank)[::-1]
+        perm = step.node.attributes.get_ints("perm", range(rank)[::-1])
         return inner.transposed(perm) if len(perm) == rank else None
 
 

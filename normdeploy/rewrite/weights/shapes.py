@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.graph.edit import put_constant
+
 _IntegerConstant = Callable[[ir.Value], npt.NDArray[Any] | None]
 _Dims = tuple[int | None, ...]
 
@@ -63,13 +65,9 @@ class KnownShapes:
             dims = tuple(known[axis] if dim == -1 else dim for axis, dim in enumerate(dims))
         if dims.count(None) != 1 or any(dim is not None and dim <= 0 for dim in dims):
             return False
+        assert isinstance(node.graph, ir.Graph)
         name = f"{target.name}_static_{node.outputs[0].name}"
-        tensor = ir.tensor(np.array([-1 if dim is None else dim for dim in dims], dtype=np.int64), name=name)
-        value = ir.Value(
-            name=name, shape=ir.Shape([len(dims)]), type=ir.TensorType(ir.DataType.INT64), const_value=tensor
-        )
-        node.graph.register_initializer(value)
-        node.replace_input_with(1, value)
+        node.replace_input_with(1, put_constant(node.graph, [-1 if dim is None else dim for dim in dims], name))
         if "allowzero" in node.attributes:
             node.attributes.pop("allowzero")
         return True
@@ -90,8 +88,8 @@ class KnownShapes:
         if source is None or source.shape is None:
             return None
         dims: _Dims = tuple(dim if isinstance(dim, int) else None for dim in source.shape)
-        start = node.attributes["start"].as_int() if "start" in node.attributes else 0
-        end = node.attributes["end"].as_int() if "end" in node.attributes else len(dims)
+        start = node.attributes.get_int("start", 0)
+        end = node.attributes.get_int("end", len(dims))
         return dims[_clamp(start, len(dims)) : _clamp(end, len(dims))], 1
 
     def _size(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:

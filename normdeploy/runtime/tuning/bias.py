@@ -17,15 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.edit import free_name, only_reader, put_constant, take_place
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.node import free_name
 from normdeploy.rewrite.gauge.rules.product import bias_behind
 from normdeploy.rewrite.infer import infer_missing_types
 
@@ -74,11 +73,8 @@ def _layer(node: ir.Node, opset: int) -> _Layer | None:
 
 
 def _relu_behind(value: ir.Value) -> ir.Node | None:
-    users = value.uses()
-    if len(users) != 1 or value.is_graph_output():
-        return None
-    node = next(iter(users)).node
-    return node if is_standard(node, "Relu") and node.graph is value.graph else None
+    node = only_reader(value)
+    return node if node is not None and is_standard(node, "Relu") and node.graph is value.graph else None
 
 
 def join_biases(model: ir.Model) -> int:
@@ -123,13 +119,7 @@ class _Before:
 
     def integers(self, role: str, numbers: Sequence[int]) -> ir.Value:
         """Add a constant."""
-        name = free_name(self._graph, f"{self._stem}_{role}")
-        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
-        value = ir.Value(
-            name=name, shape=ir.Shape([len(numbers)]), type=ir.TensorType(ir.DataType.INT64), const_value=tensor
-        )
-        self._graph.register_initializer(value)
-        return value
+        return put_constant(self._graph, numbers, f"{self._stem}_{role}")
 
 
 def _over_rows(layer: _Layer, rows: dict[ir.Value, tuple[ir.Value, ir.Value]], graph: ir.Graph) -> None:
@@ -157,15 +147,7 @@ def _over_rows(layer: _Layer, rows: dict[ir.Value, tuple[ir.Value, ir.Value]], g
             sizes.type = back.type = ir.TensorType(ir.DataType.INT64)
         shaped = new.add("Reshape", [found, back], "shaped")
     rows[shaped] = found, sized
-    _take_place(shaped, layer.result)
+    take_place(shaped, layer.result)
     for node in (layer.relu, layer.add, layer.product):
         if node is not None:
             graph.remove(node, safe=True)
-
-
-def _take_place(new: ir.Value, old: ir.Value) -> None:
-    """Let everybody who reads a value read another one, which gets its name and shape."""
-    new.shape = old.shape
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    name, old.name = old.name, None
-    new.name = name

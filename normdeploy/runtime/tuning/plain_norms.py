@@ -21,9 +21,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.edit import drop_if_unread
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import optional
-from normdeploy.rewrite.affine.region import drop_if_unread
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.choose import choose
 from normdeploy.rewrite.gauge.edit import Solution

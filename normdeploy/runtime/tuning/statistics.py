@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant64
+from normdeploy.graph.edit import put_constant
 from normdeploy.graph.traits import is_standard
 from normdeploy.ort.specs import Array
 
@@ -152,10 +153,7 @@ def _write(node: ir.Node, ratio: Array, before: Array, after: Array) -> None:
     else:
         old = constant64(given)
         bias = ratio * ((0.0 if old is None else old) - before) + after
-    name = f"{node.name}_corrected_bias"
-    tensor = ir.tensor(np.asarray(bias, np.float32), name=name)
-    value = ir.Value(name=name, shape=ir.Shape(bias.shape), type=ir.TensorType(ir.DataType.FLOAT), const_value=tensor)
-    node.graph.register_initializer(value)
+    value = put_constant(node.graph, bias, f"{node.name}_corrected_bias", ir.DataType.FLOAT)
     node.resize_inputs(3)
     node.replace_input_with(2, value)
 

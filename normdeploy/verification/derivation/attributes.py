@@ -85,9 +85,8 @@ def _effective(side: Side, node: ir.Node, name: str) -> ir.Attr | None:
     found = node.attributes.get(name)
     if found is not None:
         return found
-    domain = "" if node.domain == "ai.onnx" else node.domain
     try:
-        schema = onnx.defs.get_schema(node.op_type, side.opset(node), domain)
+        schema = onnx.defs.get_schema(node.op_type, side.opset(node), node.domain)
     except onnx.defs.SchemaError:
         return None
     declared = schema.attributes.get(name)

@@ -22,7 +22,8 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from normdeploy.errors import GraphError, UsageError
-from normdeploy.graph import bare_proto
+from normdeploy.graph import bare_proto, constant_tensor
+from normdeploy.graph.walk import bodies_of
 from normdeploy.ort.levels import LEVEL_NAMES
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.values import Array
@@ -88,45 +89,19 @@ def subgraph(
         model: where the nodes are from. nodes: in order. outputs: names of values they compute.
         values: an array per value name, for the dtypes of inputs and outputs.
     """
-    whole = model.clone()
-    names = {node.outputs[0].name for node in nodes}
-    for node in list(whole.graph):
-        if node.op_type == "Constant" and node.domain == "":
-            names.add(node.outputs[0].name)
-    by_name = {str(v.name): v for node in whole.graph for v in node.outputs}
-    by_name |= {str(v.name): v for v in whole.graph.inputs}
-    whole.graph.outputs.clear()
-    whole.graph.outputs.extend(by_name[name] for name in outputs)
-    made = {str(v.name) for node in whole.graph if node.outputs[0].name in names for v in node.outputs}
-    read = {
-        str(v.name): v
-        for node in whole.graph
-        if node.outputs[0].name in names
-        for v in node.inputs
-        if v is not None and v.name and v.name not in made and v.name not in whole.graph.initializers
-    }
-    inputs = []
-    for name, value in read.items():
-        fresh = ir.Value(
-            name=name,
-            type=ir.TensorType(ir.DataType.from_numpy(values[name].dtype)),
-            shape=ir.Shape(values[name].shape),
-        )
-        value.replace_all_uses_with(fresh, replace_graph_outputs=True)
-        inputs.append(fresh)
-    whole.graph.inputs.clear()
-    for node in reversed(list(whole.graph)):
-        unread = all(not v.uses() and not v.is_graph_output() for v in node.outputs)
-        if node.outputs[0].name not in names or unread:
-            whole.graph.remove(node, safe=True)
-    for name in [n for n, v in whole.graph.initializers.items() if not v.uses() and not v.is_graph_output()]:
-        del whole.graph.initializers[name]
-    whole.graph.inputs.extend(inputs)
-    for value in whole.graph.outputs:
+    made = {value for node in nodes for value in node.outputs}
+    inside = [inner for node in nodes for body in bodies_of(node) for inner in body.all_nodes()]
+    known = [
+        v for node in (*nodes, *inside) for v in node.inputs if v is not None and v.name and v.graph is model.graph
+    ]
+    read = dict.fromkeys(value for value in known if value not in made and constant_tensor(value) is None)
+    graph = ir.convenience.extract(model.graph, list(read), outputs)
+    for value in (*graph.inputs, *graph.outputs):
         array = values[str(value.name)]
         value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
         value.shape = ir.Shape(array.shape)
-    return whole
+    functions = [function.clone() for function in model.functions.values()]
+    return ir.Model(graph, ir_version=model.ir_version, functions=functions)
 
 
 def write_bundle(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.evaluate import Hook, StandIn
+from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.bounds.criteria import Bounds, Floats, judge_error
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
@@ -141,7 +142,7 @@ def _downstream(graph: ir.Graph, name: str) -> set[str]:
     for node in graph:
         if any(value is not None and value.name in reached for value in node.inputs):
             reached.update(str(output.name) for output in node.outputs)
-        elif any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        elif bodies_of(node):
             reached.update(str(output.name) for output in node.outputs)  # a subgraph may read anything
     return reached
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import NormdeployError
+from normdeploy.graph.edit import put_constant
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.context import Context
@@ -60,9 +61,6 @@ def _mutated(canonical: ir.Model, site: Site, mutant: Mutant, values: Sequence[T
     plain = [np.zeros(len(channels[0])), np.ones(len(channels[0]))]
     for index, array in zip(range(1, _RANK), (*channels, *plain), strict=True):
         name = f"{site.output}.mutant.{index}"
-        tensor = ir.Tensor(np.asarray(array, np.float64), name=name)
-        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(ir.DataType.DOUBLE), const_value=tensor)
-        model.graph.register_initializer(value)
-        node.replace_input_with(index, value)
+        node.replace_input_with(index, put_constant(model.graph, array, name, ir.DataType.DOUBLE))
     node.attributes["epsilon"] = ir.AttrFloat32("epsilon", 0.0)
     return model

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-import onnx_ir.passes.common as common
 import torch
 from torch import Tensor
 
-from normdeploy.graph import Evaluator, constant_tensor, input_names
+from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.sides.values import Array, Feeds, to_numpy
 
@@ -90,13 +89,10 @@ def cut(model: ir.Model, name: str) -> ir.Model | None:
     Args:
         model: left as it is. name: of a value computed in the main graph, a float32 tensor that is no output.
     """
-    copy = model.clone()
-    value = next((v for node in copy.graph for v in node.outputs if v.name == name), None)
+    value = next((v for node in model.graph for v in node.outputs if v.name == name), None)
     if value is None or value.is_graph_output() or value.dtype not in (None, ir.DataType.FLOAT):
         return None
-    fresh = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)
-    value.name = f"{name} before the cut"
-    value.replace_all_uses_with(fresh)
-    copy.graph.inputs.append(fresh)
-    common.RemoveUnusedNodesPass()(copy)
-    return copy if name in input_names(copy) and fresh.uses() else None
+    graph = ir.convenience.extract(model.graph, [*model.graph.inputs, value], list(model.graph.outputs))
+    entry = graph.inputs[-1]
+    entry.dtype = ir.DataType.FLOAT
+    return ir.Model(graph, ir_version=model.ir_version) if entry.uses() else None

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, module_path
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.mutation.mutants import Site
 
 _NAMED = 3
@@ -74,10 +75,8 @@ def _alive(graph: ir.Graph, cut: dict[ir.Node, int]) -> set[ir.Value]:
         if not alive.intersection(node.outputs):
             continue
         alive.update(v for i, v in enumerate(node.inputs) if v is not None and cut.get(node) != i)
-        for attribute in node.attributes.values():
-            bodies = [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else []
-            for inner in (n for body in bodies for n in body.all_nodes()):  # a body reads values around it by name
-                alive.update(v for v in inner.inputs if v is not None)
+        for inner in (n for body in bodies_of(node) for n in body.all_nodes()):  # a body reads values around it by name
+            alive.update(v for v in inner.inputs if v is not None)
     return alive
 
 

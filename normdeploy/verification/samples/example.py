@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import InputError
-from normdeploy.inputs import require_memory
+from normdeploy.graph.files import declared
+from normdeploy.ort.made import make_inputs
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.verification.samples.roles import hides_scores
 from normdeploy.verification.sides.values import Arrays
 
@@ -24,32 +25,18 @@ def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int
     Raises:
         InputError: an input's dtype or rank is not declared.
     """
-    rng = np.random.default_rng(seed)
-    feeds: Arrays = {}
-    first = {str(v.shape[0]) for v in model.graph.inputs if v.shape and not isinstance(v.shape[0], int)}
-    for value in model.graph.inputs:
-        if value.name in model.graph.initializers:
-            continue
-        if value.dtype is None or value.shape is None:
-            raise InputError(
-                f"input {value.name!r} declares no dtype or shape; expected both in the graph: "
-                "pass example inputs (args)"
-            )
-        shape = []
-        for axis, dim in enumerate(value.shape):
-            if isinstance(dim, int):
-                shape.append(dim)
-            else:
-                shape.append((sizes or {}).get(str(dim.value), 3 if axis == 0 or str(dim) in first else 8))
-        dtype = value.dtype.numpy()
-        name = str(value.name)
-        require_memory(f"input {name!r}", shape)
-        if hides_scores(value):
-            feeds[name] = (rng.random(shape) < 0.7).astype(dtype)
-        elif np.issubdtype(dtype, np.floating) or value.dtype.is_floating_point():
-            feeds[name] = rng.standard_normal(shape).astype(dtype)
-        elif dtype == np.bool_:
-            feeds[name] = rng.random(shape) < 0.5
-        else:
-            feeds[name] = rng.integers(0, 2, shape).astype(dtype)
-    return feeds
+    inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    unknown = next((value for value in inputs if value.dtype is None or value.shape is None), None)
+    if unknown is not None:
+        raise InputError(
+            f"input {unknown.name!r} declares no dtype or shape; expected both in the graph: pass example inputs (args)"
+        )
+    specs = [declared(value) for value in inputs]
+    first = {spec.shape[0] for spec in specs if spec.shape and not isinstance(spec.shape[0], int)}
+
+    def size_of(spec: TensorSpec, axis: int) -> int:
+        word = spec.shape[axis]
+        return (sizes or {}).get(str(word), 3 if axis == 0 or word in first else 8)
+
+    hidden = {str(value.name): 0.7 for value in inputs if hides_scores(value)}
+    return make_inputs(specs, size_of, seed=seed, ones=hidden)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import integer, ints, optional, required, string
+from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
 
 
@@ -36,11 +36,11 @@ def pool(node: ir.Node, ties: Ties) -> bool:
 
 
 def _counts_padding(node: ir.Node) -> bool:
-    if not integer(node, "count_include_pad", 0):
+    if not node.attributes.get_int("count_include_pad", 0):
         return False
-    automatic = string(node, "auto_pad", "NOTSET")
-    pads = any(ints(node, "pads", ()))
-    return pads or automatic.startswith("SAME") or bool(integer(node, "ceil_mode", 0))
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
+    pads = any(node.attributes.get_ints("pads", ()))
+    return pads or automatic.startswith("SAME") or bool(node.attributes.get_int("ceil_mode", 0))
 
 
 def reduction(node: ir.Node, ties: Ties) -> bool:
@@ -63,7 +63,7 @@ def reduction(node: ir.Node, ties: Ties) -> bool:
             gauge = gauge.times(float(math.prod(static)))
         else:
             gauge = ties.no_shift(gauge, Tie(node, "sums a number of values that is not known"))
-    if not integer(node, "keepdims", 1):
+    if not node.attributes.get_int("keepdims", 1):
         gauge = gauge.each(lambda array: np.squeeze(array, tuple(axes)))
     ties.of[node.outputs[0]] = gauge
     return True
@@ -74,7 +74,7 @@ def resize(node: ir.Node, ties: Ties) -> bool:
     gauge, target = ties.operand(node, 0), dims_of(node.outputs[0])
     if gauge is None or target is None:
         return False
-    if string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         return ties.refuse(node, "crops, and may read outside its input")
     kept = _kept_axes(node, gauge.rank)
     moved = [axis for axis in range(gauge.rank) if axis not in kept]
@@ -87,7 +87,7 @@ def _kept_axes(node: ir.Node, rank: int) -> set[int]:
 
     The size alone does not tell: 4 values at 1.2 times the density are 4 other values.
     """
-    axes = [axis % rank for axis in ints(node, "axes", range(rank))]
+    axes = [axis % rank for axis in node.attributes.get_ints("axes", range(rank))]
     kept = set(range(rank)) - set(axes)
     scales, sizes = (constant64(optional(node, at)) for at in (2, 3))
     if scales is not None and scales.size == len(axes):
@@ -98,7 +98,7 @@ def _kept_axes(node: ir.Node, rank: int) -> set[int]:
     if (
         sizes is not None
         and sizes.size == len(axes)
-        and string(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
+        and node.attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
     ):
         return kept | {axis for axis, size in zip(axes, sizes.reshape(-1), strict=True) if dims[axis] == int(size)}
     result = dims_of(node.outputs[0]) or ()
@@ -111,13 +111,13 @@ def axes_of(node: ir.Node, position: int, rank: int) -> list[int] | None:
     """Return the axes listed in an attribute or an input; all by default, None where they are computed."""
     operand = optional(node, position)
     if operand is None:
-        listed = ints(node, "axes", ())
-        if listed or integer(node, "noop_with_empty_axes", 0):
+        listed = list(node.attributes.get_ints("axes", ()))
+        if listed or node.attributes.get_int("noop_with_empty_axes", 0) != 0:
             return sorted(axis % rank for axis in listed)
         return list(range(rank))
     axes = constant64(operand)
     if axes is None:
         return None
-    if axes.size == 0 and not integer(node, "noop_with_empty_axes", 0):
+    if axes.size == 0 and not node.attributes.get_int("noop_with_empty_axes", 0):
         return list(range(rank))
     return sorted(int(axis) % rank for axis in axes.reshape(-1))

@@ -22,7 +22,7 @@ from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.linear import Channels, Form, Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
-from normdeploy.rewrite.affine.constant import array_of, ints, optional, string
+from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
@@ -140,21 +140,21 @@ def pads_zeros(node: ir.Node, window: tuple[int, ...]) -> bool:
 
     ``auto_pad`` SAME pads nothing where every window is 1 wide: total = (ceil(n / stride) - 1) stride + 1 - n <= 0.
     """
-    automatic = string(node, "auto_pad", "NOTSET")
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
     if automatic == "VALID":
         return False
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return any(size != 1 for size in window)
-    return any(width != 0 for width in ints(node, "pads", (0,) * 2 * len(window)))
+    return any(width != 0 for width in node.attributes.get_ints("pads", (0,) * 2 * len(window)))
 
 
 def _one_tap(node: ir.Node, window: tuple[int, ...]) -> bool:
     """Tell whether one tap of a ConvTranspose reaches every position."""
     return (
         all(size == 1 for size in window)
-        and all(stride == 1 for stride in ints(node, "strides", ()))
-        and not any(ints(node, "pads", ()))
-        and not any(ints(node, "output_padding", ()))
+        and all(stride == 1 for stride in node.attributes.get_ints("strides", ()))
+        and not any(node.attributes.get_ints("pads", ()))
+        and not any(node.attributes.get_ints("output_padding", ()))
         and "output_shape" not in node.attributes
     )
 

@@ -18,7 +18,7 @@ import torch
 
 from normdeploy.graph import constant64, evaluate_node
 from normdeploy.rewrite.affine.axes import Dims, dims_of
-from normdeploy.rewrite.affine.constant import integer, optional, required
+from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.rows import Ints
 
@@ -61,11 +61,11 @@ def _slice(node: ir.Node, rank: int) -> Acts:
 
 def _split(node: ir.Node, rank: int) -> Acts:
     sizes = optional(node, 1)
-    return Acts((integer(node, "axis", 0) % rank,), sizes is None or constant64(sizes) is not None)
+    return Acts((node.attributes.get_int("axis", 0) % rank,), sizes is None or constant64(sizes) is not None)
 
 
 def _gather(node: ir.Node, rank: int) -> Acts:
-    return Acts((integer(node, "axis", 0) % rank,), constant64(required(node, 1)) is not None)
+    return Acts((node.attributes.get_int("axis", 0) % rank,), constant64(required(node, 1)) is not None)
 
 
 def _gather_elements(node: ir.Node, rank: int) -> Acts:
@@ -73,7 +73,7 @@ def _gather_elements(node: ir.Node, rank: int) -> Acts:
 
 
 def _concat(node: ir.Node, rank: int) -> Acts:
-    return Acts((integer(node, "axis", 0) % rank,), operands=tuple(range(len(node.inputs))))
+    return Acts((node.attributes.get_int("axis", 0) % rank,), operands=tuple(range(len(node.inputs))))
 
 
 def _tile(node: ir.Node, rank: int) -> Acts:
@@ -96,7 +96,7 @@ def padded(node: ir.Node, rank: int) -> Acts:
 
 
 def _deep(node: ir.Node, _rank: int) -> Acts:
-    block = integer(node, "blocksize", 1) if node.op_type == "SpaceToDepth" else 1
+    block = node.attributes.get_int("blocksize", 1) if node.op_type == "SpaceToDepth" else 1
     return Acts((1, 2, 3), sizes={2: block, 3: block})
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import is_constant
+from normdeploy.graph.edit import is_read
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import array_of, floating, integer, optional, required, shape_of
+from normdeploy.rewrite.affine.constant import array_of, optional, required, shape_of
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
@@ -31,7 +32,7 @@ _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float3
 
 def _spanned(node: ir.Node, rank: int) -> tuple[int, ...]:
     """Return the axes of x that g and b span."""
-    return tuple(range(integer(node, "axis", -1) % rank, rank)) if has(node, Trait.BY_ROW) else (1,)
+    return tuple(range(node.attributes.get_int("axis", -1) % rank, rank)) if has(node, Trait.BY_ROW) else (1,)
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -52,7 +53,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
 
 
 def _front(node: ir.Node, ties: Ties, gauge: Gauge) -> None:
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if is_read(*node.outputs[1:]):
         ties.pinned(gauge, Tie(node, "gives away its statistics"))
         return
     ties.along_scale(gauge, range(gauge.rank), Tie(node, "has one epsilon for all, so that one scale can pass"))
@@ -65,7 +66,7 @@ def _front(node: ir.Node, ties: Ties, gauge: Gauge) -> None:
         ties.along_shift(gauge, _spanned(node, gauge.rank), why)
         return
     ties.along_shift(gauge, range(2, gauge.rank), why)
-    groups = integer(node, "num_groups", 1) if node.op_type == "GroupNormalization" else gauge.cells[1]
+    groups = node.attributes.get_int("num_groups", 1) if node.op_type == "GroupNormalization" else gauge.cells[1]
     if gauge.cells[1] > groups:
         first = gauge.each(
             lambda array: np.take(array, [0], axis=1) if array.shape[1] == 1 else _first_of_groups(array, groups)
@@ -131,7 +132,7 @@ def _write_epsilon(edit: Edit) -> None:
     if factor == 1:
         return
     node = edit.node
-    written = floating(node, "epsilon", 1e-5)
+    written = node.attributes.get_float("epsilon", 1e-5)
     epsilon = written / factor / factor
     if not _SMALLEST <= factor * factor <= _LARGEST or (written and not _SMALLEST <= epsilon <= _LARGEST):
         raise Refused(

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import optional, required, string
+from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
@@ -22,7 +22,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
 
     v' = (v - t) / s is one number for all cells where t = 0 and v = 0, or where s and t are one.
     """
-    if string(node, "mode", "constant") != "constant":
+    if node.attributes.get_string("mode", "constant") != "constant":
         return moves.tie(node, ties)
     dims = dims_of(required(node, 0))
     gauge = ties.operand(node, 0)
@@ -51,7 +51,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
 def write(edit: Edit) -> None:
     """Let what is padded with follow: v' = (v - t) / s."""
     node, value = edit.node, optional(edit.node, 2)
-    if string(node, "mode", "constant") != "constant":
+    if node.attributes.get_string("mode", "constant") != "constant":
         return
     number = np.zeros(1) if value is None else constant64(value)
     if number is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, is_constant
+from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
@@ -62,10 +63,9 @@ def product_of(node: ir.Node) -> Product | None:
 
 def bias_behind(value: ir.Value) -> tuple[ir.Node, int] | None:
     """Return the Add of a constant that is the only reader of ``value`` and keeps its shape, and where it has it."""
-    users = [usage.node for usage in value.uses()]
-    if len(users) != 1 or value.is_graph_output() or value.shape is None:
+    node = only_reader(value)
+    if node is None or value.shape is None:
         return None
-    node = users[0]
     if not is_standard(node, "Add") or node.graph is not value.graph:
         return None
     index = 1 if node.inputs[0] is value else 0

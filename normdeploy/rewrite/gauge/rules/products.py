@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import array_of, floating, optional, required
+from normdeploy.rewrite.affine.constant import array_of, optional, required
 from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.rows import Floats
@@ -165,7 +165,7 @@ def write(edit: Edit) -> None:
     moved = np.zeros((1,) * product.rank)
     if t.any():
         moved = (
-            floating(edit.node, "alpha", 1.0) * _sum(weight, product, t)
+            edit.node.attributes.get_float("alpha", 1.0) * _sum(weight, product, t)
             if edit.node.op_type == "Gemm"
             else _sum(weight, product, t)
         )
@@ -205,7 +205,7 @@ def _total(product: Product, added: Floats, scale: Floats) -> Floats | None:
         value = required(holder, index)
         old = array_of(value)
         old = old.reshape((1,) * (product.rank - old.ndim) + old.shape)
-        old = old * floating(node, "beta", 1.0) if holder is node else old
+        old = old * node.attributes.get_float("beta", 1.0) if holder is node else old
     added, scale = (_oriented(array, product.turned_result) for array in (added, scale))
     total = divided(old + added, scale)
     return None if not total.any() and product.addend is None else total if _changes(total, old) else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.constant import integer
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
 
 
@@ -18,7 +17,9 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     if gauge is None or gauge.rank == 0:
         return False
     gauge = ties.no_scale(gauge, Tie(node, "sees every scale"))
-    ties.along_shift(gauge, [integer(node, "axis", -1)], Tie(node, "compares values along the axis where it varies"))
+    ties.along_shift(
+        gauge, [node.attributes.get_int("axis", -1)], Tie(node, "compares values along the axis where it varies")
+    )
     ties.of[node.outputs[0]] = fixed(gauge.rank)
     return True
 
@@ -29,4 +30,4 @@ def sums_to_one(value: ir.Value | None) -> bool:
     if value is None or node is None or not is_standard(node, "Softmax"):
         return False
     rank = None if value.shape is None else len(value.shape)
-    return rank is not None and integer(node, "axis", -1) % rank == rank - 1
+    return rank is not None and node.attributes.get_int("axis", -1) % rank == rank - 1

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant64, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
-from normdeploy.rewrite.affine.constant import FORMATS, array_of, integer, optional, required, storable
+from normdeploy.rewrite.affine.constant import FORMATS, array_of, optional, required, storable
 from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.gauge.edit import Edit, Refused
@@ -192,8 +192,8 @@ def _requantize(
     old, size = array_of(steps), np.abs(factor)
     if (size == 0).any():
         raise Refused(edit.node, f"{describe(node)} would be left without a step by a scale of 0")
-    axis = integer(node, "axis", 1) % len(shape)
-    block = integer(node, "block_size", 0)
+    axis = node.attributes.get_int("axis", 1) % len(shape)
+    block = node.attributes.get_int("block_size", 0)
     attributes = dict(node.attributes)
     if block:
         new = old * np.take(size, [0], axis=axis) if size.shape[axis] > 1 else old * size
@@ -253,13 +253,13 @@ def _turned(
     stored = stored if added is None else stored + added
     zero = constant64(optional(quantizer, 2))
     offset = np.zeros((), np.int64) if zero is None else np.asarray(zero).astype(np.int64)
-    axis = integer(quantizer, "axis", 1) % stored.ndim
+    axis = quantizer.attributes.get_int("axis", 1) % stored.ndim
     if offset.size == 1:
         offset = offset.reshape(())
     elif offset.ndim == 1:
         offset = offset.reshape([-1 if at == axis else 1 for at in range(stored.ndim)])
     else:
-        repeated = np.repeat(offset, integer(quantizer, "block_size", 1), axis=axis)
+        repeated = np.repeat(offset, quantizer.attributes.get_int("block_size", 1), axis=axis)
         offset = np.take(repeated, range(stored.shape[axis]), axis=axis)
     turned = np.where(factor < 0, 2 * offset - stored, stored)
     bits, signed = tensor.dtype.bitwidth, not tensor.dtype.name.startswith("U")

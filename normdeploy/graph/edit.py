@@ -1,0 +1,167 @@
+"""How a graph is changed: values that take the place of others, free names, constants put in and taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from normdeploy.graph.exact import ExactTensor, Parts
+from normdeploy.graph.walk import graphs_of
+
+_NAMES = "normdeploy.names"
+_COUNTERS = "normdeploy.next"
+
+
+def is_read(*values: ir.Value) -> bool:
+    """Tell whether an operator reads one of the values, or the graph gives one out."""
+    return any(value.uses() or value.is_graph_output() for value in values)
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the operator that reads a value, alone and at one place; None also where the graph gives the value out."""
+    uses = value.uses()
+    return next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def take_place(new: ir.Value, old: ir.Value, *, named: bool = True) -> None:
+    """Let whoever reads ``old``, the graph's outputs included, read ``new``, which takes the name over.
+
+    What ``new`` does not know of its type and shape, it takes from ``old``; all of it where the graph gives it out,
+    because that is what the graph declares. The operator that makes ``old`` stays: see :func:`take_out`.
+
+    Args:
+        new: another value of the same numbers.
+        old: has no name afterwards.
+        named: False leaves both names as they are, except for an output of the graph, whose name is its caller's.
+    """
+    outside = old.is_graph_output()
+    if outside or new.shape is None:
+        new.shape = old.shape or new.shape
+    if outside or new.type is None:
+        new.type = old.type or new.type
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if named or outside:
+        name, old.name = old.name, None
+        rename(new, name)
+
+
+def rename(value: ir.Value, name: str | None) -> None:
+    """Give a value another name, and a constant's tensor the same one."""
+    value.name = name
+    if value.const_value is not None:
+        value.const_value.name = name
+
+
+def share_names(model: ir.Model) -> None:
+    """Read the names of all values of a model once; every graph of it takes its new names from one set.
+
+    One set, because a name in the body of control flow may not repeat one of the graphs around it.
+    """
+    _share(graphs_of(model))
+
+
+def _share(graphs: Sequence[ir.Graph]) -> None:
+    taken: set[str] = set()
+    for graph in graphs:
+        taken.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
+        for node in graph:
+            taken.update(str(output.name) for output in node.outputs)
+    counters: dict[str, int] = {}
+    for graph in graphs:
+        graph.meta[_NAMES], graph.meta[_COUNTERS] = taken, counters
+
+
+def free_name(graph: ir.Graph, hint: str) -> str:
+    """Return ``hint``, or the first of ``hint_1``, ``hint_2``... that no value of the model has.
+
+    Names are read when this is asked first, or at :func:`share_names`; those that others give a graph later are not
+    known.
+    """
+    if _NAMES not in graph.meta:
+        _share([graph])
+    taken: set[str] = graph.meta[_NAMES]
+    counters: dict[str, int] = graph.meta[_COUNTERS]
+    name = hint
+    while name in taken or name in graph.initializers:
+        counters[hint] = counters.get(hint, 0) + 1
+        name = f"{hint}_{counters[hint]}"
+    taken.add(name)
+    return name
+
+
+def constant_of(tensor: ir.TensorProtocol, name: str) -> ir.Value:
+    """Return a value that holds a tensor, in no graph yet."""
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+
+
+def put_constant(graph: ir.Graph, array: npt.ArrayLike, name: str, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
+    """Register numbers as they are stored, integers mostly, under a name of their own."""
+    name = free_name(graph, name)
+    value = constant_of(ir.Tensor(np.asarray(array).astype(dtype.numpy()), dtype=dtype, name=name), name)
+    graph.register_initializer(value)
+    return value
+
+
+def put_exact(
+    graph: ir.Graph,
+    compute: Callable[[], npt.NDArray[np.float64]],
+    shape: Sequence[int],
+    dtype: ir.DataType,
+    name: str,
+    parts: Parts | None = None,
+) -> ir.Value:
+    """Register a constant that is computed in float64 when it is asked for, under a name of its own.
+
+    Args:
+        graph: where.
+        compute: returns the unrounded value.
+        shape: its shape.
+        dtype: what it is rounded to in the file.
+        name: wanted name.
+        parts: computes the same value piece by piece.
+    """
+    name = free_name(graph, name)
+    value = constant_of(ExactTensor(compute, dtype, tuple(shape), name, parts=parts), name)
+    graph.register_initializer(value)
+    return value
+
+
+def drop_if_unread(value: ir.Value | None) -> None:
+    """Take an initializer that nothing reads out of its graph."""
+    if value is None or not value.is_initializer() or value.is_graph_input() or is_read(value):
+        return
+    if value.graph is not None and value.name is not None:
+        value.graph.initializers.pop(value.name)
+
+
+def take_out(nodes: Iterable[ir.Node]) -> None:
+    """Take those of some operators out of their graph that nothing reads, and the constants that only they read."""
+    left, more = list(nodes), True
+    read: dict[ir.Value | None, None] = {}
+    while more:
+        more = False
+        for node in reversed(left.copy()):
+            if node.graph is not None and not is_read(*node.outputs):
+                read |= dict.fromkeys(node.inputs)
+                node.graph.remove(node, safe=True)
+                left.remove(node)
+                more = True
+    for value in read:
+        drop_if_unread(value)
+
+
+def take_out_unread(values: Iterable[ir.Value | None]) -> None:
+    """Take out what only computed some values that nothing reads, as far back as that goes, within their graphs."""
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        node = None if value is None else value.producer()
+        if node is None:
+            drop_if_unread(value)
+        elif node.graph is not None and not is_read(*node.outputs):
+            waiting += node.inputs
+            node.graph.remove(node, safe=True)

@@ -1,0 +1,84 @@
+"""Inputs made from what a model declares: the only place where whole inputs are drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from normdeploy.errors import InputError, UsageError
+from normdeploy.ort.specs import Array, TensorSpec
+
+Sizes = Callable[[TensorSpec, int], int]
+"""(input, axis) -> the size of a dimension that the model leaves open."""
+
+
+def make_inputs(
+    specs: Sequence[TensorSpec],
+    size_of: Sizes,
+    *,
+    seed: int = 0,
+    ones: Mapping[str, float] | None = None,
+    ids: Mapping[str, int] | None = None,
+) -> dict[str, Array]:
+    """Draw an array for every input: N(0, 1) for floats, 0 or 1 for integers and booleans.
+
+    Args:
+        specs: the inputs, of any of NumPy's types and bfloat16.
+        size_of: decides the sizes that the model leaves open.
+        seed: of the draws.
+        ones: share of ones, by name, of inputs of any type that are masks: 0 and 1 is all they hold.
+        ids: number of ids, by name, that an integer input may hold: 0 to that number less one.
+
+    Raises:
+        UsageError: an input holds text.
+        InputError: an input is larger than this machine's memory.
+
+    >>> specs = [TensorSpec("x", "float32", ("rows", 3)), TensorSpec("word", "int64", ("rows",))]
+    >>> made = make_inputs(specs, lambda spec, axis: 2, ids={"word": 100})
+    >>> {name: (str(array.dtype), array.shape) for name, array in made.items()}
+    {'x': ('float32', (2, 3)), 'word': ('int64', (2,))}
+    """
+    random, made = np.random.default_rng(seed), dict[str, Array]()
+    for spec in specs:
+        shape = [size if isinstance(size, int) else size_of(spec, axis) for axis, size in enumerate(spec.shape)]
+        require_memory(f"input {spec.name!r}", shape)
+        if spec.dtype == "object":
+            raise UsageError(f"input {spec} holds text; expected example inputs: texts cannot be made up")
+        dtype = np.dtype(spec.dtype)
+        share = (ones or {}).get(spec.name, 0.5 if dtype.kind == "b" else None)
+        if share is not None:
+            drawn: Array = random.random(shape) < share
+        elif dtype.kind in "iu":
+            drawn = random.integers(0, (ids or {}).get(spec.name, 2), shape)
+        else:
+            drawn = np.asarray(random.standard_normal(shape))
+        made[spec.name] = drawn.astype(dtype)
+    return made
+
+
+def require_memory(what: str, shape: Sequence[int], itemsize: int = 8) -> None:
+    """Refuse, before it is asked for, an array that this machine's memory does not hold.
+
+    Args:
+        what: it is, for the message.
+        shape: its sizes. itemsize: bytes per element.
+
+    Raises:
+        InputError: it is larger than the machine's memory.
+    """
+    needed, there = prod(shape) * itemsize, _memory()
+    if needed > there:
+        raise InputError(
+            f"{what} has the shape {list(shape)}, {needed / 2**30:.3g} GiB; expected what fits this machine's memory, "
+            f"{there / 2**30:.3g} GiB: give smaller sizes"
+        )
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # a system that does not say: refuse what no machine holds
+        return 2**42
