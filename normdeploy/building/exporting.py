@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from normdeploy import __version__, api
-from normdeploy.building.model import load_trained, recipe_example, weights_metadata
+from normdeploy.building.model import export_as_told, load_trained, recipe_example, weights_metadata
 from normdeploy.building.outputs import SCHEMA, Outputs, Stage, write_report
 from normdeploy.errors import ModelError, VerificationError
 from normdeploy.files import sha256_file
@@ -58,23 +58,7 @@ def export_step(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any
     }
     try:
         with stage("export") as tell:
-            result = api.export(
-                model,
-                example.args,
-                outputs.onnx,
-                kwargs=example.kwargs,
-                input_names=None if example.kwargs else example.input_names,
-                output_names=list(recipe.export.outputs) or None,
-                dynamic_shapes=example.dynamic_shapes,
-                opset_version=recipe.export.opset,
-                fold=recipe.export.fold,
-                approximate=recipe.export.approximate,
-                integer=recipe.export.integer,
-                verify=recipe.verify.level,
-                seed=recipe.verify.seed,
-                overwrite=True,
-                progress=lambda name, share: tell(f"{name} ({share:.0%})" if share else name),
-            )
+            result = export_as_told(recipe, model, example, outputs.onnx, tell)
     except VerificationError as error:
         for path in outputs.proven:
             path.unlink(missing_ok=True)

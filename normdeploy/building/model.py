@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 from torch import nn
 
+from normdeploy import api
 from normdeploy.errors import RecipeError, WeightsError
 from normdeploy.exporting.guess import guess_inputs
 from normdeploy.exporting.weights import load_weights
@@ -78,3 +82,35 @@ def recipe_example(recipe: Recipe, model: nn.Module, *, notes: list[str] | None 
 def weights_metadata(recipe: Recipe) -> dict[str, str]:
     """Return the header of the recipe's weights."""
     return read_metadata(recipe.weights_path, unsafe_pickle=recipe.model.unsafe_pickle)
+
+
+def export_as_told(
+    recipe: Recipe, model: nn.Module, example: Example, path: Path, tell: Callable[[str], None]
+) -> api.ExportResult:
+    """Export a network as its recipe says, and verify it.
+
+    Args:
+        recipe: its tables [export] and [verify]. model: what it describes, or a form of it.
+        example: arguments of the model. path: the file; an existing one is replaced. tell: says how far it is.
+
+    Raises:
+        VerificationError: the verdict is "fail" or "error".
+    """
+    table = recipe.export
+    return api.export(
+        model,
+        example.args,
+        path,
+        kwargs=example.kwargs,
+        input_names=None if example.kwargs else example.input_names,
+        output_names=list(table.outputs) or None,
+        dynamic_shapes=example.dynamic_shapes,
+        opset_version=table.opset,
+        fold=table.fold,
+        approximate=table.approximate,
+        integer=table.integer,
+        verify=recipe.verify.level,
+        seed=recipe.verify.seed,
+        overwrite=True,
+        progress=lambda name, share: tell(f"{name} ({share:.0%})" if share else name),
+    )

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from normdeploy import api
 from normdeploy.budget import parse_budget
 from normdeploy.building.measuring import timed_inputs
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.model import export_as_told, load_trained, recipe_example
 from normdeploy.building.outputs import Outputs, Stage, write_report
 from normdeploy.errors import VerificationError
 from normdeploy.files import sha256_file
@@ -51,22 +50,7 @@ def quantize_step(
         example = recipe_example(recipe, quantized)
         tell("exporting and verifying")
         try:
-            result = api.export(
-                quantized,
-                example.args,
-                outputs.quantized,
-                kwargs=example.kwargs,
-                input_names=None if example.kwargs else example.input_names,
-                output_names=list(recipe.export.outputs) or None,
-                dynamic_shapes=example.dynamic_shapes,
-                opset_version=recipe.export.opset,
-                fold=recipe.export.fold,
-                approximate=recipe.export.approximate,
-                integer=recipe.export.integer,
-                verify=recipe.verify.level,
-                seed=recipe.verify.seed,
-                overwrite=True,
-            )
+            result = export_as_told(recipe, quantized, example, outputs.quantized, tell)
         except VerificationError as error:
             for path in outputs.proven_quantized:
                 path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-_COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "init": (init, "Write a recipe for a network of one's own."),
     "build": (build, "A recipe, from training to the proven file and its report."),
     "train": (train, "Train a recipe's model."),
@@ -55,7 +55,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "conformance": (conformance, "Exporters, optimizers and verifiers through cases with known answers."),
     "sys": (sys_, "Versions, processor, execution providers."),
 }
-for _name, (_command, _short) in _COMMANDS.items():
+for _name, (_command, _short) in COMMANDS.items():
     app.command(_name, short_help=_short, epilog=epilog(_name))(_command)
 
 

@@ -25,7 +25,7 @@ from normdeploy.sources import is_source, load_source
 
 Role = Literal["exporter", "optimizer", "runtime", "verifier"]
 
-_PARAMETERS: dict[tuple[str, ...], Role] = {
+PARAMETERS: dict[tuple[str, ...], Role] = {
     ("model", "args", "path"): "exporter",
     ("source", "target"): "optimizer",
     ("path", "inputs"): "runtime",
@@ -207,9 +207,9 @@ def adapter_named(name: str) -> Adapter:
     if not callable(call):
         raise UsageError(f"adapter {name} is a {type(call).__name__}; expected a function")
     parameters = tuple(inspect.signature(call).parameters)
-    if parameters not in _PARAMETERS:
-        known = "; ".join(f"{role}({', '.join(names)})" for names, role in _PARAMETERS.items())
+    if parameters not in PARAMETERS:
+        known = "; ".join(f"{role}({', '.join(names)})" for names, role in PARAMETERS.items())
         raise UsageError(
             f"adapter {name} takes ({', '.join(parameters)}); expected the parameters of one role: {known}"
         )
-    return Adapter(name, _PARAMETERS[parameters], call, own=True)
+    return Adapter(name, PARAMETERS[parameters], call, own=True)

@@ -31,19 +31,16 @@ def run(adapters: Sequence[Adapter], cases: Sequence[Case], progress: Progress |
                         case = waiting.pop(0)
                         if progress is not None:
                             progress(f"{adapter.name}: {case.name}")
-                        outcome = ask(case)
-                        outcomes.append(outcome)
-                        if outcome.result == "crashed" and outcome.detail.startswith(_ENDED):
+                        answer, ended = ask(case)
+                        outcomes.append(answer)
+                        if ended:
                             break
     return outcomes
 
 
-_ENDED = "the process ended"
-
-
 @contextmanager
-def _worker(adapter: Adapter, sources: str) -> Iterator[Callable[[Case], Outcome]]:
-    """Give a function that asks a process of the adapter's own."""
+def _worker(adapter: Adapter, sources: str) -> Iterator[Callable[[Case], tuple[Outcome, bool]]]:
+    """Give a function that asks a process of the adapter's own; it answers also whether the process ended."""
     command = [sys.executable, "-m", "normdeploy.conformance.worker", adapter.name, sources]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
@@ -52,7 +49,7 @@ def _worker(adapter: Adapter, sources: str) -> Iterator[Callable[[Case], Outcome
         assert stdin is not None
         assert stdout is not None
 
-        def ask(case: Case) -> Outcome:
+        def ask(case: Case) -> tuple[Outcome, bool]:
             try:
                 stdin.write(f"{case.name}\n")
                 stdin.flush()
@@ -61,8 +58,8 @@ def _worker(adapter: Adapter, sources: str) -> Iterator[Callable[[Case], Outcome
                 answer = ""
             if not answer:
                 code = process.wait()
-                return Outcome(case.name, adapter.name, "crashed", f"{_ENDED} with code {code}")
-            return Outcome.from_dict(json.loads(answer))
+                return Outcome(case.name, adapter.name, "crashed", f"the process ended with code {code}"), True
+            return Outcome.from_dict(json.loads(answer)), False
 
         try:
             yield ask

@@ -191,7 +191,7 @@ def _instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: f
     return F.instance_norm(x, None, None, weight, bias, True, 0.0, eps)
 
 
-_OPERATORS: dict[str, Callable[..., Any]] = {
+OPERATORS: dict[str, Callable[..., Any]] = {
     **{f"conv{n}d": _conv(n, _identity) for n in (1, 2, 3)},
     **{f"conv{n}d_relu": _conv(n, F.relu) for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": _conv(n, _identity, transposed=True) for n in (1, 2, 3)},
@@ -230,13 +230,13 @@ def operator_of(func: Any) -> Callable[..., Any] | None:
     name = str(getattr(getattr(func, "_overloadpacket", func), "_qualified_op_name", ""))
     if not name.startswith("quantized::"):
         return None
-    found = _OPERATORS.get(name.removeprefix("quantized::"))
+    found = OPERATORS.get(name.removeprefix("quantized::"))
     if found is None:
         raise NotImplementedError(f"torch.ops.{name.replace('::', '.')} has no form in floats here")
     return found
 
 
-_KEEPS = frozenset({
+KEEPS = frozenset({
     "relu", "relu_", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool2d", "max", "min", "amax", "amin",
     "flatten", "view", "reshape", "permute", "transpose", "t", "movedim", "contiguous", "squeeze", "unsqueeze",
     "clone", "detach", "detach_", "__getitem__", "select", "narrow", "chunk", "split", "unbind", "expand", "repeat",
@@ -246,13 +246,13 @@ _KEEPS = frozenset({
     "concat", "concatenate", "swapaxes", "T", "mT",
 })  # fmt: skip
 """Functions after which the elements are some of those that were there (or 0)."""
-_ROUNDS = frozenset({
+ROUNDS = frozenset({
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
     "mean", "interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "hardtanh", "hardtanh_", "relu6",
     "clamp", "clamp_", "leaky_relu", "leaky_relu_", "threshold", "_threshold", "clip",
 })  # fmt: skip
 """Functions whose results torch rounds to the grid of what they read."""
-_OWN = {"sigmoid": (1 / 256, 0), "tanh": (2 / 256, 128), "hardsigmoid": (1 / 256, 0)}
+OWN = {"sigmoid": (1 / 256, 0), "tanh": (2 / 256, 128), "hardsigmoid": (1 / 256, 0)}
 """Functions whose results have a grid of their own: step and zero point, in quint8."""
 
 
@@ -268,7 +268,7 @@ def of_quantized(
     name = getattr(func, "__name__", "")
     if name == "__get__":  # attributes: shapes, dtypes, and transposed views
         name = getattr(getattr(func, "__self__", None), "__name__", name)
-        return mode.on(result, grid) if isinstance(result, Tensor) and name in _KEEPS else result
+        return mode.on(result, grid) if isinstance(result, Tensor) and name in KEEPS else result
     tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
     if not tensors:
         return result
@@ -276,10 +276,10 @@ def of_quantized(
     def place(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
             return leaf
-        if name in _OWN:
-            return mode.rounded(leaf, _to(*_OWN[name]))
-        return mode.rounded(leaf, grid) if name in _ROUNDS else mode.on(leaf, grid)
+        if name in OWN:
+            return mode.rounded(leaf, _to(*OWN[name]))
+        return mode.rounded(leaf, grid) if name in ROUNDS else mode.on(leaf, grid)
 
-    if name not in _KEEPS and name not in _ROUNDS and name not in _OWN:
+    if name not in KEEPS and name not in ROUNDS and name not in OWN:
         raise NotImplementedError(f"torch's {name or func} of a quantized tensor has no form in floats here")
     return pytree.tree_map(place, result)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import random
-import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
+from normdeploy.exporting.batched import export_batched, export_program
 from normdeploy.exporting.forward import (
     Arguments,
     Outputs,
@@ -31,17 +31,15 @@ from normdeploy.exporting.forward import (
     flatten_outputs,
     split_arguments,
 )
-from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.mode import ModeReport, evaluation_mode, fast_paths
 from normdeploy.exporting.naming import name_plain_tensors, rename_values, separate_outputs
 from normdeploy.exporting.quantized_trace import quantizers_seen, quantizers_traceable
 from normdeploy.exporting.registered import module_tensors, plain_tensors_registered
 from normdeploy.exporting.repair import drop_written_zero_bias
-from normdeploy.exporting.shapes import Spec, batch_shapes, user_shapes, widened
-from normdeploy.exporting.trace_errors import causes_from_here, essential_line, explain, module_in_traceback, root_cause
+from normdeploy.exporting.shapes import user_shapes, widened
+from normdeploy.exporting.trace_errors import causes_from_here, essential_line, explain, module_in_traceback
 from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.exporting.training_operators import statistics_unchanged, training_operators
-from normdeploy.exporting.translations import translations
 from normdeploy.exporting.updates import Updated, updates_seen, updates_traced
 from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.nn.object_walk import Snapshot, is_foreign
@@ -145,74 +143,6 @@ def _torchs_own(model: nn.Module, name: str) -> bool:
     return False
 
 
-def _export(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
-    with known_messages_silenced():
-        return torch.onnx.export(
-            _by_its_forward(model),
-            tuple(tensors),
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-            dynamic_shapes=tuple(specs) if any(specs) else None,
-            opset_version=opset,
-            custom_translation_table=translations(opset),
-        )
-
-
-def _by_its_forward(model: nn.Module) -> nn.Module:
-    """Return a module that is run by its forward: of an fx.GraphModule torch.export runs the graph instead."""
-    if not isinstance(model, torch.fx.GraphModule):
-        return model
-    shell = nn.Module()
-    for name in ("_parameters", "_buffers", "_modules"):  # the very registries: the trace exchanges what they hold
-        vars(shell)[name] = vars(model)[name]
-    shell.training = model.training
-    shell.forward = model.forward
-    return shell
-
-
-def _export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | None, notes: list[str]) -> Any:
-    """Export with a dynamic batch; where the model fixes it, with as much of it dynamic as it allows.
-
-    Args:
-        model: the model, its forward taking flat tensors.
-        tensors: the example arguments as given.
-        opset: ONNX operator set.
-        notes: appended to where the batch, or part of it, is static.
-    """
-    specs = batch_shapes(tensors)
-    example = widened(tensors, specs)
-    reason = _runs(model, example)
-    if reason is None:
-        try:
-            return _export(model, example, specs, opset)
-        except Exception as error:
-            reason = error
-    first = root_cause(reason)
-    named = set(re.findall(r"inputs\['(\w+)'\]\.shape\[0\]", str(first)))
-    names = list(inspect.signature(model.forward).parameters)
-    partial: list[Spec] = [None if name in named else spec for name, spec in zip(names, specs, strict=True)]
-    mixed = [wide if spec else given for wide, given, spec in zip(example, tensors, partial, strict=True)]
-    program = None
-    if named and any(partial):
-        with suppress(Exception):  # it may fail for more than these dimensions: then every one is fixed below
-            program = _export(model, mixed, partial, opset)
-    if program is None:
-        partial = [None] * len(specs)
-        try:
-            program = _export(model, tensors, partial, opset)
-        except Exception as error:
-            # not the batch's fault: tell what stops the trace with fixed shapes too
-            raise TraceError(explain(model, error)) from error
-    fixed = [name for name, before, after in zip(names, specs, partial, strict=True) if before and not after]
-    notes.append(
-        f"the batch dimension of {', '.join(map(repr, fixed))} is fixed at the example's size, because "
-        f"{module_in_traceback(model, reason)} fixes it ({type(first).__name__}: {essential_line(first)}): "
-        "take it from x.shape there, or pass dynamic_shapes"
-    )
-    return program
-
-
 def trace(
     model: nn.Module,
     args: Any,
@@ -277,11 +207,11 @@ def trace(
         traceable = quantizers_traceable(model) if quantizers.seen else nullcontext()
         with plain_tensors_registered(kept), traceable, flat_forward(model, arguments) as assigned:
             if dynamic_shapes is None:
-                program = _export_batched(model, tensors, opset_version, notes)
+                program = export_batched(model, tensors, opset_version, notes)
             else:
                 specs = user_shapes(dynamic_shapes, arguments.paths, parameters)
                 try:
-                    program = _export(model, widened(tensors, specs), specs, opset_version)
+                    program = export_program(model, widened(tensors, specs), specs, opset_version)
                 except Exception as error:
                     raise TraceError(explain(model, error)) from error
         stuck = training_operators(program.exported_program)
@@ -344,15 +274,6 @@ def check_opset(version: int | None) -> None:
 def _device(model: nn.Module) -> torch.device | None:
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     return devices.pop() if len(devices) == 1 else None
-
-
-def _runs(model: nn.Module, tensors: list[torch.Tensor]) -> Exception | None:
-    """Return what the model raises on tensors that it was not given, or None."""
-    try:
-        model(*tensors)
-    except Exception as error:  # whatever it is, it means the same: this model wants the batch it was given
-        return error
-    return None
 
 
 def _name_ends(

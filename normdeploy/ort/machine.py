@@ -79,11 +79,11 @@ def usable_cores() -> int:
     A quota of 1.5 cores counts as 2: one thread would leave half a core idle.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota(Path("/proc/self/cgroup"), _CGROUPS)
+    quota = quota_of(Path("/proc/self/cgroup"), _CGROUPS)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def _quota(membership: Path, root: Path) -> float | None:
+def quota_of(membership: Path, root: Path) -> float | None:
     """Return the cores that the control groups of this process allow, by time; None where none limits them.
 
     Version 2 has ``cpu.max`` ("quota period" in microseconds, or "max"), version 1 ``cpu.cfs_quota_us`` (-1: none) and

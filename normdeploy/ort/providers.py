@@ -160,12 +160,12 @@ def _openvino_plugin() -> Provider:
 def _onnxruntime_provider(name: str) -> Provider:
     if name not in ort.get_available_providers():
         return Provider(name, False, conflict() or "not in the installed onnxruntime build")
-    failure = _failure(name)
+    failure = failure_of(name)
     return Provider(name, not failure, failure)
 
 
 @cache
-def _failure(name: str) -> str:
+def failure_of(name: str) -> str:
     """Ask onnxruntime for a session with a GPU provider; return why there is none, empty where there is.
 
     Whether torch sees a GPU says nothing: torch may be a CPU build, or onnxruntime may lack a library.

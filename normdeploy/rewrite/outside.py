@@ -45,7 +45,7 @@ def remove_rule(name: str) -> None:
 
 
 @functools.cache
-def _installed() -> dict[str, Rule]:
+def installed_rules() -> dict[str, Rule]:
     """Return the rules that installed packages bring.
 
     Raises:
@@ -79,7 +79,7 @@ class OutsideRules(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Ask every rule about every node of every graph."""
-        rules, modified = {**_installed(), **_added}, False
+        rules, modified = {**installed_rules(), **_added}, False
         for graph in graphs_of(model) if rules else ():
             for node in list(graph):
                 if node.graph is graph:

@@ -257,19 +257,20 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
     """
     file = require_model_file(path)
     if not settings.fixed_shapes:
-        return _session(file, settings)
+        return backend_for(file, settings)
     inputs, outputs = file_specs(file)
     return FixedShapesBackend(
         inputs,
         outputs,
         settings.provider,
         dict(settings.fixed_shapes),
-        fixed=lambda: _session(file, settings, inputs),
-        free=lambda: _session(file, replace(settings, fixed_shapes=())),
+        fixed=lambda: backend_for(file, settings, inputs),
+        free=lambda: backend_for(file, replace(settings, fixed_shapes=())),
     )
 
 
-def _session(file: Path, settings: Settings, declared: Sequence[TensorSpec] = ()) -> Backend:
+def backend_for(file: Path, settings: Settings, declared: Sequence[TensorSpec] = ()) -> Backend:
+    """Open a file with the runtime that the settings name."""
     if settings.provider == OPENVINO_RUNTIME:
         return OpenVinoBackend(file, settings)
     return OrtBackend(file, settings, declared)

@@ -136,7 +136,7 @@ class BenchResult:
             medians = np.array([row.latency.median for row in rows]) * 1e3
             bounds = np.array([row.latency.quartiles for row in rows]).T * 1e3
             errors = np.abs(bounds - medians)
-            colors = ["tab:blue" if row.name.startswith(OURS) else "tab:gray" for row in rows]
+            colors = ["tab:blue" if row.name in (OURS, TUNED) else "tab:gray" for row in rows]
             axes.barh([row.name for row in rows], medians, xerr=errors, color=colors, error_kw={"capsize": 2})
             axes.invert_yaxis()
             axes.set_xlim(left=0)

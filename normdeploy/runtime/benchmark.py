@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,31 +13,24 @@ import numpy as np
 
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.ort.machine import usable_cores
-from normdeploy.ort.providers import device_number
-from normdeploy.ort.settings import GPU_PROVIDERS, Settings
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import Array
 from normdeploy.runtime.bench_result import OURS, TUNED, BenchResult, BenchRow
-from normdeploy.runtime.contestant import CHANNELS_LAST, COMPILED, EAGER, PEERS, PLAIN, FileContestant, Prepared
+from normdeploy.runtime.contestant import PEERS, PLAIN, FileContestant, Prepared
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
+from normdeploy.runtime.lineup import Contestant, contestants_of, labels_of
 from normdeploy.runtime.memory import Footprint, measure_footprint, measure_module_footprint
 from normdeploy.runtime.module_peers import (
     ModuleContestant,
-    ModuleSource,
-    device_of,
-    has_convolution,
-    plain_export,
     torch_threads,
 )
-from normdeploy.runtime.peers import file_peers
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import load
 from normdeploy.runtime.samples import make_samples, tile_samples
 
 if TYPE_CHECKING:
-    from torch import nn
+    pass
 
 _STRANGE = 0.1  # of the largest output: no rounding of one network to another of its forms
-Contestant = FileContestant | ModuleContestant
 
 
 def bench(
@@ -122,7 +115,7 @@ def bench(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         references = list(against) if isinstance(against, (list, tuple)) else [against]
-        labels = _labels(references)
+        labels = labels_of(references)
         for index, reference in enumerate(references):
             label = f" ({labels[index]})" if len(references) > 1 else ""
             sub = folder / str(index)
@@ -130,7 +123,7 @@ def bench(
             tell("making the other contestants")
             plain = labels[index] if isinstance(reference, (str, os.PathLike)) else PLAIN + label
             example = feeds_of(max(2, *batches))
-            for found in _contestants(reference, stack, sub, label, plain, wanted, specs, example, ours.settings):
+            for found in contestants_of(reference, stack, sub, label, plain, wanted, specs, example, ours.settings):
                 if isinstance(found, tuple):
                     skipped[found[0]] = found[1]
                 else:
@@ -150,16 +143,16 @@ def bench(
                     footprints[contestant.name] = _footprint(contestant, feeds, count)
                 except ModelError as error:
                     skipped[f"{contestant.name} (memory)"] = str(error)
-    notes += _strangers(Path(path).name, rows)
+    eager = {entry.name for entry in contestants if isinstance(entry, ModuleContestant) and not entry.compiled}
+    notes += _strangers(Path(path).name, [row for row in rows if row.name in eager])
     return BenchResult(Path(path).name, tuple(rows), footprints, skipped, notes=tuple(notes))
 
 
 def _strangers(model: str, rows: Sequence[BenchRow]) -> list[str]:
-    """Return a note for each module whose results are not those of the file."""
+    """Return a note for each module, of which these are the rows, whose results are not those of the file."""
     worst: dict[str, float] = {}
     for row in rows:
-        if row.name.startswith(EAGER):
-            worst[row.name] = max(worst.get(row.name, 0.0), row.difference)
+        worst[row.name] = max(worst.get(row.name, 0.0), row.difference)
     return [
         f"{name} is off by {gap:.1g}: it is another network than {model}, or has other weights; expected the weights "
         f"that {model} was exported with (--weights)"
@@ -177,68 +170,6 @@ def _footprint(contestant: Contestant, feeds: Mapping[str, Array], threads: int)
 
 def _trials(plan: Plan | str | os.PathLike[str]) -> Sequence[Any]:
     return (plan if isinstance(plan, Plan) else Plan.load(plan)).trials
-
-
-def _labels(references: Sequence[Any]) -> list[str]:
-    """Return a name for each reference, no two the same: a file's own, its path where two files share it."""
-    short = [_label(reference) for reference in references]
-    long = [
-        str(reference) if isinstance(reference, (str, os.PathLike)) and short.count(name) > 1 else name
-        for reference, name in zip(references, short, strict=True)
-    ]
-    return [f"{name} #{index + 1}" if long.count(name) > 1 else name for index, name in enumerate(long)]
-
-
-def _label(reference: Any) -> str:
-    if isinstance(reference, ModuleSource):
-        return reference.source
-    return Path(reference).name if isinstance(reference, (str, os.PathLike)) else type(reference).__name__
-
-
-def _contestants(
-    reference: Any,
-    stack: ExitStack,
-    folder: Path,
-    label: str,
-    plain: str,
-    wanted: Sequence[str],
-    specs: Sequence[TensorSpec],
-    feeds: Mapping[str, Array],
-    ours: Settings,
-) -> Iterator[Contestant | tuple[str, str]]:
-    """Yield the contestants that one reference gives, on the device of ours, and (name, reason) for each skipped."""
-    from normdeploy.sources import is_source
-
-    beside = Settings(provider=ours.provider, options=ours.options)
-    if isinstance(reference, str) and is_source(reference):
-        reference, plain = ModuleSource(reference), PLAIN + label
-    origin = reference if isinstance(reference, ModuleSource) else None
-    if isinstance(reference, (str, os.PathLike)):
-        yield from file_peers(Path(reference), folder, label, wanted, beside, plain)
-        return
-    from normdeploy.exporting.mode import evaluation_mode
-    from normdeploy.nn.unregistered import move
-
-    module: nn.Module = reference if origin is None else origin.build()
-    stack.enter_context(evaluation_mode(module, fast=True))
-    stack.callback(move, module, device_of(module))
-    device = f"cuda:{device_number(ours)}" if ours.provider in GPU_PROVIDERS else "cpu"
-    for name in (EAGER, CHANNELS_LAST, COMPILED):
-        if name not in wanted:
-            continue
-        if name == CHANNELS_LAST and not has_convolution(module):
-            yield name + label, "there is no convolution of images in it: its layout is the same"
-            continue
-        yield ModuleContestant(name + label, module, name == COMPILED, origin, device, name == CHANNELS_LAST)
-    try:
-        exported = plain_export(module, feeds, specs, folder)
-    except Exception as error:  # the exporter fails in many ways; the peers that need its file are skipped by name
-        reason = f"torch.onnx.export failed: {type(error).__name__}: {str(error).splitlines()[0]}"
-        for name in wanted:
-            if name not in (EAGER, CHANNELS_LAST, COMPILED):
-                yield name + label, reason
-        return
-    yield from file_peers(exported, folder, label, wanted, beside, plain)
 
 
 def _cell(

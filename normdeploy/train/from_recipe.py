@@ -29,7 +29,7 @@ def recipe_data(recipe: Recipe) -> Splits:
             f"{recipe.path}: table [data] is missing; expected one with source or files: name what to train on"
         )
     if table.files is not None:
-        return read_files(_file_data(recipe, table, table.files))
+        return read_files(file_data(recipe, table, table.files))
     function: Callable[..., Any] = load_source(str(table.source), folder=recipe.folder)
     splits = function(**table.arguments)
     if not isinstance(splits, Splits):
@@ -39,7 +39,8 @@ def recipe_data(recipe: Recipe) -> Splits:
     return splits
 
 
-def _file_data(recipe: Recipe, table: DataSection, files: str) -> FileData:
+def file_data(recipe: Recipe, table: DataSection, files: str) -> FileData:
+    """Return how the files of a recipe's [data] table are read."""
     size = None
     if table.size is not None:
         parts = table.size.split("x")

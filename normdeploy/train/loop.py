@@ -145,7 +145,7 @@ def fit(
                 _remove_torn(Path(checkpoint))
             run.resume(checkpoint, again=again)
         resumed_at = run.epochs_done
-        _epochs(run, checkpoint, show=show and world.first)
+        run_epochs(run, checkpoint, show=show and world.first)
         result = _finish(run, resumed_at)
     if world.first:
         name = type(network).__name__
@@ -165,7 +165,7 @@ def fit(
     return result
 
 
-def _epochs(run: Run, checkpoint: str | os.PathLike[str] | None, *, show: bool) -> None:
+def run_epochs(run: Run, checkpoint: str | os.PathLike[str] | None, *, show: bool) -> None:
     """Train epoch after epoch, keeping the state after each."""
     steps, done = run.settings.epochs * run.steps_per_epoch, run.epochs_done * run.steps_per_epoch
     with TrainingProgress(type(run.model).__name__, steps, done=done, shown=show) as progress:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import Result
 
-from normdeploy.cli.app import _COMMANDS
+from normdeploy.cli.app import COMMANDS
 from normdeploy.cli.examples import EXAMPLES
 
 Run = Callable[..., Result]
@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_command_has_an_example_in_its_help(run: Run) -> None:
-    assert EXAMPLES.keys() == _COMMANDS.keys()
+    assert EXAMPLES.keys() == COMMANDS.keys()
     for name, lines in EXAMPLES.items():
         shown = run(name, "--help").output
         assert all(f"    {line}\n" in shown for line in lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tomllib
 from collections.abc import Callable
@@ -19,10 +18,11 @@ from normdeploy import build as builder
 from normdeploy.building import measuring, outputs
 from normdeploy.building.model import load_trained
 from normdeploy.errors import UsageError, WeightsError
-from normdeploy.recipe import _SECTIONS, Recipe, parse_recipe
+from normdeploy.recipe import Recipe, parse_recipe
 from normdeploy.sources import build as build_model
 from normdeploy.train.from_recipe import train
 
+SCHEMA = Path(__file__).parents[2] / "docs" / "recipe.schema.json"
 MODEL = """
 import torch
 from torch import nn
@@ -235,7 +235,8 @@ def test_rewrites_are_asked_for_or_not(key: str, value: bool, built: Any, monkey
 
 
 def test_no_key_is_left_out() -> None:
-    keys = {f"{name}.{item.name}" for name, (kind, _) in _SECTIONS.items() for item in dataclasses.fields(kind)}
+    tables = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]
+    keys = {f"{name}.{key}" for name, table in tables.items() for key in table["properties"]}
     weights = {"model.weights", *OWN}
     # each of them decides what tests/train/test_files.py reads
     files = {"files", "test", "target", "columns", "size", "grey", "standardize", "workers", "seed"}

@@ -111,10 +111,10 @@ def suspicious(reference, candidate):
 def test_the_roles_of_the_known_ones_are_those_of_their_parameters():
     import inspect
 
-    from normdeploy.conformance.adapters import _PARAMETERS
+    from normdeploy.conformance.adapters import PARAMETERS
 
     for known in BUILT_IN.values():
-        assert _PARAMETERS[tuple(inspect.signature(known.call).parameters)] == known.role, known.name
+        assert PARAMETERS[tuple(inspect.signature(known.call).parameters)] == known.role, known.name
 
 
 def test_what_is_no_adapter_is_refused(tmp_path: Path):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normdeploy.exporting.quantized_operators import _KEEPS, _OPERATORS, _OWN, _ROUNDS
+from normdeploy.exporting.quantized_operators import KEEPS, OPERATORS, OWN, ROUNDS
 from normdeploy.exporting.quantizers import Arithmetic, QuantizerMode
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(deprecated|quantize_per|quantized tensor).*")
@@ -168,7 +168,7 @@ def test_an_operator_is_what_torchs_kernel_computes(name: str, engine: None) -> 
 
 
 def test_no_operator_is_left_out() -> None:
-    assert set(_OPERATORS) == set(CASES)
+    assert set(OPERATORS) == set(CASES)
 
 
 PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
@@ -200,5 +200,5 @@ def test_a_function_of_torch_ends_on_the_grid_that_torch_puts_it_on(name: str) -
 
 
 def test_the_tables_name_no_function_twice() -> None:
-    assert not _KEEPS & _ROUNDS
-    assert not (_KEEPS | _ROUNDS) & set(_OWN)
+    assert not KEEPS & ROUNDS
+    assert not (KEEPS | ROUNDS) & set(OWN)

@@ -99,9 +99,9 @@ def installed(folder: Path, code: str) -> None:
 @pytest.fixture
 def their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
-    outside._installed.cache_clear()
+    outside.installed_rules.cache_clear()
     yield tmp_path
-    outside._installed.cache_clear()
+    outside.installed_rules.cache_clear()
 
 
 def test_an_installed_package_brings_its_rule(their_folder: Path) -> None:

@@ -331,13 +331,13 @@ def test_whoever_is_compared_runs_where_the_file_runs(linear, monkeypatch):
     """With the file on a GPU, so are plain export and torch, on the same one; inputs and outputs stay there."""
     from normdeploy.ort.providers import provider_chain
     from normdeploy.ort.settings import CUDA
-    from normdeploy.runtime import benchmark as room
+    from normdeploy.runtime.lineup import contestants_of
 
     path, weight, bias = linear
     ours = Settings(CUDA, options=(("use_tf32", "0"), ("device_id", "1")))
     with ExitStack() as stack:
         found = list(
-            room._contestants(
+            contestants_of(
                 Scale(weight, bias), stack, path.parent, "", PLAIN, (EAGER, COMPILED, PLAIN, OPENVINO),
                 [TensorSpec("x", "float32", ("b", 3))], {"x": np.zeros((2, 3), np.float32)}, ours,
             )

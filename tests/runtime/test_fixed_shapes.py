@@ -34,13 +34,13 @@ def _settings(provider: str, *shape: int) -> Settings:
 def opened(monkeypatch):
     """Count the sessions that are made, by their fixed shapes."""
     made: list[tuple] = []
-    session = room._session
+    session = room.backend_for
 
     def counted(file, settings, *declared):
         made.append(settings.fixed_shapes)
         return session(file, settings, *declared)
 
-    monkeypatch.setattr(room, "_session", counted)
+    monkeypatch.setattr(room, "backend_for", counted)
     return made
 
 

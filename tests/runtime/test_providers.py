@@ -59,7 +59,7 @@ def gpu_build(monkeypatch, tmp_path):
     real = room.ort
 
     def clear():
-        for function in (room.prepare_gpu, room._failure, room.find_providers):
+        for function in (room.prepare_gpu, room.failure_of, room.find_providers):
             function.cache_clear()
 
     def make(*starts, fails=""):
@@ -115,13 +115,17 @@ def test_without_a_gpu_the_gpu_build_runs_on_the_cpu_and_says_what_is_missing(gp
 
 def test_a_provider_that_raises_is_not_usable(gpu_build):
     gpu_build(fails="CUDA failure 35: driver too old\nstack")
-    assert room._onnxruntime_provider(CUDA).reason.endswith("CUDA failure 35: driver too old")
+    found = {provider.name: provider for provider in room.find_providers()}
+    assert found[CUDA].reason.endswith("CUDA failure 35: driver too old")
 
 
 def test_two_builds_over_each_other_are_the_reason(monkeypatch):
     monkeypatch.setattr(room.ort, "get_available_providers", lambda: [CPU])
     monkeypatch.setattr(room, "conflict", lambda: "two builds")
-    assert room._onnxruntime_provider(CUDA) == Provider(CUDA, False, "two builds")
+    room.find_providers.cache_clear()
+    assert Provider(CUDA, False, "two builds") in room.find_providers()
+    monkeypatch.undo()
+    room.find_providers.cache_clear()
 
 
 def test_tensorrt_falls_back_to_cuda_on_its_device_and_keeps_engines_by_file(gpu_build, linear, write_model):
@@ -207,8 +211,8 @@ def test_a_containers_quota_limits_the_usable_cores(case, tmp_path, monkeypatch)
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text + "\n")
-    assert machines._quota(tmp_path / "cgroup", root) == expected
-    monkeypatch.setattr(machines, "_quota", lambda *_: expected)
+    assert machines.quota_of(tmp_path / "cgroup", root) == expected
+    monkeypatch.setattr(machines, "quota_of", lambda *_: expected)
     monkeypatch.setattr(machines.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert machines.usable_cores() == (8 if expected is None else max(1, int(np.ceil(expected))))
 
@@ -218,11 +222,11 @@ def test_the_gpus_name_comes_without_torch(tmp_path, monkeypatch):
     (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   1\n")
     monkeypatch.setattr(machines, "_PROC_GPUS", tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert machines._gpu() == "NVIDIA H200"
+    assert machines.this_machine().gpu == "NVIDIA H200"
     monkeypatch.setattr(machines, "_PROC_GPUS", tmp_path / "none")
     monkeypatch.setattr(machines, "_GPU_DEVICES", ())
     if sys.platform == "linux":
-        assert machines._gpu() == ""
+        assert machines.this_machine().gpu == ""
 
 
 def test_every_provider_is_tried_in_float32_or_has_a_reason():

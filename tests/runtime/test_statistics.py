@@ -51,7 +51,7 @@ def written(convnet: Path, tmp_path: Path) -> dict[str, Path]:
     x = images(64)
     quantizer = Quantizer(convnet, [{"x": x[:32]}, {"x": x[32:]}], this_machine())
     found = {"float": tmp_path / "float.onnx"}
-    onnx.save(quantizer._plain, found["float"])
+    onnx.save(quantizer.plain, found["float"])
     for kind in ("", *CORRECTIONS):
         recipe = INT8_RECIPES[0] if not kind else INT8_RECIPES[0].with_correction(kind)
         found[kind] = tmp_path / f"int8{kind}.onnx"

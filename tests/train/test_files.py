@@ -248,7 +248,7 @@ def test_every_key_of_the_recipe_reaches_the_reading(tmp_path: Path) -> None:
     given |= {"standardize": False, "workers": 3, "seed": 5}
     recipe = parse_recipe({**base, "data": given}, tmp_path / "net.toml")
     assert recipe.data is not None
-    asked = from_recipe._file_data(recipe, recipe.data, "a")
+    asked = from_recipe.file_data(recipe, recipe.data, "a")
     assert asked == FileData(tmp_path / "a", tmp_path / "b", "t", ("c",), (4, 6), True, False, 3, 5)
 
 

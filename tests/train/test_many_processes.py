@@ -15,7 +15,7 @@ from torch import nn
 
 from normdeploy.errors import UsageError
 from normdeploy.train import Split, Splits, read_metadata, train_settings
-from normdeploy.train.loop import _epochs
+from normdeploy.train.loop import run_epochs
 from normdeploy.train.run import Run
 from normdeploy.train.world import World, joined_world
 
@@ -52,7 +52,7 @@ def test_dropout_that_each_process_draws_is_said(capsys: pytest.CaptureFixture[s
     ):
         run = Run(network, splits, settings, two, {})
         run.epochs_done = 1  # nothing is left to do but to say what is to be said
-        _epochs(run, None, show=True)
+        run_epochs(run, None, show=True)
         err = " ".join(capsys.readouterr().err.split())
         assert said in err
         assert bool(said) == ("dropout" in err)

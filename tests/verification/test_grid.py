@@ -74,7 +74,7 @@ def test_damage_moves_further_than_flips_may_whatever_explains_it(tmp_path: Path
     """Even if an optimizer could be blamed for it: the factor alone refuses, and is what refuses."""
     right = quantized_conv(tmp_path / "q.onnx")
     wrong = quantized_conv(tmp_path / "wrong.onnx", moved=5.0)
-    monkeypatch.setattr(grid, "_guilty", lambda *_: ("SomeFusion",))
+    monkeypatch.setattr(grid, "explaining_optimizers", lambda *_: ("SomeFusion",))
     refused = nd.verify(right, wrong)
     assert not [check for check in refused.checks if check.name == "grid"], refused.summary()
     assert [check for check in refused.checks if (check.name, check.status) == ("rounding", "fail")]

@@ -27,6 +27,7 @@ from normdeploy.rewrite.integer.ending import Quantizer, quantizer_of
 from normdeploy.rewrite.integer.monotone import Chain, Clamp, Function, Leaky, Level, Map
 from normdeploy.rewrite.integer.source import (
     BYTES,
+    Given,
     Ints,
     Range,
     Source,
@@ -173,7 +174,7 @@ def _follow(walk: _Walk, value: ir.Value, reader: ir.Node) -> Found:
     while True:
         node = value.producer()
         if node is None:
-            raise Stays("it reads what the graph is given")
+            raise Given("it reads what the graph is given")
         if is_standard(node, "DequantizeLinear") or (is_standard(node, "Cast") and value.dtype in FLOATS):
             return _from_integers(walk, node)
         if len(value.uses()) > 1 or value.is_graph_output():

@@ -30,7 +30,7 @@ from normdeploy.rewrite.integer.ahead import leads_to_quantizer
 from normdeploy.rewrite.integer.chain import Found, Layer, found_of, layer_of
 from normdeploy.rewrite.integer.ending import Quantizer, quantizer_of
 from normdeploy.rewrite.integer.multiplier import multiplier_of
-from normdeploy.rewrite.integer.source import Range, Stays
+from normdeploy.rewrite.integer.source import Given, Range, Stays
 from normdeploy.rewrite.integer.thresholds import Thresholds, breakpoints, thresholds_of
 from normdeploy.rewrite.integer.write import (
     Writer,
@@ -80,7 +80,7 @@ class OnIntegers(ir.passes.InPlacePass):
                 return False
             into, note = self._rewrite(graph, quantizer, found_of(quantizer, ranges), ranges)
         except Stays as error:
-            if not is_standard(node, "Round", "Sign") or "given" not in str(error):
+            if not is_standard(node, "Round", "Sign") or not isinstance(error, Given):
                 self.context.ledger.add(LedgerRow(where, QUANTIZER, "kept", "", f"{describe(node)}: {error}", site))
             return False
         self.context.ledger.add(LedgerRow(where, QUANTIZER, "fused", into, note, site))

@@ -49,6 +49,10 @@ class Stays(Exception):
     """Something cannot be done on integers; the text is a clause without subject, for a reason in the ledger."""
 
 
+class Given(Stays):
+    """What would be rounded is what the graph is given: there is no accumulator in front of it."""
+
+
 @dataclass(frozen=True)
 class Source:
     """What integers a value stands for.

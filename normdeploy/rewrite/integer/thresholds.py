@@ -90,11 +90,11 @@ def thresholds_of(chain: Chain, low: Ints, high: Ints) -> Thresholds:
                 at = where.first()
                 rises[c, k] = min(max(1 - at if falls else at, first), last + 1)
     result = Thresholds(base, rises, direction, low, high)
-    _prove(chain, result)
+    prove(chain, result)
     return result
 
 
-def _prove(chain: Chain, found: Thresholds) -> None:
+def prove(chain: Chain, found: Thresholds) -> None:
     """Ask both where the level changes, and at the ends of the range."""
     for channel, points in enumerate(breakpoints(found)):
         levels = found.base + (points[:, None] * found.direction[channel] >= found.rises[channel]).sum(axis=1)

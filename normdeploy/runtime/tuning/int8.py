@@ -120,7 +120,7 @@ class Quantizer:
         opset = next(entry.version for entry in model.opset_import if not entry.domain)
         if opset < _FIRST_OPSET:
             model = onnx.version_converter.convert_version(model, _FIRST_OPSET)
-        self._plain = onnx.shape_inference.infer_shapes(model)
+        self.plain = onnx.shape_inference.infer_shapes(model)
         self._calibration = calibration
         self._reduce = saturates(machine)
         self._ready: dict[tuple[bool, bool, bool], tuple[onnx.ModelProto, Any, int]] = {}
@@ -129,11 +129,11 @@ class Quantizer:
     def operators(self, recipe: Int8Recipe) -> list[str]:
         """Return the names of the nodes that ``recipe`` quantizes, in the order of the graph."""
         types = set(_types(recipe))
-        return [node.name for node in self._plain.graph.node if node.op_type in types]
+        return [node.name for node in self.plain.graph.node if node.op_type in types]
 
     def is_linear(self, name: str) -> bool:
         """Whether the node of that name is a convolution or matrix product: where the time goes."""
-        return any(node.op_type in _LINEAR for node in self._plain.graph.node if node.name == name)
+        return any(node.op_type in _LINEAR for node in self.plain.graph.node if node.name == name)
 
     def write(self, target: Path, recipe: Int8Recipe, *, only: Sequence[str] = (), keep: Sequence[str] = ()) -> int:
         """Write a variant.
@@ -179,7 +179,7 @@ class Quantizer:
         """Return the calibration rows as one batch, the first one of a model that insists on a number of rows."""
         insists = any(
             value.type.tensor_type.shape.dim and value.type.tensor_type.shape.dim[0].HasField("dim_value")
-            for value in self._plain.graph.input
+            for value in self.plain.graph.input
         )
         first, *others = self._calibration
         if insists:
@@ -197,11 +197,11 @@ class Quantizer:
         """Return the model as the recipe prepares it, the ranges of its activations, and how many places changed."""
         key = recipe.equalized, recipe.joined, recipe.plain
         if key not in self._ready:
-            graph = ir.from_proto(self._plain)
+            graph = ir.from_proto(self.plain)
             changed = equalize(graph) if recipe.equalized else 0
             changed += move_affines(graph) if recipe.plain else 0
             changed += join_biases(graph) if recipe.joined else 0
-            model = onnx.shape_inference.infer_shapes(ir.to_proto(graph)) if changed else self._plain
+            model = onnx.shape_inference.infer_shapes(ir.to_proto(graph)) if changed else self.plain
             self._ready[key] = (model, self._ranges(model), changed)
         return self._ready[key]
 

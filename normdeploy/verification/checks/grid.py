@@ -27,7 +27,10 @@ def check_grid(context: Context) -> list[Check]:
         on_grid = step_of(context.subject.model, name, moved[0].case.truth[place].ndim) is not None
         where = "off, by steps of its quantized grid," if on_grid else "off by what flips at quantizers inside explain"
         text = f"{count} of {size} elements of output {name!r} are {where}"
-        guilty = [_guilty(context, [flips for flips in moved if flips.setting == setting]) for setting in settings]
+        guilty = [
+            explaining_optimizers(context, [flips for flips in moved if flips.setting == setting])
+            for setting in settings
+        ]
         runs, blamed = "; ".join(map(str, settings)), sorted({name for names in guilty for name in names})
         if not all(guilty):
             text += f", and no optimizer of the runtime explains it ({runs})"
@@ -43,7 +46,7 @@ def check_grid(context: Context) -> list[Check]:
     return checks
 
 
-def _guilty(context: Context, moved: Sequence[Flips]) -> tuple[str, ...]:
+def explaining_optimizers(context: Context, moved: Sequence[Flips]) -> tuple[str, ...]:
     """Return the optimizers without which no element of some runs (of one setting) is off; () if none explains all."""
     setting = moved[0].setting
 

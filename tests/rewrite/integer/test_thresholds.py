@@ -164,4 +164,4 @@ def test_thresholds_that_are_not_the_function_are_not_let_out(monkeypatch):
         wrong = module.Thresholds(right.base, right.rises.copy(), right.direction, right.low, right.high)
         wrong.rises[0, 4] += move
         with pytest.raises(RewriteError, match="expected"):
-            module._prove(chain, wrong)
+            module.prove(chain, wrong)
