@@ -217,7 +217,15 @@ def test_a_containers_quota_limits_the_usable_cores(case, tmp_path, monkeypatch)
     assert machines.usable_cores() == (8 if expected is None else max(1, int(np.ceil(expected))))
 
 
-def test_the_gpus_name_comes_without_torch(tmp_path, monkeypatch):
+@pytest.fixture
+def machine_read_again():
+    """What is known of the machine is read anew, here and by the tests behind."""
+    machines.this_machine.cache_clear()
+    yield machines.this_machine.cache_clear
+    machines.this_machine.cache_clear()
+
+
+def test_the_gpus_name_comes_without_torch(tmp_path, monkeypatch, machine_read_again):
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   1\n")
     monkeypatch.setattr(machines, "_PROC_GPUS", tmp_path)
@@ -225,6 +233,7 @@ def test_the_gpus_name_comes_without_torch(tmp_path, monkeypatch):
     assert machines.this_machine().gpu == "NVIDIA H200"
     monkeypatch.setattr(machines, "_PROC_GPUS", tmp_path / "none")
     monkeypatch.setattr(machines, "_GPU_DEVICES", ())
+    machine_read_again()
     if sys.platform == "linux":
         assert machines.this_machine().gpu == ""
 
