@@ -193,6 +193,17 @@ def over_tokens(rng: random.Random) -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*layers), torch.randint(0, 30, (2, 6)) if ids else torch.randn(2, 6, 5)
 
 
+def merging() -> tuple[nn.Module, torch.Tensor]:
+    """Branches that become one Conv, and an input: only unrounded constants explain its numbers."""
+    torch.manual_seed(0)
+    model = Parallel(6).eval()
+    with torch.no_grad():
+        for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2.0)
+    return model, torch.randn(1, 6, 7, 7)
+
+
 def draw(seed: int, kind: Callable[[random.Random], tuple[nn.Module, Tensor]]) -> tuple[nn.Module, Tensor]:
     """Return a network in evaluation mode with norms that do something, and its example."""
     torch.manual_seed(seed)

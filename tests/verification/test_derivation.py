@@ -348,13 +348,7 @@ def test_networks_drawn_at_random_are_confirmed(seed: int, kind: Any, tmp_path: 
 
 
 def test_a_merged_kernel_is_confirmed_and_its_last_bit_is_not(tmp_path: Path):
-    torch.manual_seed(0)
-    model = random_networks.Parallel(6).eval()
-    with torch.no_grad():
-        for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
-            norm.running_mean.normal_()
-            norm.running_var.uniform_(0.5, 2.0)
-    x = torch.randn(1, 6, 7, 7)
+    model, x = random_networks.merging()
     traced = trace(model, (x,))
     rewritten = rewrite(traced.model)
     path = save_graph(rewritten.model.clone(), tmp_path / "net.onnx")

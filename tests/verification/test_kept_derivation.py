@@ -17,7 +17,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 import random_networks
-import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
@@ -37,14 +36,7 @@ SIZES = [{"x": (n, 6, 7, 7)} for n in (1, 2)]
 
 @pytest.fixture(scope="module")
 def merged() -> tuple[nn.Module, Tensor]:
-    """Branches that become one Conv: only unrounded constants explain its numbers."""
-    torch.manual_seed(0)
-    model = random_networks.Parallel(6).eval()
-    with torch.no_grad():
-        for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
-            norm.running_mean.normal_()
-            norm.running_var.uniform_(0.5, 2.0)
-    return model, torch.randn(1, 6, 7, 7)
+    return random_networks.merging()
 
 
 @pytest.fixture(scope="module")
