@@ -27,7 +27,7 @@ from normdeploy.verification.cases import make_case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.families import make_families
-from normdeploy.verification.samples.specs import input_specs
+from normdeploy.verification.samples.ranges import input_specs
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject

@@ -26,7 +26,7 @@ from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.levels import Level
 from normdeploy.verification.record.answers import Check, Depth, Localization, Measurement, Question, SiteReport, Status
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.reference import EagerReference, Reference
 from normdeploy.verification.sides.sessions import Setting
@@ -78,7 +78,7 @@ class Context:
     noisy: NoisyGraph | None
     derived: ir.Model | None
     canonical: ir.Model | None
-    specs: list[InputSpec]
+    specs: list[InputRange]
     level: Level
     settings: Sequence[Setting]
     precision: str

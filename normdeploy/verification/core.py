@@ -45,7 +45,7 @@ from normdeploy.verification.levels import level_named
 from normdeploy.verification.record.answers import DECISIVE, Check, Question, Status
 from normdeploy.verification.record.environment import environment, module_digest
 from normdeploy.verification.record.verdict import Verdict
-from normdeploy.verification.samples.specs import input_specs
+from normdeploy.verification.samples.ranges import input_specs
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject

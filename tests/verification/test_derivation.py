@@ -34,7 +34,7 @@ from normdeploy.verification.derivation.checker import check_derivation, unchang
 from normdeploy.verification.derivation.report import Report
 from normdeploy.verification.record.certificate import certify, check_certificate
 from normdeploy.verification.samples.example import example_from_file
-from normdeploy.verification.samples.specs import input_specs
+from normdeploy.verification.samples.ranges import input_specs
 
 SIZES = [{"x": (n, 3, 8, 8)} for n in (2, 3, 5)]
 

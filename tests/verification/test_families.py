@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from normdeploy.verification import verify
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.samples.specs import InputSpec, input_specs
+from normdeploy.verification.samples.ranges import InputRange, input_specs
 
 Write = Callable[..., Path]
 
 
-def families(*specs: InputSpec) -> dict[str, Family]:
+def families(*specs: InputRange) -> dict[str, Family]:
     return {family.name: family for family in make_families(list(specs))}
 
 
@@ -27,7 +27,7 @@ def families(*specs: InputSpec) -> dict[str, Family]:
 @given(st.integers(1, 5), st.integers(2, 9), st.sampled_from([np.bool_, np.int64, np.int32]), st.booleans())
 def test_masks_come_padded_at_either_end_alone_and_not_at_all(rows: int, length: int, dtype: type, extra: bool):
     shape = (rows, 1, length) if extra else (rows, length)
-    spec = InputSpec("m", np.dtype(dtype), shape, {})
+    spec = InputRange("m", np.dtype(dtype), shape, {})
     drawn = np.concatenate([f.feeds["m"].reshape(-1, length).astype(bool) for f in families(spec).values()])
     for one in (drawn, ~drawn):  # masks that say what counts, masks that say what does not
         assert any(not r[0] and r[-1] and (np.diff(r.astype(int)) >= 0).all() for r in one)
@@ -107,7 +107,7 @@ def test_what_only_a_photograph_wakes_is_found(write: Write, level: float):
 
 
 def test_images_are_smooth_and_fill_their_range():
-    drawn = families(InputSpec("x", np.dtype(np.float32), (2, 3, 32, 32), {}))
+    drawn = families(InputRange("x", np.dtype(np.float32), (2, 3, 32, 32), {}))
     for name, top in (("image of 0 to 255", 255.0), ("image of 0 to 1", 1.0)):
         x = drawn[name].feeds["x"]
         assert x.min() == 0.0

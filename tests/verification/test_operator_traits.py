@@ -15,7 +15,7 @@ from normdeploy.verification.bounds.decisions import held_nodes
 from normdeploy.verification.mutation.mutants import Site, is_norm
 from normdeploy.verification.mutation.mutate_affine import epsilon_sites
 from normdeploy.verification.mutation.zeros import behind_zeros
-from normdeploy.verification.samples.specs import input_specs
+from normdeploy.verification.samples.ranges import input_specs
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "my.own" : 1, "com.microsoft" : 1]> g'
 

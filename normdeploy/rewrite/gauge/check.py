@@ -13,9 +13,9 @@ from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import constant_tensor, evaluate_region, module_path
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.context import TOLERANCE, RewriteContext
-from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.feeds import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules.product import product_of
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
 from normdeploy.rewrite.gauge.rules.weights import VANISHES

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.constant import optional
-from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.product import product_of

@@ -35,7 +35,7 @@ from normdeploy.rewrite.affine.node import (
 from normdeploy.rewrite.affine.offset import is_centred
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.check import Check, Unchecked
-from normdeploy.rewrite.gauge.edit import Edit
+from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.places import closed, opened
 from normdeploy.rewrite.gauge.plan import Plan, Search, halves_of, saved, takers_of
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written

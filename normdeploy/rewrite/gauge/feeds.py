@@ -22,7 +22,7 @@ from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.context import RewriteContext
-from normdeploy.rewrite.gauge.edit import Solution
+from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules.moves import ACTS
 
 Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, Tensor]]

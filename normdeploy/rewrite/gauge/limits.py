@@ -28,7 +28,7 @@ import onnx_ir as ir
 from normdeploy.rewrite.affine.naming import describe, readers
 from normdeploy.rewrite.affine.node import affine_map, is_affine
 from normdeploy.rewrite.affine.offset import is_centred, is_far, offset_in
-from normdeploy.rewrite.gauge.edit import Solution
+from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 
 LARGEST = 2.0

@@ -18,8 +18,8 @@ from normdeploy.rewrite.affine.node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.offset import is_centred, is_far
 from normdeploy.rewrite.gauge.build import build
 from normdeploy.rewrite.gauge.choose import choose
-from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Ties
+from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 

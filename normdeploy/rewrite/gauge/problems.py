@@ -14,8 +14,8 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import is_affine
 from normdeploy.rewrite.affine.offset import is_centred
-from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.limits import burdens, divided_by_zero, far
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.plan import Plan, component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.rules import rule_of

@@ -19,8 +19,8 @@ from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.build import build
 from normdeploy.rewrite.gauge.check import Check, Unchecked
-from normdeploy.rewrite.gauge.edit import Edit, Refused, Solution
 from normdeploy.rewrite.gauge.gauge import Ties
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution
 from normdeploy.rewrite.gauge.rules import rule_of
 
 Choice = Callable[[Ties], Solution]

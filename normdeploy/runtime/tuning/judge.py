@@ -30,7 +30,7 @@ from normdeploy.verification.judging.precision import drop_in_words, mantissa_bi
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import user_families
-from normdeploy.verification.samples.specs import batch_name, input_specs, resized
+from normdeploy.verification.samples.ranges import batch_name, input_specs, resized
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.reference import EagerReference, Reference
 from normdeploy.verification.sides.values import Signature, to_torch

@@ -26,8 +26,8 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.choose import choose
-from normdeploy.rewrite.gauge.edit import Solution
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.regauge import regauge
 from normdeploy.rewrite.infer import infer_missing_types
 

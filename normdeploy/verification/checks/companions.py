@@ -11,7 +11,7 @@ from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.family import Kind
-from normdeploy.verification.samples.specs import batch_name
+from normdeploy.verification.samples.ranges import batch_name
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array

@@ -18,7 +18,7 @@ from normdeploy.verification.derivation.side import Shape, kind
 from normdeploy.verification.hints import PLAIN, Hints
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families
-from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.structure import plural, shortened
 from normdeploy.verification.sides.values import run_evaluator
 
@@ -122,7 +122,7 @@ def _named(row: Row) -> str:
     return f"{kind(row.node)} {row.name!r}"
 
 
-def assignments(specs: Sequence[InputSpec]) -> list[dict[str, Shape]]:
+def assignments(specs: Sequence[InputRange]) -> list[dict[str, Shape]]:
     """Return the inputs' shapes at the example's sizes and at others; dimensions of one name keep one size.
 
     All dimensions grow by different amounts, once, and all by one factor, for networks that take no other sizes.
@@ -136,6 +136,6 @@ def assignments(specs: Sequence[InputSpec]) -> list[dict[str, Shape]]:
     return found
 
 
-def _resized(spec: InputSpec, grown: Mapping[str, int], factor: int) -> Shape:
+def _resized(spec: InputRange, grown: Mapping[str, int], factor: int) -> Shape:
     sizes = enumerate(spec.shape)
     return tuple(n * factor + grown.get(spec.dynamic[axis], 0) if axis in spec.dynamic else n for axis, n in sizes)

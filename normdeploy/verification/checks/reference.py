@@ -11,7 +11,7 @@ from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family, Kind, user_families
-from normdeploy.verification.samples.specs import batch_name, resized
+from normdeploy.verification.samples.ranges import batch_name, resized
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.values import Arrays
 

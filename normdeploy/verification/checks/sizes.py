@@ -16,7 +16,7 @@ from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.samples.specs import batch_name, dynamic_names, resized
+from normdeploy.verification.samples.ranges import batch_name, dynamic_names, resized
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.structure import shortened
 

@@ -19,7 +19,7 @@ from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.mutation.mutants import Mutant, Site
 from normdeploy.verification.samples.families import small_spread_first
-from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Array, to_numpy
 
@@ -51,7 +51,7 @@ def cancels(evaluator: Evaluator, case: Case, site: Site, mutant: Mutant, *, see
         value = evaluator.run(feeds, fetch=[entry])[entry]
     if not value.is_floating_point() or value.dim() < 2:
         return ""
-    spec = InputSpec(entry, np.dtype(np.float32), tuple(value.shape), {})
+    spec = InputRange(entry, np.dtype(np.float32), tuple(value.shape), {})
     generator = torch.Generator().manual_seed(seed)
     worst, alive, tried, weakest = 0.0, 0, 0, float("inf")
     for family in small_spread_first(spec, seed, site.epsilon or 1e-5):

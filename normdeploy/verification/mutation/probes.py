@@ -34,7 +34,7 @@ from normdeploy.verification.record.answers import Check, Killer, Localization, 
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import make_families, small_spread_first
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.structure import plural, shortened
 from normdeploy.verification.sides.values import Array, run_evaluator
@@ -203,7 +203,7 @@ def _feed(
     Args:
         targets: the site's. behind: these and others that may die of what is fed here.
     """
-    spec = InputSpec(made.names[0], np.dtype(np.float32), made.value.shape, {})
+    spec = InputRange(made.names[0], np.dtype(np.float32), made.value.shape, {})
     worst = 0.0
     for family in _rows(spec, context.seed + 57, targets):
         alive = [t for t in targets if t.report is None]
@@ -226,7 +226,7 @@ def _feed(
     return worst, None
 
 
-def _rows(spec: InputSpec, seed: int, targets: Sequence[Target]) -> list[Family]:
+def _rows(spec: InputRange, seed: int, targets: Sequence[Target]) -> list[Family]:
     """Return the families to feed: for a norm those with a spread near its epsilon first, near 1e-5 if it has none."""
     if targets[0].site.kind == "affine map":
         return list(make_families([spec], seed=seed))

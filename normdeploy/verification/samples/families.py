@@ -15,7 +15,7 @@ import numpy as np
 
 from normdeploy.verification.samples import masks
 from normdeploy.verification.samples.family import Family, Kind
-from normdeploy.verification.samples.specs import InputSpec, batch_name, resized
+from normdeploy.verification.samples.ranges import InputRange, batch_name, resized
 from normdeploy.verification.sides.values import Array, Arrays
 
 Fill = Callable[[np.random.Generator, tuple[int, ...]], Any]
@@ -105,12 +105,12 @@ def _spots(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return x
 
 
-Draw = Callable[[InputSpec, np.random.Generator], Array]
+Draw = Callable[[InputRange, np.random.Generator], Array]
 """Draws one input that is no float."""
 
 
 def make_families(
-    specs: Sequence[InputSpec], *, seed: int = 0, epsilons: Sequence[float] = (1e-5,)
+    specs: Sequence[InputRange], *, seed: int = 0, epsilons: Sequence[float] = (1e-5,)
 ) -> Iterator[Family]:
     """Yield the families for some inputs, most telling first.
 
@@ -143,7 +143,7 @@ def make_families(
     yield from drawn[len(first) :]
 
 
-def _mask_patterns(specs: Sequence[InputSpec]) -> list[tuple[str, masks.Rows]]:
+def _mask_patterns(specs: Sequence[InputRange]) -> list[tuple[str, masks.Rows]]:
     """Return the patterns for the mask of the fewest rows: rows can take turns only where all masks have enough."""
     found = [spec for spec in specs if spec.is_mask]
     return list(masks.patterns(min(found, key=lambda s: int(np.prod(s.shape[:-1]))))) if found else []
@@ -153,7 +153,7 @@ _MOST_ROWS = 64
 """Rows of a batch up to which every index of a table is fed."""
 
 
-def _integer_families(specs: Sequence[InputSpec], seed: int) -> Iterator[Family]:
+def _integer_families(specs: Sequence[InputRange], seed: int) -> Iterator[Family]:
     if not any(spec.dtype.kind in "iu" for spec in specs):
         return
     for name, end in (("lowest ids", _lowest), ("highest ids", _highest)):
@@ -167,7 +167,7 @@ def _integer_families(specs: Sequence[InputSpec], seed: int) -> Iterator[Family]
         yield Family(f"integers to {reach}", _feeds(specs, np.random.default_rng((seed, 93)), _normal, integer=draw))
 
 
-def _every_index(specs: Sequence[InputSpec]) -> list[InputSpec] | None:
+def _every_index(specs: Sequence[InputRange]) -> list[InputRange] | None:
     """Return the inputs at a batch that holds every index of every table; None where that would be too many rows."""
     batch = batch_name(specs)
     tables = [spec for spec in specs if spec.table]
@@ -184,19 +184,19 @@ def _every_index(specs: Sequence[InputSpec]) -> list[InputSpec] | None:
     return resized(specs, {batch: rows}) if batch is not None else list(specs)
 
 
-def _lowest(spec: InputSpec, rng: np.random.Generator) -> Array:
+def _lowest(spec: InputRange, rng: np.random.Generator) -> Array:
     return spec.low + rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
 
 
-def _highest(spec: InputSpec, rng: np.random.Generator) -> Array:
+def _highest(spec: InputRange, rng: np.random.Generator) -> Array:
     return spec.high - rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
 
 
-def _anywhere(spec: InputSpec, rng: np.random.Generator) -> Array:
+def _anywhere(spec: InputRange, rng: np.random.Generator) -> Array:
     return rng.integers(spec.low, spec.high, spec.shape, endpoint=True)
 
 
-def _in_order(spec: InputSpec, rng: np.random.Generator) -> Array:
+def _in_order(spec: InputRange, rng: np.random.Generator) -> Array:
     if not spec.table:
         return _anywhere(spec, rng)
     return np.resize(np.arange(spec.table), int(np.prod(spec.shape))).reshape(spec.shape)
@@ -205,7 +205,7 @@ def _in_order(spec: InputSpec, rng: np.random.Generator) -> Array:
 def _to_the_ends(place: int) -> Draw:
     """Draw over a range, its two ends among them."""
 
-    def draw(spec: InputSpec, rng: np.random.Generator) -> Array:
+    def draw(spec: InputRange, rng: np.random.Generator) -> Array:
         if not spec.ends:
             return _anywhere(spec, rng)
         low, high = spec.ends[min(place, len(spec.ends) - 1)]
@@ -219,14 +219,14 @@ def _to_the_ends(place: int) -> Draw:
     return draw
 
 
-def small_spread_first(spec: InputSpec, seed: int, epsilon: float) -> list[Family]:
+def small_spread_first(spec: InputRange, seed: int, epsilon: float) -> list[Family]:
     """Return the families of a single input, those with a spread near epsilon first: as a variance, as a deviation."""
     families = list(make_families([spec], seed=seed, epsilons=(epsilon**2, epsilon)))
     return sorted(families, key=lambda family: family.kind is not Kind.SMALL_VARIANCE)
 
 
 def _feeds(
-    specs: Sequence[InputSpec],
+    specs: Sequence[InputRange],
     rng: np.random.Generator,
     fill: Fill,
     *,

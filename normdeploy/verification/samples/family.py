@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any
 
 from normdeploy.errors import InputError
-from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import Arrays, as_array
 
@@ -42,7 +42,7 @@ class Family:
         return self.kind in (Kind.EXAMPLE, Kind.DATA)
 
 
-def user_families(data: Any, specs: Sequence[InputSpec], *, rows: int) -> list[Family]:
+def user_families(data: Any, specs: Sequence[InputRange], *, rows: int) -> list[Family]:
     """Turn the user's own data into families.
 
     Args:

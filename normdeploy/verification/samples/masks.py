@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from normdeploy.verification.samples.specs import InputSpec
+from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.values import Array
 
 Rows = Callable[[np.random.Generator, int, int], Array]
 """(generator, rows, length) -> booleans of that shape."""
 
 
-def mixed(spec: InputSpec, rng: np.random.Generator) -> Array:
+def mixed(spec: InputRange, rng: np.random.Generator) -> Array:
     """Return a mask of mostly ones whose first position counts, for the families that are not about masks."""
     mask = rng.random(spec.shape) < 0.7
     if mask.ndim:
@@ -44,7 +44,7 @@ def _none(rng: np.random.Generator, rows: int, length: int) -> Array:
 _PADDED: tuple[Rows, ...] = (_left, _right, _single)
 
 
-def patterns(spec: InputSpec) -> Iterator[tuple[str, Rows]]:
+def patterns(spec: InputRange) -> Iterator[tuple[str, Rows]]:
     """Yield the named patterns for one mask: padding at either end and single positions, and rows with none at all.
 
     Where a mask has three rows or more, rows take turns in one pattern. Each comes both ways round: there are masks
@@ -75,7 +75,7 @@ def _inverted(fill: Rows) -> Rows:
     return lambda rng, rows, length: ~fill(rng, rows, length)
 
 
-def filled(fill: Rows, spec: InputSpec, rng: np.random.Generator) -> Array:
+def filled(fill: Rows, spec: InputRange, rng: np.random.Generator) -> Array:
     """Return a mask of the spec's shape and dtype whose last axis follows a pattern."""
     if not spec.shape:
         return np.asarray(fill(rng, 1, 1).reshape(()), spec.dtype)

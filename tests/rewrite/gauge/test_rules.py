@@ -22,8 +22,8 @@ from normdeploy.graph import AFFINE_DOMAIN, FLOATS, constant_tensor
 from normdeploy.rewrite.affine.map import AffineMap
 from normdeploy.rewrite.affine.node import new_affine
 from normdeploy.rewrite.gauge.build import build
-from normdeploy.rewrite.gauge.edit import Edit, Solution
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rows import Rows
 from normdeploy.rewrite.gauge.rules import RULES, rule_of
 from normdeploy.rewrite.gauge.substitute import values

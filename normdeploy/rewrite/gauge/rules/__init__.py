@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
 from normdeploy.graph.traits import kind_of
-from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Ties
+from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules import (
     averages,
     einsum,

@@ -22,8 +22,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
 from normdeploy.rewrite.affine.constant import array_of, optional
-from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small
 
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"

@@ -24,8 +24,8 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.affine.map import compress
-from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
 

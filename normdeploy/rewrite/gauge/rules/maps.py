@@ -16,8 +16,8 @@ from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.map import AffineMap, compress
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import affine_map
-from normdeploy.rewrite.gauge.edit import Edit, Refused
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rows import Floats, Rows
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 from normdeploy.rewrite.gauge.system import Conflict

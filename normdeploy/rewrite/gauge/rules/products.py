@@ -23,8 +23,8 @@ import onnx_ir as ir
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
-from normdeploy.rewrite.gauge.edit import Edit
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.product import Product, product_of
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one

@@ -25,7 +25,7 @@ from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.constant import FORMATS, array_of, optional, required, storable
 from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.gauge.edit import Edit, Refused
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rows import Floats
 
 LOSS = 2.0

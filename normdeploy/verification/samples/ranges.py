@@ -23,7 +23,7 @@ that compare, and those that pass their first operand on."""
 
 
 @dataclass(frozen=True)
-class InputSpec:
+class InputRange:
     """One graph input.
 
     Args:
@@ -56,7 +56,7 @@ class InputSpec:
         return self.hides or self.dtype.kind == "b" or (self.dtype.kind in "iu" and (self.low, self.high) == (0, 1))
 
 
-def input_specs(model: ir.Model, example: Mapping[str, Array], *, file: ir.Model | None = None) -> list[InputSpec]:
+def input_specs(model: ir.Model, example: Mapping[str, Array], *, file: ir.Model | None = None) -> list[InputRange]:
     """Describe a graph's inputs from its declarations and one example.
 
     Args:
@@ -93,11 +93,11 @@ def input_specs(model: ir.Model, example: Mapping[str, Array], *, file: ir.Model
         if declared is not None and len(declared) == array.ndim:
             dynamic = {i: word for i, word in dynamic.items() if not isinstance(declared[i], int)}
         readers = [value, others[name]] if name in others else [value]
-        specs.append(_with_range(InputSpec(name, array.dtype, array.shape, dynamic), readers, array))
+        specs.append(_with_range(InputRange(name, array.dtype, array.shape, dynamic), readers, array))
     return _fixed_alike(specs, model)
 
 
-def _fixed_alike(specs: Sequence[InputSpec], model: ir.Model) -> list[InputSpec]:
+def _fixed_alike(specs: Sequence[InputRange], model: ir.Model) -> list[InputRange]:
     """Fix a dimension that the file fixes for one input for every input to which the reference gives it by name."""
     shapes = {str(v.name): v.shape for v in model.graph.inputs}
     fixed = {
@@ -109,7 +109,7 @@ def _fixed_alike(specs: Sequence[InputSpec], model: ir.Model) -> list[InputSpec]
     return [replace(s, dynamic={i: word for i, word in s.dynamic.items() if word not in fixed}) for s in specs]
 
 
-def _with_range(spec: InputSpec, readers: Sequence[ir.Value], example: Array) -> InputSpec:
+def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -> InputRange:
     """Return a spec with the integers to try, and what a float is for.
 
     Args:
@@ -186,17 +186,17 @@ def _table_size(value: ir.Value, depth: int = 0) -> int | None:
     return min(sizes) if sizes else None
 
 
-def resized(specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> list[InputSpec]:
+def resized(specs: Sequence[InputRange], sizes: Mapping[str, int]) -> list[InputRange]:
     """Return the specs with dynamic dimensions set by name."""
     return [replace(s, shape=tuple(sizes.get(s.dynamic.get(i, ""), n) for i, n in enumerate(s.shape))) for s in specs]
 
 
-def dynamic_names(specs: Sequence[InputSpec]) -> list[str]:
+def dynamic_names(specs: Sequence[InputRange]) -> list[str]:
     """Return the names of the dynamic dimensions, first seen first."""
     return list(dict.fromkeys(name for spec in specs for _, name in sorted(spec.dynamic.items())))
 
 
-def batch_name(specs: Sequence[InputSpec]) -> str | None:
+def batch_name(specs: Sequence[InputRange]) -> str | None:
     """Return the name of the dynamic dimension that is axis 0 of the first input that has one."""
     for spec in specs:
         if 0 in spec.dynamic:
