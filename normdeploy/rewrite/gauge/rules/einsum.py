@@ -13,13 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import string
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie Einsum."""
-    left, arrow, written = string(node, "equation", "").replace(" ", "").partition("->")
+    left, arrow, written = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow or "." in left or len(terms) != len(node.inputs) or dims_of(node.outputs[0]) is None:
         return ties.refuse(node, "has an equation that is not followed: an ellipsis, or no result named")
