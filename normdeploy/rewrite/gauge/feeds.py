@@ -194,6 +194,10 @@ def _sized_feeds(
         dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape or ())]
         if alike:
             dims = [dim if isinstance(dim, int) else 2 for dim in value.shape or ()]
+        weight = None if linear is None or value is not linear.value(linear.data) else linear.value(linear.weight)
+        shape = None if (fixed := fixed_weight(weight)) is None else fixed.shape
+        if linear is not None and shape is not None and linear.form is Form.PRODUCT and dims:  # what is summed over
+            dims[linear.data_axis(len(dims))] = shape[linear.input_axis(len(shape))]
         parts = constant64(optional(node, 1)) if is_standard(node, "Split") else None
         if parts is not None:
             dims[node.attributes.get_int("axis", 0) % len(dims)] = int(parts.sum())
