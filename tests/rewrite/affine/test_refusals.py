@@ -399,7 +399,27 @@ FOLDED = {
 }
 """What the engine before this one left, and why it could: no way was searched twice."""
 
-CASES = ABSORBING | QUANTIZED | CROSSING | RECOGNISING | SEARCHING | FURTHER
+EINSUM = {
+    "Einsum | multiplies computed values, which leaves no place for a shift": Case(
+        lambda g: g.op(
+            "Einsum", g.op("Add", images(g), np.ones((3, 1))), g.input("z", ["N", 3, 4]), equation="nij,nkj->nik"
+        )
+    ),
+    "Einsum | sums over the axis along which it varies, with a value computed at run time": Case(
+        lambda g: g.op("Einsum", mul(g, images(g), 4), g.input("z", ["N", 3, 4]), equation="nij,nkj->nik")
+    ),
+    "Einsum | has an equation that is not followed: an ellipsis, or no result named": Case(
+        lambda g: g.op("Einsum", mul(g, images(g), 3, 1), g.input("z", ["N", 3, 4]), equation="nij,nkj")
+    ),
+    "Einsum | has an equation that is not followed: a diagonal": Case(
+        lambda g: g.op("Einsum", mul(g, g.input("x", ["N", 3, 3]), 3, 1), equation="nii->ni")
+    ),
+    "Einsum | has an operand of unknown rank": Case(
+        lambda g: ranked(g, g.op("Einsum", mul(g, images(g), 3, 1), unranked(g), equation="nij,nkj->nik"))
+    ),
+}
+
+CASES = EINSUM | ABSORBING | QUANTIZED | CROSSING | RECOGNISING | SEARCHING | FURTHER
 
 
 def clause_of(name: str) -> str:

@@ -20,7 +20,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie Einsum."""
     left, arrow, written = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
     terms = left.split(",")
-    if not arrow or "." in left or len(terms) != len(node.inputs) or dims_of(node.outputs[0]) is None:
+    if not arrow or "." in left or len(terms) != len(node.inputs):
         return ties.refuse(node, "has an equation that is not followed: an ellipsis, or no result named")
     if any(len(set(term)) < len(term) for term in (*terms, written)):
         return ties.refuse(node, "has an equation that is not followed: a diagonal")
@@ -28,7 +28,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     why = Tie(node, "multiplies computed values, which leaves no place for a shift")
     for index, term in enumerate(terms):
         gauge = ties.operand(node, index, [2] * len(term))
-        if gauge is None or gauge.rank != len(term):
+        if gauge is None or gauge.rank != len(term) or dims_of(node.outputs[0]) is None:
             return ties.refuse(node, "has an operand of unknown rank")
         gauges.append(ties.no_shift(gauge, why))
     labels = [*written, *(label for label in dict.fromkeys("".join(terms)) if label not in written)]
