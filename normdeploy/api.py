@@ -54,6 +54,7 @@ def verify(
     data: Any = None,
     seed: int = 0,
     level: Level = "default",
+    runtime: str = "cpu",
     progress: Progress | None = None,
 ) -> Verdict:
     """Prove that the ONNX file at ``path`` computes what the reference computes, or say where it does not.
@@ -68,6 +69,8 @@ def verify(
         data: inputs of yours, joining the input families: an array or a dict of arrays by input name.
         seed: of the inputs made.
         level: how much to try.
+        runtime: what runs the file: "cpu"; "web", onnxruntime-web in a headless browser; "mobile", its ORT format on
+            the CPU (docs/web.md).
         progress: called with (stage, share done) while the verifier works.
 
     Returns:
@@ -75,16 +78,28 @@ def verify(
 
     Raises:
         ModelError: the reference, the file or the data are unusable.
+        MissingDependencyError: the browser, or what it runs, is not here.
+        BrowserError: the browser ended, or does not answer.
 
     >>> import normdeploy as nd
     >>> print(nd.verify("plain.onnx", "folded.onnx", level="quick").status)  # files of the example of fold
     pass
     """
     from normdeploy.verification import verify as run_verifier
+    from normdeploy.verification.runtimes import judged_under
 
-    return run_verifier(
-        model_or_onnx, path, args=args, kwargs=kwargs, data=data, seed=seed, level=level, progress=progress
-    )
+    with judged_under(runtime) as settings:
+        return run_verifier(
+            model_or_onnx,
+            path,
+            args=args,
+            kwargs=kwargs,
+            data=data,
+            seed=seed,
+            level=level,
+            settings=settings,
+            progress=progress,
+        )
 
 
 def tune(

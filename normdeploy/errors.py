@@ -14,6 +14,7 @@
     │   ├── TraceError              torch.export or torch.onnx could not trace the model
     │   └── GraphError              the ONNX file is missing, invalid or unsupported
     ├── StorageError                exit code 4: a file cannot be read or written: disk full, read-only, no permission
+    ├── BrowserError                exit code 4: the browser that runs onnxruntime-web ended, crashed or does not answer
     ├── MissingDependencyError      exit code 4: an optional extra is needed and not installed
     ├── VerificationError           exit code 1: carries the verdict
     └── RewriteError                exit code 4: a rewrite failed, or changed the function (a bug of ours)
@@ -90,6 +91,10 @@ class GraphError(ModelError):
 
 class StorageError(NormdeployError):
     """A file cannot be read or written: the disk is full, read-only, or not ours; the message holds the cause."""
+
+
+class BrowserError(NormdeployError):
+    """The browser that runs onnxruntime-web does not start, ended, crashed or does not answer."""
 
 
 class MissingDependencyError(NormdeployError):

@@ -31,7 +31,7 @@ SIGNATURES = {
     "inspect": {"model_or_path": REQUIRED, "args": None},
     "verify": {
         "model_or_onnx": REQUIRED, "path": REQUIRED, "args": None, "kwargs": None, "data": None, "seed": 0,
-        "level": "default", "progress": None,
+        "level": "default", "runtime": "cpu", "progress": None,
     },
     "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None, "overwrite": False},
     "load": {"path": REQUIRED, "plan": None},
@@ -101,8 +101,8 @@ def test_light_imports(code: str) -> None:
 # Each room imports only rooms before it; `rewrite.ledger` and `verification.record.verdict` are plain data that others
 # may name.
 ROOMS = [
-    "errors", "files", "images", "onnxfile", "installed", "intervals", "budget", "ort", "sources", "keyed_tables",
-    "recipe", "scaffold", "inputs", "report", "graph", "nn", "train", "exporting", "rewrite", "inspection",
+    "errors", "files", "images", "onnxfile", "installed", "intervals", "budget", "ort", "web", "sources",
+    "keyed_tables", "recipe", "scaffold", "inputs", "report", "graph", "nn", "train", "exporting", "rewrite", "inspection",
     "verification", "testing", "runtime", "compare", "measure", "proven", "writing", "api", "building", "build",
     "conformance", "cli", "__main__",
 ]  # fmt: skip

@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "bench": (bench, "Latency against others, side by side."),
     "run": (run, "One call on arrays from files."),
     "predict": (predict, "A whole data set, in constant memory."),
-    "package": (package, "Write a Triton model repository."),
+    "package": (package, "Package a model for Triton, a browser or a phone."),
     "completion": (completion, "What makes a shell complete commands and options."),
     "conformance": (conformance, "Exporters, optimizers and verifiers through cases with known answers."),
     "sys": (sys_, "Versions, processor, execution providers."),

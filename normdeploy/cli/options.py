@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from normdeploy.inputs import Example, InputSpec
+    from normdeploy.runtime import ImageOptions
     from normdeploy.verification import Verdict
 
 Weights = Annotated[
@@ -68,6 +69,29 @@ Integer = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="Verify the essentials only.")]
 Thorough = Annotated[bool, typer.Option("--thorough", help="Verify with more inputs, sizes and settings.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the verdict as a page.")]
+
+WebRuntime = Annotated[
+    Path | None,
+    typer.Option(
+        "--web-runtime",
+        metavar="PATH",
+        help="The package onnxruntime-web: its .tgz or folder; fetched by npm where not given.",
+    ),
+]
+
+ImageSize = Annotated[
+    str | None, typer.Option("--image-size", metavar="HxW", help="Resize images, where the model takes any size.")
+]
+ImageMean = Annotated[
+    str, typer.Option("--image-mean", metavar="M,M,M", help="Subtracted from pixels in 0..1, per channel.")
+]
+ImageStd = Annotated[str, typer.Option("--image-std", metavar="S,S,S", help="Divides them after that.")]
+ImageResize = Annotated[
+    str, typer.Option("--image-resize", metavar="stretch|crop|fit", help="How images come to the model's size.")
+]
+ImageFilter = Annotated[
+    str, typer.Option("--image-filter", metavar="bilinear|bicubic|...", help="Interpolation of pixels.")
+]
 
 Sizes = Annotated[
     list[str] | None,
@@ -196,6 +220,37 @@ def read_numbers(option: str, text: str | None, *, least: int = 1) -> tuple[int,
         what = "positive integers" if least else "integers from 0 on"
         raise UsageError(f"{option} is {text!r}; expected {what} joined by commas, as 1,8")
     return tuple(int(part) for part in parts)
+
+
+def read_images(size: str | None, mean: str, std: str, resize: str, interpolation: str) -> ImageOptions:
+    """Return what the options of images say.
+
+    Raises:
+        UsageError: one does not follow its grammar, or is outside its range.
+    """
+    from normdeploy.runtime import ImageOptions
+
+    return ImageOptions(
+        _floats("--image-mean", mean),
+        _floats("--image-std", std),
+        None if size is None else _height_and_width(size),
+        cast(Any, resize),  # both words are checked there
+        cast(Any, interpolation),
+    )
+
+
+def _floats(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{option} is {text!r}; expected numbers joined by commas, as 0.485,0.456,0.406") from error
+
+
+def _height_and_width(text: str) -> tuple[int, int]:
+    height, cross, width = text.partition("x")
+    if not cross or not height.isdigit() or not width.isdigit():
+        raise UsageError(f"--image-size is {text!r}; expected HEIGHTxWIDTH, as 224x224")
+    return int(height), int(width)
 
 
 def require_one_form(markdown: bool, as_json: bool) -> None:

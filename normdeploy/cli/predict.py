@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
 from normdeploy.cli import options
 from normdeploy.cli.progress import working
-from normdeploy.errors import UsageError
 
 
 def predict(
@@ -35,20 +34,11 @@ def predict(
     header: Annotated[
         bool | None, typer.Option("--header/--no-header", help="Whether CSV files begin with names; else looked at.")
     ] = None,
-    image_size: Annotated[
-        str | None,
-        typer.Option("--image-size", metavar="HxW", help="Resize images, where the model takes any size."),
-    ] = None,
-    image_mean: Annotated[
-        str, typer.Option("--image-mean", metavar="M,M,M", help="Subtracted from pixels in 0..1, per channel.")
-    ] = "0",
-    image_std: Annotated[str, typer.Option("--image-std", metavar="S,S,S", help="Divides them after that.")] = "1",
-    image_resize: Annotated[
-        str, typer.Option("--image-resize", metavar="stretch|crop|fit", help="How images come to the model's size.")
-    ] = "stretch",
-    image_filter: Annotated[
-        str, typer.Option("--image-filter", metavar="bilinear|bicubic|...", help="Interpolation of pixels.")
-    ] = "bilinear",
+    image_size: options.ImageSize = None,
+    image_mean: options.ImageMean = "0",
+    image_std: options.ImageStd = "1",
+    image_resize: options.ImageResize = "stretch",
+    image_filter: options.ImageFilter = "bilinear",
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan made by tune.")] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
@@ -56,13 +46,7 @@ def predict(
     from normdeploy import runtime
     from normdeploy.report.text import printable
 
-    images = runtime.ImageOptions(
-        _numbers("--image-mean", image_mean),
-        _numbers("--image-std", image_std),
-        None if image_size is None else _size(image_size),
-        cast(Any, image_resize),  # both words are checked there
-        cast(Any, image_filter),
-    )
+    images = options.read_images(image_size, image_mean, image_std, image_resize, image_filter)
     first = "opening the model and the data" + (", starting Ray's workers" if engine == "ray" else "")
     with _progress(first) as report:
         result = runtime.predict(
@@ -81,20 +65,6 @@ def predict(
             progress=report,
         )
     typer.echo(printable(result.summary()))
-
-
-def _numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"{option} is {text!r}; expected numbers joined by commas, as 0.485,0.456,0.406") from error
-
-
-def _size(text: str) -> tuple[int, int]:
-    height, cross, width = text.partition("x")
-    if not cross or not height.isdigit() or not width.isdigit():
-        raise UsageError(f"--image-size is {text!r}; expected HEIGHTxWIDTH, as 224x224")
-    return int(height), int(width)
 
 
 @contextmanager

@@ -30,6 +30,16 @@ def verify(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs made.")] = 0,
     quick: options.Quick = False,
     thorough: options.Thorough = False,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime", metavar="cpu|web|mobile", help="What runs it: onnxruntime, its page, its ORT format."
+        ),
+    ] = "cpu",
+    web_runtime: options.WebRuntime = None,
+    browser: Annotated[
+        Path | None, typer.Option("--browser", metavar="FILE", help="Chromium, if not the first one found.")
+    ] = None,
     html: options.Html = None,
     certify: Annotated[
         bool, typer.Option("--certify", help="Write certificate and derivation beside the file.")
@@ -60,6 +70,11 @@ def verify(
                 f"{reference} is a model to compare with, and no file is given to judge; expected "
                 f"normdeploy verify {reference} MODEL.onnx: name the ONNX file too"
             )
+        if runtime != "cpu":
+            raise UsageError(
+                f"--runtime is {runtime!r} and no file is given to judge; expected two: a certificate alone is checked "
+                "without running anything"
+            )
         _check_certificate(reference, as_json)
         return
 
@@ -73,6 +88,7 @@ def verify(
         from normdeploy.verification.record.certificate import certificate_path
         from normdeploy.verification.record.certificate import certify as write_certificate
         from normdeploy.verification.record.kept import derivation_path
+        from normdeploy.verification.runtimes import judged_under
 
         if certify:
             for beside in (certificate_path(model), derivation_path(model)):
@@ -88,17 +104,19 @@ def verify(
                 example = options.example_for(subject, inputs)
                 args, kwargs = example.args, example.kwargs
         tell(f"reading {reference}")
-        verdict = run_verifier(
-            subject,
-            model,
-            args=args,
-            kwargs=kwargs,
-            data=None if data is None else read_arrays(data),
-            seed=seed,
-            level=level,
-            bundle=bundle,
-            progress=verifying(tell),
-        )
+        with judged_under(runtime, web_runtime=web_runtime, browser=browser) as settings:
+            verdict = run_verifier(
+                subject,
+                model,
+                args=args,
+                kwargs=kwargs,
+                data=None if data is None else read_arrays(data),
+                seed=seed,
+                level=level,
+                settings=settings,
+                bundle=bundle,
+                progress=verifying(tell),
+            )
     if certify and options.EXIT_CODES[verdict.status] != 1:
         write_certificate(model, verdict, overwrite=overwrite)
     if html is not None:

@@ -19,6 +19,7 @@ TENSORRT = "TensorrtExecutionProvider"
 GPU_PROVIDERS = (CUDA, TENSORRT)
 OPENVINO_PLUGIN = "OpenVINOExecutionProvider"
 OPENVINO_RUNTIME = "OpenVINO"  # OpenVINO's own Python runtime, not an onnxruntime provider
+WEB = "onnxruntime-web"  # its WebAssembly in a browser: what verify judges, no provider of this onnxruntime
 _PLAIN = {OPENVINO_PLUGIN: "OpenVINO plugin"}  # without its suffix it would be called like the runtime
 
 

@@ -17,6 +17,8 @@ Names are loaded when first used, so that a worker that only predicts does not i
             images=None, overwrite=False, progress=None) -> BulkResult             .rows .bad .out .bad_file .summary()
         progress: a function of (rows done, rows in all or None)
     package_triton(path, folder, *, name=None, max_batch_size=64, plan=None, serving=None) -> Path
+    package_web(path, folder=None, *, title=None, sizes=None, images=None, labels=None, web_runtime=None) -> Path
+    package_mobile(path, folder=None, *, verify="quick") -> Path
     find_providers() -> tuple[Provider, ...]                          what this machine can run, and why not the rest
 """
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from normdeploy.runtime.benchmark import bench
     from normdeploy.runtime.bulk import BulkResult, ImageOptions, predict
     from normdeploy.runtime.latency import Latency, Ratio, measure_latency, paired_ratio
+    from normdeploy.runtime.mobile import package_mobile
     from normdeploy.runtime.module_peers import ModuleSource
     from normdeploy.runtime.plan import Plan, Trial, plan_path
     from normdeploy.runtime.predictor import CertificateWarning, PlanWarning, Predictor, load
@@ -43,13 +46,16 @@ if TYPE_CHECKING:
     from normdeploy.runtime.triton import package_triton
     from normdeploy.runtime.tuning.retune import retune
     from normdeploy.runtime.tuning.search import tune
+    from normdeploy.runtime.web_page import package_web
 
 require_onnxruntime()
 
 _LAZY = {
     "retune": "runtime.tuning.retune",
     "tune": "runtime.tuning.search",
+    "package_mobile": "runtime.mobile",
     "package_triton": "runtime.triton",
+    "package_web": "runtime.web_page",
     "BulkResult": "runtime.bulk",
     "ImageOptions": "runtime.bulk",
     "predict": "runtime.bulk",
@@ -97,7 +103,9 @@ __all__ = [
     "find_providers",
     "load",
     "measure_latency",
+    "package_mobile",
     "package_triton",
+    "package_web",
     "paired_ratio",
     "plan_path",
     "predict",

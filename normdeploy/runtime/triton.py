@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from normdeploy.errors import OutputExistsError, UsageError
-from normdeploy.files import names_data, plain_name, storage
+from normdeploy.errors import UsageError
+from normdeploy.files import plain_name
 from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import CPU, CUDA, Settings
 from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.runtime.folders import folder_written, require_place, write_model
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import Predictor, load
 from normdeploy.runtime.samples import make_samples, tile_samples
@@ -192,71 +191,22 @@ def package_triton(
         )
     repository = Path(folder)
     target = repository / label
-    _require_place(repository, target, overwrite=overwrite)
+    if os.path.lexists(repository) and not repository.is_dir():
+        raise UsageError(f"{repository} is no folder; expected a Triton model repository: choose another")
+    require_place(target, overwrite=overwrite, choose="--name")
     predictor = load(path, plan=plan)
     specs = predictor.inputs
     sample = make_samples(specs, 1, sizes=sizes) if inputs is None else tile_samples(specs, inputs, 1)
     predictor(sample)
     text = config_text(predictor, label, sample, max_batch_size, serving)
     labels = (serving or Serving()).label_text(predictor.outputs)
-    with storage(target):
-        repository.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{label}.", dir=repository) as temporary:
-            made = Path(temporary) / "new"
-            (made / "1").mkdir(parents=True)
-            (made / "warmup").mkdir()
-            _write_model(predictor.path, made / "1" / "model.onnx")
-            (made / "config.pbtxt").write_text(text, encoding="utf-8")
-            if labels is not None:
-                (made / _LABELS).write_text(labels, encoding="utf-8")
-            for position, spec in enumerate(specs):
-                (made / "warmup" / str(position)).write_bytes(sample[spec.name].tobytes())
-            target.mkdir(exist_ok=True)
-            _exchange(made, target, Path(temporary) / "old")
+    with folder_written(target, overwrite=overwrite, choose="--name") as made:
+        (made / "1").mkdir()
+        (made / "warmup").mkdir()
+        write_model(predictor.path, made / "1" / "model.onnx")
+        (made / "config.pbtxt").write_text(text, encoding="utf-8")
+        if labels is not None:
+            (made / _LABELS).write_text(labels, encoding="utf-8")
+        for position, spec in enumerate(specs):
+            (made / "warmup" / str(position)).write_bytes(sample[spec.name].tobytes())
     return target
-
-
-def _require_place(repository: Path, target: Path, *, overwrite: bool) -> None:
-    """Check that the model's folder may be made or changed.
-
-    Raises:
-        OutputExistsError: it exists and ``overwrite`` is false.
-        UsageError: the repository, or what lies in the model's place, is no folder.
-    """
-    if os.path.lexists(repository) and not repository.is_dir():
-        raise UsageError(f"{repository} is no folder; expected a Triton model repository: choose another")
-    if os.path.lexists(target) and (target.is_symlink() or not target.is_dir()):
-        raise UsageError(f"{target} is no folder of a model; expected a free name: choose another (--name)")
-    if target.exists() and not overwrite:
-        raise OutputExistsError(
-            f"{target} exists; expected a free name: choose another or pass overwrite (--overwrite)"
-        )
-
-
-def _write_model(source: Path, target: Path) -> None:
-    """Write a model so that it stands on its own; one that does is copied byte for byte."""
-    if not names_data(source):
-        shutil.copyfile(source, target)
-        return
-    from normdeploy.graph import load_graph, save_graph
-
-    save_graph(load_graph(source), target)
-
-
-def _exchange(made: Path, target: Path, old: Path) -> None:
-    """Move what was made into the model's folder; what it replaces goes to ``old``, and back if something fails."""
-    old.mkdir()
-    moved: list[str] = []
-    try:
-        for part in sorted(made.iterdir()):
-            moved.append(part.name)
-            if os.path.lexists(target / part.name):
-                (target / part.name).rename(old / part.name)
-            part.rename(target / part.name)
-    except OSError:
-        for name in moved:
-            if os.path.lexists(old / name):
-                if os.path.lexists(target / name):
-                    (target / name).rename(made / name)
-                (old / name).rename(target / name)
-        raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,9 @@ def _diagnose(context: Context) -> None:
     """Follow the error along the graph, and find where a failure starts."""
     with context.stage("depth"):
         if context.level.depth and context.budget.affords(_DEPTH):
-            context.depth = error_by_depth(context.subject.model, context.cases[0], Setting(level="disable"))
+            context.depth = error_by_depth(
+                context.subject.model, context.cases[0], replace(context.settings[0], level="disable")
+            )
     if context.failed and context.level.localize:
         with context.stage("localization"):
             try:
@@ -214,7 +217,7 @@ def _verdict(context: Context, reference: Any, judged: Copied) -> Verdict:
     answers = {check.status for check in context.checks}
     status = next((status for status in DECISIVE if status in answers), Status.PASS)
     reasons = [f"{c.name}: {c.detail}" for c in context.checks if c.status is status and status is not Status.PASS]
-    facts = environment() | {
+    facts = environment(context.settings) | {
         "seed": context.seed,
         "level": context.level.name,
         "precision": context.precision,

@@ -8,6 +8,7 @@ import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.ort.levels import available_levels
+from normdeploy.ort.settings import CPU
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
@@ -40,9 +41,14 @@ def check_rounding(context: Context) -> list[Check]:
                 problems.setdefault(setting, []).extend(found)
         if setting not in context.settings:
             context.subject.close(setting)
+    elsewhere = ", ".join(sorted({setting.provider for setting in context.settings} - {CPU}))
     if problems:
         everywhere = set(problems) == set(tried) and len(tried) > 1
-        where = "under every setting" if everywhere else "under " + "; ".join(map(str, problems))
+        where = (
+            f"under every setting{elsewhere and ' of '}{elsewhere}"
+            if everywhere
+            else "under " + "; ".join(map(str, problems))
+        )
         first = next(iter(problems.values()))
         context.wrong_under = list(problems)
         measured = {"settings": [str(setting) for setting in problems], "worst_ratio": worst}
@@ -52,7 +58,7 @@ def check_rounding(context: Context) -> list[Check]:
     if context.evaluator is None:
         text = "no graph of the reference to measure rounding on; eager's error alone judges"
         return [Check(Question.ROUNDING, Status.WEAK, text)]
-    text = f"{total} runs, error at most {worst:.2f} of what rounding explains"
+    text = f"{total} runs{elsewhere and ' under '}{elsewhere}, error at most {worst:.2f} of what rounding explains"
     return [Check(Question.ROUNDING, Status.PASS, text, {"worst_ratio": worst, "runs": total})]
 
 

@@ -6,7 +6,8 @@
         model.onnx
         test_data_set_0/input_0.pb ... output_0.pb ...      ONNX's own test layout
         settings.json                                       level, provider, disabled optimizers, bounds per output
-        run.py                                              python run.py: needs numpy, onnx and onnxruntime only
+        run.py                                              python run.py: needs numpy, onnx and onnxruntime only;
+                                                            of a failure elsewhere, normdeploy too
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph import bare_proto, constant_tensor
 from normdeploy.graph.walk import bodies_of
 from normdeploy.ort.levels import LEVEL_NAMES
+from normdeploy.ort.mobile import ORT_FORMAT
+from normdeploy.ort.settings import WEB
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.values import Array
 
@@ -36,7 +39,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
+{imports}
 from onnx import numpy_helper
 
 here = Path(__file__).resolve().parent
@@ -50,18 +53,11 @@ def read(path):
     return tensor.name, numpy_helper.to_array(tensor)
 
 
-options = ort.SessionOptions()
-options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
-options.intra_op_num_threads = settings["threads"]
-for key, value in settings["config"]:
-    options.add_session_config_entry(key, value)
-session = ort.InferenceSession(
-    str(here / "model.onnx"), options, providers=settings["providers"], disabled_optimizers=settings["disabled"] or None
-)
 feeds = dict(read(path) for path in sorted(data.glob("input_*.pb")))
 expected = dict(read(path) for path in sorted(data.glob("output_*.pb")))
+{run}
 bad = False
-for name, got in zip(expected, session.run(list(expected), feeds)):
+for name, got in zip(expected, found):
     want, bound = expected[name], settings["bounds"][name]
     if want.shape != got.shape or want.dtype != got.dtype:
         print(f"{name}: {got.dtype}{got.shape}, expected {want.dtype}{want.shape}")
@@ -78,6 +74,26 @@ for name, got in zip(expected, session.run(list(expected), feeds)):
     bad = bad or not worst <= bound
 sys.exit(1 if bad else 0)
 '''
+_HERE = (
+    "import onnxruntime as ort",
+    """options = ort.SessionOptions()
+options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings["level"])
+options.intra_op_num_threads = settings["threads"]
+for key, value in settings["config"]:
+    options.add_session_config_entry(key, value)
+session = ort.InferenceSession(
+    str(here / "model.onnx"), options, providers=settings["providers"], disabled_optimizers=settings["disabled"] or None
+)
+found = session.run(list(expected), feeds)""",
+)
+_ELSEWHERE = (
+    """from normdeploy.verification.sides.sessions import Setting, open_session
+from normdeploy.verification.runtimes import judged_under""",
+    """with judged_under(settings["runtime"]):
+    config = tuple((key, value) for key, value in settings["config"])
+    chosen = settings["name"], settings["providers"][0], settings["threads"], tuple(settings["disabled"]), config
+    found = open_session(here / "model.onnx", Setting(*chosen)).run(list(expected), feeds)""",
+)
 
 
 def subgraph(
@@ -140,6 +156,8 @@ def write_bundle(
             (data / f"{stem}_{number}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
     settings: dict[str, Any] = {
         "level": LEVEL_NAMES[setting.level],
+        "name": setting.level,
+        "runtime": "web" if setting.provider == WEB else "mobile" if setting.provider == ORT_FORMAT else "cpu",
         "providers": list(dict.fromkeys([setting.provider, "CPUExecutionProvider"])),
         "threads": setting.threads,
         "disabled": list(setting.disabled),
@@ -148,5 +166,7 @@ def write_bundle(
         "note": note,
     }
     (target / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    (target / "run.py").write_text(_RUN, encoding="utf-8")
+    imports, run = _ELSEWHERE if setting.provider in (WEB, ORT_FORMAT) else _HERE
+    script = _RUN.replace("{imports}", imports).replace("{run}", run)
+    (target / "run.py").write_text(script, encoding="utf-8")
     return f"python {target / 'run.py'}"

@@ -18,6 +18,7 @@ from typing import Any
 from normdeploy.errors import UsageError
 from normdeploy.files import names_data, require_model_file, require_writable, sha256_file, storage, written_whole
 from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline
+from normdeploy.ort.settings import WEB
 from normdeploy.verification.record.answers import Question, Status
 from normdeploy.verification.record.kept import MOST_BYTES, derivation_path, read_bytes
 from normdeploy.verification.record.verdict import SCHEMA_VERSION, STATUSES, Verdict
@@ -244,7 +245,10 @@ def _coverage(data: dict[str, Any]) -> tuple[list[str], list[str]]:
     covered = [f"{c['name']}: {c['status']}, {c['detail']}" for c in data["checks"] if c["status"] != Status.NOTE]
     covered.append("runtime settings: " + "; ".join(facts.get("settings", [])))
     versions = facts.get("versions", {})
-    covered.append("made with " + ", ".join(f"{k} {versions[k]}" for k in ("onnxruntime", "torch") if k in versions))
+    covered.append(
+        "made with "
+        + ", ".join(f"{k} {versions[k]}" for k in ("onnxruntime", WEB, "browser", "torch") if k in versions)
+    )
     processor = facts.get("processor", {})
     covered.append(f"processor: {processor.get('name', 'unknown')} ({', '.join(processor.get('features', []))})")
     # a note decides nothing, and what only samples cover is nothing that is covered for every input

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,20 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.ort.machine import this_machine
+from normdeploy.ort.settings import WEB
+from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.values import to_numpy
+from normdeploy.web.host import current_host
 
 
-def environment() -> dict[str, Any]:
-    """Return versions and processor facts as plain data."""
+def environment(settings: Sequence[Setting] = ()) -> dict[str, Any]:
+    """Return versions and processor facts as plain data.
+
+    Args:
+        settings: under which the file ran; a browser's and its runtime's versions belong to those in one.
+    """
     machine = this_machine()
+    elsewhere = current_host().versions if any(setting.provider == WEB for setting in settings) else {}
     return {
         "versions": {
             "python": platform.python_version(),
@@ -29,6 +38,7 @@ def environment() -> dict[str, Any]:
             "onnx_ir": ir.__version__,
             "onnxruntime": ort.__version__,
             "numpy": np.__version__,
+            **elsewhere,
         },
         "platform": platform.platform(),
         "processor": {"name": machine.processor, "features": list(machine.instructions), "cores": machine.cores},

@@ -13,6 +13,8 @@ import onnxruntime as ort
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.onnxfile import session_source
 from normdeploy.ort.levels import available_levels, graph_level
+from normdeploy.ort.mobile import ORT_FORMAT, converted
+from normdeploy.ort.settings import CPU, WEB
 from normdeploy.verification.sides.values import Feeds
 
 
@@ -22,7 +24,8 @@ class Setting:
 
     Args:
         level: graph optimization level, one of :func:`normdeploy.ort.levels.available_levels`.
-        provider: execution provider.
+        provider: execution provider; "onnxruntime-web" for its WebAssembly in a browser, "ORT format" for the file
+            converted to that and run by the CPU provider.
         threads: intra-operator threads; 0 leaves the choice to the runtime.
         disabled: names of graph optimizers switched off.
         config: session configuration entries, as sorted pairs.
@@ -53,11 +56,13 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     levels = available_levels()
     if setting.level not in levels:
         raise UsageError(f"optimization level {setting.level!r} is unknown; expected one of {', '.join(levels)}")
+    if setting.provider == WEB:
+        return _open_in_browser(model, setting)
     available = ort.get_available_providers()
-    if setting.provider not in available:
+    provider = CPU if setting.provider == ORT_FORMAT else setting.provider
+    if provider not in available:
         raise UsageError(
-            f"execution provider {setting.provider!r} is not available; expected one of {available}: "
-            "install its package"
+            f"execution provider {provider!r} is not available; expected one of {available}: install its package"
         )
     options = ort.SessionOptions()
     options.graph_optimization_level = graph_level(setting.level)
@@ -68,11 +73,13 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for key, value in setting.config:
         options.add_session_config_entry(key, value)
-    providers = [setting.provider]
-    if setting.provider != "CPUExecutionProvider":
-        providers.append("CPUExecutionProvider")
+    providers = list(dict.fromkeys((provider, CPU)))
     source: str | bytes
-    source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
+    entries: Mapping[str, str]
+    if setting.provider == ORT_FORMAT:
+        source, entries = converted(model).content, {}
+    else:
+        source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     try:
@@ -81,11 +88,37 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         )
     except Exception as error:  # onnxruntime raises its own classes and RuntimeError
         raise GraphError(f"onnxruntime cannot load the file ({setting}): {error}") from error
-    if setting.provider not in session.get_providers():
+    if provider not in session.get_providers():
         raise GraphError(
-            f"onnxruntime left out {setting.provider} without an error; expected it to run: check its installation"
+            f"onnxruntime left out {provider} without an error; expected it to run: check its installation"
         )
     return session
+
+
+def _open_in_browser(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any:
+    """Open a session of onnxruntime-web under the same settings.
+
+    Raises:
+        UsageError: no browser is at hand.
+        GraphError: the runtime refuses the file.
+        BrowserError: the browser ended, or does not answer.
+    """
+    from normdeploy.web.host import current_host
+
+    host = current_host()
+    config: dict[str, Any] = dict(setting.config)
+    if setting.disabled:
+        config["optimization.disable_specified_optimizers"] = ";".join(setting.disabled)
+    options = {
+        "executionProviders": ["wasm"],
+        "graphOptimizationLevel": "disabled" if setting.level == "disable" else setting.level,
+        "logSeverityLevel": 4,
+        "extra": config,
+    }
+    try:
+        return host.open(model, options, setting.threads)
+    except GraphError as error:
+        raise GraphError(f"{WEB} {host.runtime.version} cannot load the file ({setting}): {error}") from error
 
 
 def run_session(session: Any, feeds: Feeds, outputs: Sequence[str]) -> list[Any]:
