@@ -102,7 +102,8 @@ def test_light_imports(code: str) -> None:
 # may name.
 ROOMS = [
     "errors", "files", "images", "onnxfile", "installed", "intervals", "budget", "ort", "web", "sources",
-    "keyed_tables", "recipe", "scaffold", "inputs", "report", "graph", "nn", "train", "exporting", "rewrite", "inspection",
+    "keyed_tables", "recipe", "scaffold", "inputs", "report", "graph", "nn", "train", "exporting", "rewrite",
+    "inspection",
     "verification", "testing", "runtime", "compare", "measure", "proven", "writing", "api", "building", "build",
     "conformance", "cli", "__main__",
 ]  # fmt: skip

@@ -156,6 +156,24 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
     "verify without a file": ("verify {home}/net.py:Net", 2, "net.py:Net", "normdeploy verify", "MODEL.onnx"),
     "a budget that is none": ("tune {home}/net.onnx --budget half", 2, "'half'", "expected", "rel=1e-2"),
     "a plan that is none": ("run {home}/net.onnx --plan {home}/net.py", 2, "net.py", "expected", "plan"),
+    "a package of no kind": ("package {home}/net.onnx", 2, "no package", "expected one of --triton", "--web"),
+    "two packages at once": ("package {home}/net.onnx --web --mobile", 2, "--web and --mobile", "expected one", ""),
+    "an option of another package": (
+        "package {home}/net.onnx --web --max-batch 3",
+        2,
+        "--max-batch",
+        "expected it with --triton",
+        "leave it out",
+    ),
+    "a browser that is not asked for": (
+        "verify {home}/net.onnx {home}/net.onnx --browser x",
+        2,
+        "'cpu'",
+        "expected --runtime web",
+        "",
+    ),
+    "a runtime that is none": ("verify {home}/net.onnx {home}/net.onnx --runtime gpu", 2, "'gpu'", "cpu, web", ""),
+    "a runtime for a certificate alone": ("verify {home}/net.onnx --runtime web", 2, "'web'", "expected two", ""),
     "a name that leads elsewhere": ("package {home}/net.onnx --triton {out}/r --name ..", 2, "..", "expected", "name"),
 }
 

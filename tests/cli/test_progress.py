@@ -137,6 +137,7 @@ def test_what_is_kept_is_noted_on_what_stops_the_work_and_on_nothing_else() -> N
         (("tune", "{home}/net.onnx"), "normdeploy.runtime.tune"),
         (("bench", "{home}/net.onnx", "--plot", "{out}/b.svg"), "normdeploy.runtime.bench"),
         (("package", "{home}/net.onnx", "--triton", "{out}/repository"), "normdeploy.runtime.package_triton"),
+        (("package", "{home}/net.onnx", "--web", "--out", "{out}/page"), "normdeploy.runtime.package_web"),
         (("predict", "{home}/net.onnx", "{home}/x.npy", "-o", "{out}/y.npy"), "normdeploy.runtime.predict"),
     ],
 )  # fmt: skip
