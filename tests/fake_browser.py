@@ -37,6 +37,8 @@ def speak(mode: str, version: str, folder: str) -> None:
     page = Page(mode)
     while (message := _read()) is not None:
         method, params = message["method"], message["params"]
+        if method == "Browser.close":
+            return
         if mode == "dies":
             print("cannot open the display", file=sys.stderr)
             sys.exit(7)

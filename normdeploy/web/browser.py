@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,9 @@ from normdeploy.errors import BrowserError, MissingDependencyError
 
 PATIENCE = 900.0
 """Seconds for one answer: a page that computes does not answer, and a large network computes for minutes."""
+
+_FAREWELL = 3.0
+"""Seconds that it has to end by itself."""
 
 _CHUNK = 1 << 16
 _FLAGS = (
@@ -105,9 +107,14 @@ class Browser:
         if self._log.closed:
             return
         self.dead = True
-        with suppress(ProcessLookupError, PermissionError):  # ended already, its group with it
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        os.set_blocking(self._out, False)  # one that does not read is not waited for
+        try:  # asked first: it takes away what it wrote outside its profile
+            os.write(self._out, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
+            self._process.wait(_FAREWELL)
+        except (OSError, subprocess.TimeoutExpired):
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         os.close(self._in)
         os.close(self._out)
         self._log.close()
