@@ -19,6 +19,7 @@ from normdeploy.rewrite import rewrite
 from normdeploy.sources import build
 from normdeploy.train import load_weights
 from normdeploy.train.from_recipe import recipe_data
+from normdeploy.verification.derivation.checker import check_derivation
 
 EXPORT = Path(__file__).parents[2] / "export"
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16}
@@ -53,6 +54,18 @@ def test_nothing_between_layers_is_a_float(network):
     fused = [row for row in result.ledger if row.kind == "quantizer" and row.action == "fused"]
     assert len(fused) == 3
     assert all("equal on every accumulator from" in row.reason for row in fused)
+
+
+def test_every_operator_is_confirmed_for_every_input_by_the_checker(network):
+    """It shares no code with the rewriting: sums and levels are proven again, on every integer of their ranges."""
+    source, result, _ = network
+    sizes = [{"image": (3, 1, 8, 8)}, {"image": (7, 1, 8, 8)}]
+    file = ir.from_proto(ir.to_proto(result.model))
+    report = check_derivation(source, file, result.derivation, sizes)
+    assert report.confirmed
+    assert not report.open
+    proven = [row for row in report.rows if row.identity == "equal on every integer of the range"]
+    assert len(proven) >= 6  # two operators at least for each of three quantizers
 
 
 def test_every_test_image_gives_what_the_network_in_float64_gives(network):

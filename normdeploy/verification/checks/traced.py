@@ -26,14 +26,11 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor
-from normdeploy.graph.operators.qonnx import DOMAINS
-from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.bounds.criteria import Floats, judge, rms
 from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.cases import Case
 from normdeploy.verification.chain import Chain, Links
 from normdeploy.verification.context import Context
-from normdeploy.verification.derivation.again import alike
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.reference import EagerReference
 from normdeploy.verification.sides.structure import is_float, nonfinite_problems
@@ -88,19 +85,8 @@ def check_traced(context: Context) -> Links:
         "float32's bound judges alone",
         {"worst_ratio": worst},
     )
-    proven = (context.proven is not None and context.proven.confirmed) or _is_written_again(context)
+    proven = context.proven is not None and context.proven.confirmed
     return Links((check,), traced=tight, hold=tight and proven)
-
-
-def _is_written_again(context: Context) -> bool:
-    """Tell whether a file whose operators the derivation does not follow is the one that the reference is written as.
-
-    On integers, or from QONNX's quantizers, whose lowering was checked where it was made.
-    """
-    file, source = context.subject.model, context.reference.graph
-    from_qonnx = source is not None and any(node.domain in DOMAINS for node in source.graph.all_nodes())
-    unfollowed = from_qonnx or sums_integers(file)
-    return unfollowed and context.derived is not None and alike(context.derived, file)
 
 
 def _ratio(case: Case, index: int, y: Array) -> float:

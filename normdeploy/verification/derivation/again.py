@@ -1,7 +1,7 @@
 """A file against one that was written again: the same operators, wired alike, with the same stored numbers.
 
-For files on integers, whose operators the derivation does not know: each quantizer of the one written again was shown
-to be its chain's function on every accumulator (:mod:`normdeploy.rewrite.integer`).
+For mutants of files on integers (:mod:`normdeploy.verification.mutation.same_file`): one whose own file is this one
+cannot be told from it by any input.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ moved                  run on identifiers, the same elements at the same places 
 carried                f(s x) = s f(x), sums of one scale, averages, maxima                      (:mod:`.carried`)
 analytic               norms spelled out: equal at random points, by unrounded constants   (:mod:`.analytic`)
 maps, tables, norms    their constants absorb; a norm removes what scales and shifts its operand (:mod:`.scaled`)
+quantizers             brought to one form: QONNX's, arithmetic, QuantizeLinear (:mod:`.uniform`)
+integers               sums of the same integers; the same level on every sum of the range (:mod:`.on_integers`)
 =====================  ==========================================================================================
 
 A derivation (:mod:`normdeploy.graph.derivation`) says what a value may stand for and by which gauge. Nothing in it is
@@ -19,7 +21,6 @@ believed: a wrong hint is an identity that does not hold. Without one, operators
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -34,20 +35,20 @@ from normdeploy.verification.derivation.affine import back, step_of
 from normdeploy.verification.derivation.analytic import confirm_analytic
 from normdeploy.verification.derivation.bodies import confirm_bodies
 from normdeploy.verification.derivation.carried import confirm_carried
-from normdeploy.verification.derivation.gauges import Claim, ranked
+from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.hinted import Hinted
 from normdeploy.verification.derivation.linear import confirm_linear
 from normdeploy.verification.derivation.moving import confirm_moved, returned
 from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.on_integers import OnIntegers
 from normdeploy.verification.derivation.recurrent import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.derivation.same import confirm_same
 from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
 from normdeploy.verification.derivation.side import Shape, Side, kind
+from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
-
-_MOST_HINTS = 32
-"""How many hints are tried for one value."""
 
 
 def check_derivation(
@@ -100,15 +101,12 @@ def _flat(model: ir.Model) -> ir.Model:
 class _Checker:
     def __init__(self, relation: Relation, derivation: Derivation) -> None:
         self.relation, self.derivation = relation, derivation
-        self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
-        self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
-        self.keys = dataflow_keys(relation.file.graph)
-        self.alike = Counter(key for value, key in self.keys.items() if _copied(value) is value)
-        self.there = {value.name: _copied(value) for value in self.keys}
+        self.hints = Hinted(relation, derivation)
         self.constants = Constants(relation.file, derivation)
         relation.unrounded = self.constants.expression
         self.rows: dict[ir.Node, Row] = {}
         self.used: set[Hint] = set()
+        self.integers = OnIntegers(relation)
 
     def run(self, outputs: Sequence[str] | None) -> Report:
         """Go through the file in order."""
@@ -142,6 +140,31 @@ class _Checker:
             for value in node.outputs:
                 if value.name and (value.uses() or value.is_graph_output()):
                     self._value(node, value)
+            self._on_integers(node)
+
+    def _on_integers(self, node: ir.Node) -> None:
+        """Find what an operator computes with integers, where nothing else shows it."""
+        row = self.rows[node]
+        try:
+            finding = self.integers.visit(node)
+        except (GraphError, *OPERATOR_ERRORS) as error:
+            finding = f"{kind(node)} cannot be looked at: {error}"
+        if isinstance(finding, Proof):
+            self._prove(node, finding)
+        elif isinstance(finding, Wrong):
+            for part in (node, *self.integers.together.get(node, ())):
+                self.rows[part].wrong, self.rows[part].reason = finding, finding.text
+        elif finding and not row.identity:
+            row.reason = finding
+
+    def _prove(self, node: ir.Node, proof: Proof) -> None:
+        """Take what a proof shows, and note it of the operators in it."""
+        for w, claim in proof.claims:
+            self.relation.add(w, claim)
+        for part in (node, *proof.nodes):
+            found = self.rows.get(part)
+            if found is not None:
+                found.identity, found.reason, found.wrong = proof.kind, "", None
 
     def _inside(self, inner: Relation) -> Wrong | str:
         """Go through two bodies; return what is open there."""
@@ -175,12 +198,12 @@ class _Checker:
             if known:
                 row.identity = "passes on what it reads"
                 return
-        hinted = list(self._hinted(value))
+        hinted = list(self.hints.of(value))
         row.hinted = row.hinted or bool(hinted)
         proven = False
         for hint, target in hinted:
             known_already = relation.known(target.value, value)
-            sure = self._means(hint, value)
+            sure = self.hints.means(hint, value)
             if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
                 self.used.add(hint)
                 proven = True
@@ -195,22 +218,10 @@ class _Checker:
                 self.used.add(hint)
                 relation.add(target.value, Claim(value, target.scale, target.shift, assumed=True))
 
-    def _means(self, hint: Hint, value: ir.Value) -> bool:
-        """Tell whether a hint can be of no other value: queries, keys and values of one norm are computed alike."""
-        if hint.value in self.there:
-            return self.there[hint.value] is _copied(value)
-        key = self.keys.get(value, "")
-        return self.alike[key] == 1 and {other.value for other in self.by_key.get(key, ())} == {hint.value}
-
     def _try(self, row: Row, value: ir.Value, target: Target, *, sure: bool = False) -> bool:
         for finding in self._findings(row.node, value, target):
             if isinstance(finding, Proof) and not self._hides(row, finding):
-                for w, claim in finding.claims:
-                    self.relation.add(w, claim)
-                for node in (row.node, *finding.nodes):
-                    found = self.rows.get(node)
-                    if found is not None:
-                        found.identity, found.reason, found.wrong = finding.kind, "", None
+                self._prove(row.node, finding)
                 return True
             if isinstance(finding, Wrong) and (sure or finding.rounding):
                 if row.wrong is None or (finding.rounding and not row.wrong.rounding):
@@ -240,6 +251,7 @@ class _Checker:
         yield confirm_linear(relation, value, target)
         yield confirm_table(relation, value, target)
         yield confirm_norm(relation, value, target)
+        yield confirm_quantizer(relation, value, target)
         for step in back(relation.source, target.value):
             origin = step.value.producer()
             if origin is None:
@@ -252,18 +264,6 @@ class _Checker:
                 yield confirm_bodies(relation, node, origin, self._inside)
         if target.hinted:
             yield confirm_analytic(relation, value, target, self.constants)
-
-    def _hinted(self, value: ir.Value) -> Iterator[tuple[Hint, Target]]:
-        named, alike = self.by_name.get(str(value.name), []), self.by_key.get(self.keys.get(value, ""), [])
-        for hint in [*named, *(hint for hint in alike if hint not in named)][:_MOST_HINTS]:
-            w = self.named.get(hint.source)
-            rank = None if w is None else self.relation.rank(w)
-            if w is None or rank is None or not self.relation.alike(w, value):
-                continue
-            scale, shift = ranked(hint.scale, rank), ranked(hint.shift, rank)
-            if scale is None or shift is None or not _fits(scale, shift, self.relation.source.shapes(w)):
-                continue
-            yield hint, Target(w, scale, shift, hinted=True)
 
     def _nearby(self, node: ir.Node, value: ir.Value) -> Iterator[Target]:
         read = [v for v in node.inputs if v is not None]
@@ -285,29 +285,9 @@ class _Checker:
         return [row for node, row in self.rows.items() if node in seen]
 
 
-def _copied(value: ir.Value) -> ir.Value:
-    """Return what a value is a copy of, by Identities."""
-    node = value.producer()
-    while node is not None and kind(node) == "Identity" and node.inputs[0] is not None:
-        value, node = node.inputs[0], node.inputs[0].producer()
-    return value
-
-
 def _fed_alike(w: ir.Value, v: ir.Value) -> bool:
     """Tell whether two inputs are given the same, where they are fed and where they are not."""
     want, have = w.const_value, v.const_value
     if want is None or have is None:
         return want is have
     return want.dtype == have.dtype and np.array_equal(want.numpy(), have.numpy())
-
-
-def _fits(scale: np.ndarray, shift: np.ndarray, shapes: tuple[Shape, ...]) -> bool:
-    """Tell whether a gauge is one of a value of these shapes."""
-    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
-        return False
-    return all(
-        n in (1, size)
-        for array in (scale, shift)
-        for shape in shapes
-        for n, size in zip(array.shape, shape, strict=True)
-    )

@@ -27,6 +27,11 @@ _KEPT = 1 << 16
 
 _SHAPES = frozenset({"Shape", "Size"})
 
+_TYPES = dict.fromkeys(("ConvInteger", "MatMulInteger"), ir.DataType.INT32) | dict.fromkeys(
+    ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), ir.DataType.BOOL
+)
+"""Types of results that are not those of what is read."""
+
 
 def kind(node: ir.Node) -> str:
     """Return an operator's name, with its domain where it is not the standard's."""
@@ -208,6 +213,11 @@ class Side:
     def _result_type(self, node: ir.Node, inputs: list[ir.Value]) -> ir.DataType | None:
         if kind(node) in ("Cast", "DequantizeLinear") and "to" in node.attributes:
             return ir.DataType(node.attributes["to"].as_int())
+        if kind(node) in _TYPES:
+            return _TYPES[kind(node)]
+        if kind(node) == "QuantizeLinear":
+            given = node.attributes.get_int("output_dtype", 0)
+            return self.type_of(inputs[2]) if len(inputs) > 2 else ir.DataType(given or int(ir.DataType.UINT8))
         if kind(node) == "CastLike" and len(inputs) > 1:
             return self.type_of(inputs[1])
         for value in inputs[1:] if kind(node) in ("Where", "DequantizeLinear") else inputs:

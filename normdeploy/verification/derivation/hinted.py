@@ -1,0 +1,73 @@
+"""Which hints of a derivation are of a value of the file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
+from normdeploy.verification.derivation.gauges import ranked
+from normdeploy.verification.derivation.relation import Relation, Target
+from normdeploy.verification.derivation.side import Shape, kind
+
+_MOST_HINTS = 32
+"""How many hints are tried for one value."""
+
+
+class Hinted:
+    """The hints of a derivation, by the file's values.
+
+    Args:
+        relation: the two graphs. derivation: hints, none of them believed.
+    """
+
+    def __init__(self, relation: Relation, derivation: Derivation) -> None:
+        self.relation = relation
+        self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
+        self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
+        self.keys = dataflow_keys(relation.file.graph)
+        self.alike = Counter(key for value, key in self.keys.items() if _copied(value) is value)
+        self.there = {value.name: _copied(value) for value in self.keys}
+
+    def means(self, hint: Hint, value: ir.Value) -> bool:
+        """Tell whether a hint can be of no other value: queries, keys and values of one norm are computed alike."""
+        if hint.value in self.there:
+            return self.there[hint.value] is _copied(value)
+        key = self.keys.get(value, "")
+        return self.alike[key] == 1 and {other.value for other in self.by_key.get(key, ())} == {hint.value}
+
+    def of(self, value: ir.Value) -> Iterator[tuple[Hint, Target]]:
+        """Return the hints of a value, by its name or by how it is computed, and what they say that it stands for."""
+        named, alike = self.by_name.get(str(value.name), []), self.by_key.get(self.keys.get(value, ""), [])
+        for hint in [*named, *(hint for hint in alike if hint not in named)][:_MOST_HINTS]:
+            w = self.named.get(hint.source)
+            rank = None if w is None else self.relation.rank(w)
+            if w is None or rank is None or not self.relation.alike(w, value):
+                continue
+            scale, shift = ranked(hint.scale, rank), ranked(hint.shift, rank)
+            if scale is None or shift is None or not _fits(scale, shift, self.relation.source.shapes(w)):
+                continue
+            yield hint, Target(w, scale, shift, hinted=True)
+
+
+def _copied(value: ir.Value) -> ir.Value:
+    """Return what a value is a copy of, by Identities."""
+    node = value.producer()
+    while node is not None and kind(node) == "Identity" and node.inputs[0] is not None:
+        value, node = node.inputs[0], node.inputs[0].producer()
+    return value
+
+
+def _fits(scale: np.ndarray, shift: np.ndarray, shapes: tuple[Shape, ...]) -> bool:
+    """Tell whether a gauge is one of a value of these shapes."""
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+        return False
+    return all(
+        n in (1, size)
+        for array in (scale, shift)
+        for shape in shapes
+        for n, size in zip(array.shape, shape, strict=True)
+    )
