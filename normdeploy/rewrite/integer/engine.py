@@ -27,8 +27,9 @@ from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import settle
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.integer.ahead import leads_to_quantizer
-from normdeploy.rewrite.integer.chain import Found, Layer, found_of, layer_of
+from normdeploy.rewrite.integer.chain import Found, found_of
 from normdeploy.rewrite.integer.ending import Quantizer, quantizer_of
+from normdeploy.rewrite.integer.layer import Layer, layer_of
 from normdeploy.rewrite.integer.multiplier import multiplier_of
 from normdeploy.rewrite.integer.source import Given, Range, Stays
 from normdeploy.rewrite.integer.thresholds import Thresholds, breakpoints, thresholds_of

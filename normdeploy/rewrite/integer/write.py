@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.edit import free_name, put_constant, put_exact
 from normdeploy.graph.linear import Form
-from normdeploy.rewrite.integer.chain import Layer
+from normdeploy.rewrite.integer.layer import Layer
 from normdeploy.rewrite.integer.multiplier import Multiplier
 from normdeploy.rewrite.integer.source import BYTES, Ints, Range, Source, Stays
 from normdeploy.rewrite.integer.thresholds import Thresholds
