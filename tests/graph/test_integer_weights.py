@@ -84,3 +84,32 @@ def test_a_constant_that_others_read_stays_beside_its_integers():
     quantize_constants(graph, reciprocal=False)
     assert graph.initializers["w"].const_value.numpy().dtype == np.float32
     np.testing.assert_array_equal(graph.initializers["w.integers"].const_value.numpy(), np.full((2, 3), 2, np.int8))
+
+
+@pytest.mark.parametrize("reciprocal", [True, False])
+def test_a_step_that_the_module_computes_is_stored_as_it_computes_it(reciprocal: bool):
+    """In float32: amax / 127 in float64 would be another number; of a file from elsewhere it stays what it is."""
+    rng = np.random.default_rng(1)
+    weight, largest = rng.normal(size=(64, 9)).astype(np.float32), rng.uniform(0.1, 3, 64).astype(np.float32)
+    graph = quantized_weight(weight, largest, np.zeros(64, np.int8), factor=None)
+    quantizer = next(node for node in graph if node.op_type == "QuantizeLinear")
+    levels = constant(graph, "levels", np.float32(127))
+    divided = ir.node("Div", [graph.initializers["s"], levels])
+    divided.outputs[0].name, divided.outputs[0].dtype = "step", ir.DataType.FLOAT
+    graph.insert_before(quantizer, divided)
+    for node in graph:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            node.replace_input_with(1, divided.outputs[0])
+    assert quantize_constants(graph, reciprocal=reciprocal) == 2
+    step = largest / np.float32(127)
+    assert step.dtype == np.float32
+    assert (step != largest.astype(np.float64) / 127).any()
+    restored = next(node for node in graph if node.op_type == "DequantizeLinear")
+    if not reciprocal:
+        assert restored.inputs[1] is divided.outputs[0]
+        return
+    assert "Div" not in [node.op_type for node in graph]
+    np.testing.assert_array_equal(restored.inputs[1].const_value.numpy(), step)
+    ratio = weight * (np.float32(1) / step[:, None])
+    found = graph.initializers["w"].const_value.numpy()
+    np.testing.assert_array_equal(found, np.clip(np.rint(ratio), -7, 7).astype(np.int8))
