@@ -188,3 +188,15 @@ def test_constants_that_are_not_exact_leave_open_what_lies_at_a_tie_but_no_more(
     assert (low[near] <= high[near]).all()
     assert (low[~near] == high[~near]).all()
     assert (low[~near] == np.rint(x[~near] / 2)).all()
+
+
+@pytest.mark.parametrize("name", ["mean", "steps", "t", "variance"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_confirm_nothing_and_raise_nothing(name, number):
+    model = source(np.random.default_rng(5))
+    file = written(model)
+    value = model.graph.initializers[name]
+    array = np.array(value.const_value.numpy())
+    array.reshape(-1)[0] = number
+    value.const_value = ir.tensor(array, name=name)
+    assert not checked(model, file).confirmed

@@ -92,7 +92,7 @@ def layers(source: Side, sums: Sums, read: ir.Value, step: float, *, exact: bool
         if kind(node) not in ("Conv", "Gemm", "MatMul") or usage.idx != 0:
             continue
         layer = next((found for found in linears(source, node.outputs[0]) if found.node is node), None)
-        if layer is None or not _same_form(sums, layer):
+        if layer is None or not _same_form(sums, layer) or not np.isfinite(layer.bias).all():
             continue
         found = _units(layer.weight.astype(np.float64), sums.weight)
         if found is None:
@@ -117,7 +117,7 @@ def _same_form(sums: Sums, layer: Linear) -> bool:
 def _units(weight: Floats, whole: Ints) -> tuple[Floats, bool, Wrong | None] | None:
     """Return d of each row with weight = d whole, whether it is so without rounding, and a number that is another."""
     rows, integers = weight.reshape(len(weight), -1), whole.reshape(len(whole), -1)
-    if not rows.size:
+    if not rows.size or not np.isfinite(rows).all():
         return None
     largest = np.abs(integers).argmax(1)[:, None]
     top = np.take_along_axis(integers, largest, 1)

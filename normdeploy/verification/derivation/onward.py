@@ -93,7 +93,7 @@ def _map(side: Side, path: Path, node: ir.Node) -> Step | None:
             return None
         parts = (np.ones(()), divisor[0], found.shift)
     vectors = [by_channel(part, path) for part in parts]
-    if any(vector is None for vector in vectors):
+    if any(vector is None or not np.isfinite(vector).all() for vector in vectors):
         return None
     times, by, add = (vector for vector in vectors if vector is not None)
     return Scaled(times, by, add, exact)

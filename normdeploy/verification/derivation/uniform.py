@@ -135,7 +135,7 @@ def _canonical(steps: Sequence[Step]) -> _Form | None:
             low, high = _cut(step, low, high)
         else:
             return None
-    if (np.isfinite(low) & (low % 1 != 0)).any() or (np.isfinite(high) & (high % 1 != 0)).any():
+    if any((part[np.isfinite(part)] % 1).any() for part in (low, high)):
         return None
     shift, unit = np.zeros(1), np.ones(1)
     if decide.kind == "round" and not (add % 2).any():
