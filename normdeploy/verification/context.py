@@ -16,10 +16,11 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
 from normdeploy.graph.derivation import Derivation
+from normdeploy.graph.evaluate import Hook
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, Evaluated, make_case
 from normdeploy.verification.chain import Links
-from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Budget, Counted, counted, elements
+from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Counted, Effort, counted, elements
 from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.hints import Hints
 from normdeploy.verification.judging.flips import FlipRecord
@@ -35,6 +36,8 @@ from normdeploy.verification.sides.values import Feeds, run_evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from normdeploy.verification.mutation.mutants import Site
 
 _FEWEST = 20
 """Operators that any network is taken to have: a small one's verification costs little in any case."""
@@ -65,10 +68,13 @@ class Context:
             derivative.
         proven: what algebra shows of the file.
         own: the file was written from the very graph that its numbers are held against: each is its one rounding.
-        budget: work that may be spent on what can also be left out.
+        effort: work that may be spent on what can also be left out.
         links: what the float64 chain says of the file, once it was followed.
         wrong_under: runtime settings under which some output was wrong.
         localization: where a failure starts. depth: the error along the graph.
+        watched: how many sites of the traced graph were held against the module value by value, and by how many times
+            each mutant (module path, value, name) would have shown there.
+        sites_by_graph: where mutants are made, by the graph that they are evaluated on, once they were looked for.
         example, example_traced: what the example gives in the reference, and in its graph in float64, once known.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
     """
@@ -85,7 +91,7 @@ class Context:
     seed: int = 0
     folder: Path | None = None
     heavy: bool = False
-    budget: Budget = field(default_factory=lambda: Budget(math.inf))
+    effort: Effort = field(default_factory=lambda: Effort(math.inf))
     weights_precision: str = "float32"
     reduced: bool = False
     own: bool = False
@@ -103,6 +109,8 @@ class Context:
     wrong_under: list[Setting] = field(default_factory=list)
     localization: Localization | None = None
     depth: list[Depth] = field(default_factory=list)
+    watched: tuple[int, dict[tuple[str, str, str], float]] = (0, {})
+    sites_by_graph: list[tuple[Evaluator, list[Site]]] | None = None
     example: Evaluated | None = None
     example_traced: list[Any] | None = None
 
@@ -123,12 +131,16 @@ class Context:
         found = {n.attributes.get_float("epsilon", 1e-5) for n in nodes if n.op_type.endswith("Normalization")}
         return sorted(found) or [1e-5]
 
-    def weigh(self, example: Feeds) -> None:
-        """Set what one evaluation of the network costs, and whether that is much; from sizes alone."""
+    def weigh(self, example: Feeds, *, hook: Hook | None = None) -> None:
+        """Set what one evaluation of the network costs, and whether that is much; from sizes alone.
+
+        Args:
+            example: the inputs. hook: sees what each operator of the reference's graph returns meanwhile.
+        """
         found: Counted | None = None
         if self.evaluator is not None:
             try:
-                found = counted(self.evaluator, example)
+                found = counted(self.evaluator, example, hook=hook)
                 self.example_traced = found.outputs
             except GraphError as error:
                 if not isinstance(self.reference, EagerReference):
@@ -140,8 +152,8 @@ class Context:
             except GraphError:  # the runtime may know what is not known here
                 found = Counted(0.0, 0, [])
         operators = max(found.operators, _FEWEST)
-        self.budget = Budget(self.level.work * operators, once=found.work, size=elements(example))
-        self.budget.spend(2 + 3 * SINGLE)  # the example, so far
+        self.effort = Effort(self.level.work * operators, once=found.work, size=elements(example))
+        self.effort.spend(2 + 3 * SINGLE)  # the example, so far
         self.heavy = found.work > self.level.heavy
 
     @cached_property
@@ -194,7 +206,12 @@ class Context:
     @property
     def known_by_algebra(self) -> bool:
         """True where the level does not sample what is confirmed of the file for every input."""
-        return self.level.lean and self.proven is not None and self.proven.confirmed
+        return not self.level.measured and self.proven is not None and self.proven.confirmed
+
+    @property
+    def confirmed_and_heavy(self) -> bool:
+        """True where one run is much work and only the trace and the runtime's kernels are left to samples."""
+        return self.heavy and self.known_by_algebra
 
     @property
     def noise_runs(self) -> int:
@@ -204,7 +221,7 @@ class Context:
     def case(self, family: Family, *, runs: int | None = None) -> Case:
         """Evaluate the reference on a family; the runs with noise come when something needs them."""
         known = self.example is not None and self.example.feeds is family.feeds
-        self.budget.spend(0 if known else 1 + SINGLE, family.feeds)
+        self.effort.spend(0 if known else 1 + SINGLE, family.feeds)
         case = make_case(
             self.reference,
             self.noisy,
@@ -213,7 +230,7 @@ class Context:
             runs=runs or self.noise_runs,
             seed=self.seed,
             precision=self.precision,
-            fast=self.heavy,
+            fast=self.heavy or self.effort.work(family.feeds) > self.level.heavy,
             known=self.example,
             spend=partial(self._spend_on_noise, family.feeds),
             unmeasured=partial(self._unmeasured, family.name),
@@ -228,7 +245,7 @@ class Context:
             self.not_checked.append(text)
 
     def _spend_on_noise(self, feeds: Feeds, evaluations: float) -> None:
-        self.budget.spend(evaluations * (NOISY_SINGLE if self.heavy else NOISY), feeds)
+        self.effort.spend(evaluations * (NOISY_SINGLE if self.heavy else NOISY), feeds)
 
     def traced(self, case: Case) -> list[Any]:
         """Return the float64 outputs of the reference's graph on a case's inputs."""
@@ -238,7 +255,7 @@ class Context:
         if self.example is not None and self.example.feeds is feeds and self.example_traced is not None:
             return self.example_traced
         assert self.evaluator is not None
-        self.budget.spend(1, feeds)
+        self.effort.spend(1, feeds)
         return list(run_evaluator(self.evaluator, feeds).values())
 
 

@@ -175,7 +175,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("derivation"):
         context.checks += check_proven(context)
         if context.proven is None or not context.proven.confirmed:
-            context.budget.limit *= UNPROVEN
+            context.effort.limit *= UNPROVEN
     with context.stage("reference"):
         context.checks += check_reference(context, example, data)
     if not context.cases:
@@ -201,7 +201,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
 def _diagnose(context: Context) -> None:
     """Follow the error along the graph, and find where a failure starts."""
     with context.stage("depth"):
-        if context.level.depth and context.budget.affords(_DEPTH):
+        if context.level.depth and context.effort.affords(_DEPTH):
             context.depth = error_by_depth(
                 context.subject.model, context.cases[0], replace(context.settings[0], level="disable")
             )

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from torch import Tensor
 
 from normdeploy.graph import Evaluator
+from normdeploy.graph.evaluate import Hook
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import reduction_length
@@ -25,7 +26,7 @@ SINGLE = 0.4
 NOISY, NOISY_SINGLE = 2.0, 1.0
 """A run with rounding noise over one in float64, if it is in float64 itself and if it is in float32."""
 
-UNPROVEN = 4.0
+UNPROVEN = 16.0
 """Where algebra does not confirm a file for every input, samples are all there is: so many times as much of them."""
 
 PER_ELEMENT = 40.0
@@ -80,22 +81,28 @@ class Counted:
     outputs: list[Array]
 
 
-def counted(evaluator: Evaluator, feeds: Feeds) -> Counted:
+def counted(evaluator: Evaluator, feeds: Feeds, *, hook: Hook | None = None) -> Counted:
     """Return the work of evaluating a network once.
 
     Args:
-        evaluator: of the network's graph. feeds: its inputs.
+        evaluator: of the network's graph. feeds: its inputs. hook: sees each operator's results besides.
 
     Raises:
         GraphError: it cannot be evaluated.
     """
     counter = Counter(feeds)
-    outputs = run_evaluator(evaluator, feeds, hook=counter)
+
+    def both(node: ir.Node, results: list[Tensor]) -> None:
+        counter(node, results)
+        if hook is not None:
+            hook(node, results)
+
+    outputs = run_evaluator(evaluator, feeds, hook=both)
     return Counted(counter.work, counter.operators, list(outputs.values()))
 
 
 @dataclass
-class Budget:
+class Effort:
     """Work that a verification may spend on what it could also leave out.
 
     Args:
@@ -114,7 +121,11 @@ class Budget:
         Args:
             feeds: their inputs; the example's size by default.
         """
-        self.spent += evaluations * self.once * self._scale(feeds)
+        self.spent += evaluations * self.work(feeds)
+
+    def work(self, feeds: Feeds | None = None) -> float:
+        """Return the work of one evaluation in float64 on some inputs; on the example's by default."""
+        return self.once * self._scale(feeds)
 
     def affords(self, share: float = 1.0) -> bool:
         """True while less than a share of the limit is spent."""

@@ -35,11 +35,11 @@ class Level:
         localize: a failure is localized.
         depth: errors are followed along the graph.
         everywhere: every family is run at every optimization level, not only the telling ones.
-        measured: S is measured in every family, not only where it decides.
+        measured: S is measured in every family, not only where it decides, and what algebra confirms is sampled, too.
         exact_mutants: every mutant is run, not only those whose first-order effect is near the bound.
         probes: backward passes behind each first-order effect.
-        lean: a network of which one run is much work is judged on the example alone, without batch companions; and
-            where algebra confirms the file for every input, it is not run in float64.
+        lean: a network of which one run is much work is judged without batch companions, and at the deployed
+            optimization level alone where algebra confirms the file for every input.
     """
 
     name: str
@@ -64,9 +64,9 @@ class Level:
 
 LEVELS: dict[str, Level] = {
     "quick": Level(
-        "quick", 0.05, 0.25, 4, 4, 4, 16, ("disable", "all"), True, 0, (1, 2), depth=False, probes=1, lean=True
+        "quick", 0.0125, 0.25, 4, 4, 4, 16, ("disable", "all"), True, 0, (1, 2), depth=False, probes=1, lean=True
     ),
-    "default": Level("default", 0.25, 1.0, 4, 4, None, 64, OPTIMIZATIONS, True, 30, (1, 2, 7, 33)),
+    "default": Level("default", 0.0625, 1.0, 4, 4, None, 64, OPTIMIZATIONS, True, 30, (1, 2, 7, 33)),
     "thorough": Level(
         "thorough",
         math.inf,

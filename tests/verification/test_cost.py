@@ -18,7 +18,7 @@ from torch import nn
 import normdeploy as nd
 from normdeploy.graph import Evaluator
 from normdeploy.verification import Verdict, verify
-from normdeploy.verification.cost import PER_ELEMENT, PER_OPERATOR, Budget, counted
+from normdeploy.verification.cost import PER_ELEMENT, PER_OPERATOR, Effort, counted
 from normdeploy.verification.levels import LEVELS
 
 Write = Callable[..., Path]
@@ -65,7 +65,7 @@ def test_the_work_of_a_loop_is_that_of_its_turns():
 
 
 def test_larger_inputs_spend_in_proportion():
-    budget = Budget(10.0, once=2.0, size=8)
+    budget = Effort(10.0, once=2.0, size=8)
     budget.spend(1)
     assert budget.spent == 2.0
     budget.spend(2, {"x": np.zeros((3, 8))})

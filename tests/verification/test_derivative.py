@@ -18,7 +18,7 @@ from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Spread
 from normdeploy.verification.cases import Case, make_case
-from normdeploy.verification.mutation.derivative import Sensitivities, affine_change, needed
+from normdeploy.verification.mutation.derivative import Sensitivities, affine_map, needed
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
 from normdeploy.verification.mutation.sites import sites_of
@@ -138,7 +138,8 @@ def test_channel_sums_are_the_products_with_the_whole_change(tmp_path: Path):
     for mutant in site.mutants:
         if not mutant.affine:
             continue
-        scale, shift = (v.reshape(1, -1, 1, 1) for v in affine_change(site, mutant, values))
+        wrong, right = (affine_map(apply, values) for apply in (mutant.apply, site.clean))
+        scale, shift = ((a - b).reshape(1, -1, 1, 1) for a, b in zip(wrong, right, strict=True))
         assert values[0] is not None
         torch.testing.assert_close(scale * values[0] + shift, mutant.apply(values) - clean, rtol=1e-9, atol=1e-12)
         change = mutant.apply(values) - clean

@@ -14,7 +14,7 @@ from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.samples.ranges import batch_name
 from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.structure import is_float
-from normdeploy.verification.sides.values import Array
+from normdeploy.verification.sides.values import Array, Feeds
 
 
 def check_companions(context: Context) -> list[Check]:
@@ -26,32 +26,26 @@ def check_companions(context: Context) -> list[Check]:
     if context.lean:
         context.leave_out("batch companions")
         return []
-    rows = 2 if context.heavy else 4
-    one = drawn_at(context, {batch: rows}, "companions", seed=11)
-    other = drawn_at(context, {batch: rows}, "companions", seed=12)
-    feeds = {
-        spec.name: np.concatenate([one.feeds[spec.name][:1], other.feeds[spec.name][1:]])
-        if spec.dynamic.get(0) == batch
-        else one.feeds[spec.name]
-        for spec in context.specs
-    }
+    first, feeds, rows = _batches(context, batch)
     try:
-        own = [context.reference.native(batch_of) for batch_of in (one.feeds, feeds)]
+        known = context.example is not None and context.example.feeds is first
+        alone = context.example.eager if known and context.example is not None else context.reference.native(first)
+        own = [alone, context.reference.native(feeds)]
     except (Refused, GraphError) as error:
-        context.not_checked.append(f"batch companions, {rows} rows: {why(error)}")
+        context.not_checked.append(f"batch companions, {rows[1]} rows: {why(error)}")
         return []
-    context.budget.spend(4 * SINGLE, feeds)
+    context.effort.spend(4 * SINGLE, feeds)
     problems: list[str] = []
     notes: list[str] = []
     for setting in context.settings:
         try:
-            file = [context.subject.run(batch_of, setting) for batch_of in (one.feeds, feeds)]
+            file = [context.subject.run(batch_of, setting) for batch_of in (first, feeds)]
         except GraphError as error:
             problems.append(str(error))
             continue
         for i, name in enumerate(context.subject.output_names):
             pairs = [(side[0][i], side[1][i]) for side in (own, file)]
-            if any(a.shape != b.shape or not _per_sample(context, i, a, rows) for a, b in pairs):
+            if any(a.shape[1:] != b.shape[1:] or not _per_sample(context, i, (a, b), rows) for a, b in pairs):
                 continue
             its_own, moved = (_moved(a[0].astype(np.float64), b[0].astype(np.float64)) for a, b in pairs)
             limit = _limit(context, i, max(its_own, moved))
@@ -92,9 +86,33 @@ def _moved(first: Array, second: Array) -> float:
     return float(np.where(np.isnan(change), np.inf, change).max(initial=0.0))
 
 
-def _per_sample(context: Context, index: int, array: Array, rows: int) -> bool:
-    """True where an output's axis 0 is the batch."""
-    if array.ndim == 0 or array.shape[0] != rows or not is_float(array):
+def _batches(context: Context, batch: str) -> tuple[Feeds, Feeds, tuple[int, int]]:
+    """Return two batches that have their first sample in common and nothing else, and how many samples each has.
+
+    Where a run is much work and the example is one sample, that is the first of them: its results are known.
+    """
+    example = context.example
+    places = {spec.name: spec.dynamic.get(0) == batch for spec in context.specs}
+    leading = all(places[spec.name] or batch not in spec.dynamic.values() for spec in context.specs)
+    single = (
+        leading
+        and example is not None
+        and all(example.feeds[name].shape[0] == 1 for name, has in places.items() if has)
+    )
+    rows = 2 if context.heavy else 4
+    first: Feeds = drawn_at(context, {batch: rows}, "companions", seed=11).feeds
+    if context.heavy and single and example is not None:
+        first = example.feeds
+    other = drawn_at(context, {batch: rows}, "companions", seed=12).feeds
+    feeds = {
+        name: np.concatenate([first[name][:1], other[name][1:]]) if has else first[name] for name, has in places.items()
+    }
+    return first, feeds, (1 if context.heavy and single else rows, rows)
+
+
+def _per_sample(context: Context, index: int, pair: tuple[Array, Array], rows: tuple[int, int]) -> bool:
+    """True where an output's axis 0 is the batch, in both of two batches."""
+    if any(a.ndim == 0 or a.shape[0] != n or not is_float(a) for a, n in zip(pair, rows, strict=True)):
         return False
     name = context.subject.output_names[index]
     shape = next(v.shape for v in context.subject.model.graph.outputs if v.name == name)

@@ -91,7 +91,7 @@ def join(context: Context, batch: str, rows: int) -> Joined | None:
     counts = [rows_of(part, axes) for part in parts]
     samples = min(sum(counts), rows)
     feeds, once = (_batch(parts, axes, samples, count) for count in (rows, samples))
-    context.budget.spend(2 * SINGLE, feeds)
+    context.effort.spend(2 * SINGLE, feeds)
     try:
         eager = context.reference.native(feeds)
     except (Refused, GraphError):

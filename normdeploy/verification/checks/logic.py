@@ -34,7 +34,7 @@ def _file_against_truth(context: Context) -> Check:
     cases = context.cases[:_SAMPLED] if proven and not context.level.measured else context.cases
     for number, case in enumerate(cases):
         context.tell("logic", number / len(cases))
-        context.budget.spend(1, case.family.feeds)
+        context.effort.spend(1, case.family.feeds)
         try:
             outputs = context.subject.logic(case.family.feeds)
         except GraphError as error:

@@ -35,7 +35,7 @@ def check_quantization(context: Context) -> list[Check]:
             return []
         if whole is None or any(np.ndim(array) == 0 or len(array) != len(whole[0]) for array in whole):
             return []
-        context.budget.spend(SINGLE, case.family.feeds)
+        context.effort.spend(SINGLE, case.family.feeds)
         parts.append(error_parts(case.truth, whole))
     rows = np.concatenate(parts)
     if not rows.any() or not np.isfinite(rows).all():

@@ -16,7 +16,7 @@ from normdeploy.verification.sides.reference import Refused
 from normdeploy.verification.sides.values import Arrays
 
 _ALWAYS = 1
-"""How many generated families are judged whatever they cost, but where a level is lean and the example says enough."""
+"""How many generated families are judged whatever they cost, but where the example says enough."""
 
 _SHARE = 0.4
 """Share of a level's work after which no further family is judged."""
@@ -39,10 +39,10 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
     kept = generated if context.level.families is None else generated[: context.level.families]
     left = [family.name for family in generated[len(kept) :]]
     checks: list[Check] = []
-    always = 0 if context.lean and _varied(example) else _ALWAYS
+    always = 0 if (context.lean or context.confirmed_and_heavy) and _varied(example) else _ALWAYS
     for number, family in enumerate([*families, *kept]):
         context.tell("reference", number / (len(families) + len(kept)))
-        if number >= len(families) + always and not context.budget.affords(_SHARE):
+        if number >= len(families) + always and not context.effort.affords(_SHARE):
             left.append(family.name)
             continue
         checks += _add_case(context, family)

@@ -109,6 +109,9 @@ def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:
     if context.level.everywhere:
         telling = context.cases
     available = available_levels()
+    if context.lean and context.confirmed_and_heavy:
+        context.leave_out("optimization levels of the runtime other than the deployed one")
+        return plan
     for setting in context.settings:
         for name in context.level.optimization:
             other = replace(setting, level=name)

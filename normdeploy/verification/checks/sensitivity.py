@@ -14,7 +14,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.context import Context
 from normdeploy.verification.judging.logic import logic_problems
-from normdeploy.verification.mutation.estimates import alive_of, chain_of, effect, kill_by_derivatives
+from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, effect, kill_by_derivatives
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
 from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_same_file
@@ -44,8 +44,11 @@ def check_sensitivity(context: Context) -> list[Check]:
     everything, targets = targets, [t for t in targets if not t.note]
     estimated = not context.level.exact_mutants
     if estimated and targets:
-        context.leave_out("mutants one by one (tried by derivative first)")
-        kill_by_derivatives(context, groups, targets)
+        context.leave_out("mutants one by one (tried where the trace was compared with the module, or by derivative)")
+        _seen_at_sites(context, targets)
+        prove(context, groups, [t for t in alive_of(targets) if t.mutant.affine], context.cases[:1])
+        if len(alive_of(targets)) > FEW:
+            kill_by_derivatives(context, groups, targets)
         prove(context, groups, alive_of(targets))
     for number, case in enumerate(list(context.cases)):
         eager = number < _EAGER_FAMILIES and not estimated
@@ -74,6 +77,17 @@ def check_sensitivity(context: Context) -> list[Check]:
     if any(check.status is Status.FAIL for check in fed):
         return [*wrong, *fed]
     return [*wrong, *fed, *_concluded(context.sites)]
+
+
+def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
+    """Kill what the comparison of the traced graph's sites with the module would have shown."""
+    if not context.links.hold:
+        return
+    kill, family = context.cases[0].constants.kill, context.cases[0].family.name
+    for target in targets:
+        ratio = context.watched[1].get((target.site.where, target.site.output, target.mutant.name), 0.0)
+        if ratio >= kill:
+            target.killed, target.chain_ratio, target.family = Killer.MODULE, ratio, family
 
 
 _EAGER_FAMILIES = 3
@@ -126,7 +140,7 @@ def _second_chance(context: Context, target: Target, *, freely: bool = False) ->
     target.note, target.unsearched = note, False
     if not context.level.search_steps:
         return []
-    if not freely and not context.budget.affords(SHARE):
+    if not freely and not context.effort.affords(SHARE):
         target.unsearched = True
         return []
     found = search(context, target.evaluator, target.site, target.mutant, freely=freely)

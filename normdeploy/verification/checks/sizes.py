@@ -57,7 +57,7 @@ def check_sizes(context: Context) -> list[Check]:
             if name == batch and size in seen:
                 tried.setdefault(name, []).append(size)
                 continue
-            if tried.get(name) and not context.budget.affords(_SIZES):
+            if tried.get(name) and not context.effort.affords(_SIZES):
                 left.append(size)
                 continue
             found = _at(context, {name: size}, batch)

@@ -10,7 +10,10 @@ import numpy as np
 from normdeploy.errors import GraphError
 from normdeploy.verification.cases import Evaluated
 from normdeploy.verification.context import Context
+from normdeploy.verification.mutation.rerun import site_groups
+from normdeploy.verification.mutation.watch import SiteWatch
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.ensemble import RUNS, EnsembleReference
 from normdeploy.verification.sides.naming import match_outputs
 from normdeploy.verification.sides.reference import EagerReference, Refused, TracedReference
@@ -83,18 +86,33 @@ def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[
     """Return the reference's outputs in its own precision and in float64, and the answer where the latter is weak."""
     if isinstance(context.reference, EagerReference):
         expected = context.reference.native(example)
-        truth, weak = _truth(context, example)
+        watch = _watch(context, example)
+        context.weigh(example, hook=None if watch is None else watch.graph_hook)
+        truth, weak = _truth(context, example, None if watch is None else watch.module_call)
+        if watch is not None:
+            context.watched = watch.compared()
     else:  # the evaluator counts what a graph asks for; a runtime may be at it for years
         truth, weak = _truth(context, example)
         expected = context.reference.native(example)
-    context.weigh(example)
+        context.weigh(example)
     context.example = Evaluated(example, truth, expected)
     return expected, truth, weak
 
 
-def _truth(context: Context, example: Arrays) -> tuple[list[Array], list[Check]]:
+def _watch(context: Context, example: Arrays) -> SiteWatch | None:
+    """Return what holds each site of the traced graph against the module; None where mutants are run one by one."""
+    if context.level.exact_mutants or not context.level.sensitivity or context.evaluator is None:
+        return None
+    if context.canonical is None or context.reference.graph is None:
+        return None
+    return SiteWatch(context.evaluator.graph, site_groups(context), example)
+
+
+def _truth(context: Context, example: Arrays, seen: Seen | None = None) -> tuple[list[Array], list[Check]]:
     """Return the float64 outputs; where the module runs in float32 alone, what stands for them, and a weak answer."""
     try:
+        if seen is not None and isinstance(context.reference, EagerReference):
+            return context.reference.truth(example, seen=seen), []
         return context.reference.truth(example), []
     except Refused as error:
         if not isinstance(context.reference, EagerReference):

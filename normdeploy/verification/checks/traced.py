@@ -56,7 +56,7 @@ def check_traced(context: Context) -> Links:
     worst = 0.0
     left: list[str] = []
     for number, case in enumerate(context.cases):
-        if number >= _ALWAYS and not context.budget.affords(SHARE):
+        if number >= _ALWAYS and not context.effort.affords(SHARE):
             left.append(case.family.name)
             continue
         context.tell("traced", number / len(context.cases))
@@ -140,7 +140,7 @@ class _MovedConstants:
     def spread(self, feeds: Feeds, traced: Sequence[Array]) -> list[Floats]:
         """Return the pointwise RMS deviation from the outputs of the unmoved graph."""
         squares = [np.zeros(y.shape) for y in traced]
-        self._context.budget.spend(len(self._graphs), feeds)
+        self._context.effort.spend(len(self._graphs), feeds)
         for evaluator in self._graphs:
             for i, n in enumerate(run_evaluator(evaluator, feeds).values()):
                 if is_float(n) and n.shape == squares[i].shape:

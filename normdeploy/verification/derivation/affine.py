@@ -68,6 +68,13 @@ def back(side: Side, value: ir.Value) -> Iterator[Affine]:
 
 def step_of(side: Side, value: ir.Value) -> Affine | None:
     """Return the map of the operator that computes a value; None where it is none."""
+    if value not in side.steps:
+        side.steps[value] = _step_of(side, value)
+    found: Affine | None = side.steps[value]
+    return found
+
+
+def _step_of(side: Side, value: ir.Value) -> Affine | None:
     node = value.producer()
     if node is None or side.is_constant(value) or value.index() != 0:
         return None

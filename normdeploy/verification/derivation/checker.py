@@ -49,6 +49,7 @@ from normdeploy.verification.derivation.scaled import confirm_affine, confirm_no
 from normdeploy.verification.derivation.side import Shape, Side, kind
 from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
+from normdeploy.verification.derivation.values import fed_alike
 
 
 def check_derivation(
@@ -114,7 +115,7 @@ class _Checker:
         ours = {value.name: value for value in relation.source.graph.inputs}
         one, nought = np.ones(()), np.zeros(())
         for value in relation.file.graph.inputs:
-            if value.name in ours and _fed_alike(ours[value.name], value):
+            if value.name in ours and fed_alike(ours[value.name], value):
                 relation.add(ours[value.name], Claim(value, one, nought))
         self.walk()
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
@@ -283,11 +284,3 @@ class _Checker:
             seen.add(node)
             queue += [value.producer() for value in node.inputs if value is not None]
         return [row for node, row in self.rows.items() if node in seen]
-
-
-def _fed_alike(w: ir.Value, v: ir.Value) -> bool:
-    """Tell whether two inputs are given the same, where they are fed and where they are not."""
-    want, have = w.const_value, v.const_value
-    if want is None or have is None:
-        return want is have
-    return want.dtype == have.dtype and np.array_equal(want.numpy(), have.numpy())

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
 from normdeploy.verification.derivation.gauges import ranked
 from normdeploy.verification.derivation.relation import Relation, Target
-from normdeploy.verification.derivation.side import Shape, kind
+from normdeploy.verification.derivation.values import copied, fits
 
 _MOST_HINTS = 32
 """How many hints are tried for one value."""
@@ -29,13 +28,13 @@ class Hinted:
         self.named = {value.name: value for node in relation.source.nodes for value in node.outputs if value.name}
         self.by_name, self.by_key = derivation.by_name(), derivation.by_key()
         self.keys = dataflow_keys(relation.file.graph)
-        self.alike = Counter(key for value, key in self.keys.items() if _copied(value) is value)
-        self.there = {value.name: _copied(value) for value in self.keys}
+        self.alike = Counter(key for value, key in self.keys.items() if copied(value) is value)
+        self.there = {value.name: copied(value) for value in self.keys}
 
     def means(self, hint: Hint, value: ir.Value) -> bool:
         """Tell whether a hint can be of no other value: queries, keys and values of one norm are computed alike."""
         if hint.value in self.there:
-            return self.there[hint.value] is _copied(value)
+            return self.there[hint.value] is copied(value)
         key = self.keys.get(value, "")
         return self.alike[key] == 1 and {other.value for other in self.by_key.get(key, ())} == {hint.value}
 
@@ -48,26 +47,6 @@ class Hinted:
             if w is None or rank is None or not self.relation.alike(w, value):
                 continue
             scale, shift = ranked(hint.scale, rank), ranked(hint.shift, rank)
-            if scale is None or shift is None or not _fits(scale, shift, self.relation.source.shapes(w)):
+            if scale is None or shift is None or not fits(scale, shift, self.relation.source.shapes(w)):
                 continue
             yield hint, Target(w, scale, shift, hinted=True)
-
-
-def _copied(value: ir.Value) -> ir.Value:
-    """Return what a value is a copy of, by Identities."""
-    node = value.producer()
-    while node is not None and kind(node) == "Identity" and node.inputs[0] is not None:
-        value, node = node.inputs[0], node.inputs[0].producer()
-    return value
-
-
-def _fits(scale: np.ndarray, shift: np.ndarray, shapes: tuple[Shape, ...]) -> bool:
-    """Tell whether a gauge is one of a value of these shapes."""
-    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
-        return False
-    return all(
-        n in (1, size)
-        for array in (scale, shift)
-        for shape in shapes
-        for n, size in zip(array.shape, shape, strict=True)
-    )

@@ -70,6 +70,9 @@ class Side:
         self._sized: set[ir.Value] = set()
         self._folded: dict[ir.Value, Array] = {}
         self._types: dict[ir.Value, ir.DataType] = {}
+        self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
+        self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
+        self.steps: dict[ir.Value, Any] = {}  # what :func:`.affine.step_of` found
         for value in self.graph.inputs:
             if value.dtype is not None:
                 self._types[value] = value.dtype
@@ -80,13 +83,21 @@ class Side:
         self.followed = [shapes for shapes, run in runs if len(run) == most]
         self.runs = [run for _, run in runs if len(run) == most]
 
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Return what a constant is stored as (:func:`normdeploy.graph.constant_tensor`), looked up once."""
+        if value is None:
+            return None
+        if value not in self._tensors:
+            self._tensors[value] = constant_tensor(value)
+        return self._tensors[value]
+
     def opset(self, node: ir.Node) -> int:
         """Return the version of the operator set that gives a node its meaning."""
         return opset_of(node, self.imports)
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Tell whether a value is the same whatever is fed."""
-        return value is not None and (value in self._constants or constant_tensor(value) is not None)
+        return value is not None and (value in self._constants or self.tensor(value) is not None)
 
     def is_sized(self, value: ir.Value) -> bool:
         """Tell whether a value follows from the sizes of the inputs alone."""
@@ -94,13 +105,13 @@ class Side:
 
     def type_of(self, value: ir.Value) -> ir.DataType | None:
         """Return what numbers of a value are stored in."""
-        tensor = constant_tensor(value)
+        tensor = self.tensor(value)
         return tensor.dtype if tensor is not None else self._types.get(value)
 
     def stored_in(self, value: ir.Value | None) -> ir.DataType | None:
         """Return what a constant's numbers are stored in, where they are stored and at most moved; None otherwise."""
         while value is not None:
-            tensor, node = constant_tensor(value), value.producer()
+            tensor, node = self.tensor(value), value.producer()
             if tensor is not None:
                 return tensor.dtype
             if not self.is_constant(value) or not has(node, Trait.MOVES):
@@ -132,7 +143,7 @@ class Side:
             return None
         if value in self._folded:
             return self._folded[value]
-        tensor = constant_tensor(value)
+        tensor = self.tensor(value)
         try:
             found = self._fold(value) if tensor is None else as_constant(tensor, torch.float64)
         except (GraphError, TypeError, ValueError):
@@ -165,13 +176,14 @@ class Side:
 
     def shapes(self, value: ir.Value) -> tuple[Shape, ...]:
         """Return a value's shape at each assignment; () where it is not known."""
-        tensor = constant_tensor(value)
-        if tensor is not None:
-            return (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self.runs), 1)
-        found = [run.get(value) for run in self.runs]
-        return (
-            () if not found or any(t is None for t in found) else tuple(tuple(t.shape) for t in found if t is not None)
-        )
+        if value not in self._shapes:
+            tensor, found = self.tensor(value), [run.get(value) for run in self.runs]
+            if tensor is not None:
+                self._shapes[value] = (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self.runs), 1)
+            else:
+                known = [tuple(t.shape) for t in found if t is not None]
+                self._shapes[value] = tuple(known) if len(known) == len(found) else ()
+        return self._shapes[value]
 
     def numbers(self, value: ir.Value) -> tuple[Array, ...] | None:
         """Return what a value that follows from sizes is at each assignment."""
@@ -273,7 +285,7 @@ class Side:
     def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor], *, whole: bool) -> Tensor | None:
         if value in known:
             return known[value]
-        tensor = constant_tensor(value)
+        tensor = self.tensor(value)
         if tensor is not None and tensor.dtype in FLOATS and tensor.size > SMALL and not whole:
             return torch.empty(tuple(int(n) for n in tensor.shape.numpy()), dtype=torch.float64, device="meta")
         array = self.constant(value)

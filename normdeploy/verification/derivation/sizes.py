@@ -12,6 +12,7 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
 from normdeploy.graph.evaluate import opset_of
+from normdeploy.graph.traits import Trait, has, is_standard
 
 SMALL = 64
 """Constants up to this size may decide a shape."""
@@ -43,6 +44,8 @@ class Sizes:
 
     def of(self, node: ir.Node, operands: Sequence[Tensor | None]) -> list[Tensor]:
         """Return a node's results; [] where it cannot be evaluated."""
+        if len(node.outputs) == 1 and operands and operands[0] is not None and operands[0].is_meta and _scales(node):
+            return [operands[0]]
         key = self._key(node, operands)
         if key is None:
             return self._evaluated(node, list(operands))
@@ -67,8 +70,9 @@ class Sizes:
         """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""
         forms = [operands]
         if any(t is not None and t.is_meta for t in operands):
-            forms += [
+            forms = [  # torch takes no floats of "meta" beside real ones: all of them first
                 [None if t is None else t.to("meta") if t.is_floating_point() else t for t in operands],
+                operands,
                 [None if t is None else t.to("meta") for t in operands],
                 [None if t is None else torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else t for t in operands],
             ]
@@ -79,3 +83,8 @@ class Sizes:
             except (GraphError, RuntimeError, ValueError, TypeError, ArithmeticError, IndexError, KeyError):
                 continue
         return []
+
+
+def _scales(node: ir.Node) -> bool:
+    """Tell whether an operator is a normalization with a scale: its result is of its first operand's shape."""
+    return is_standard(node, "BatchNormalization") or (has(node, Trait.NORMALIZES) and has(node, Trait.WEIGHS))

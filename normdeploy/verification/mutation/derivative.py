@@ -21,7 +21,7 @@ from torch import Tensor
 
 from normdeploy.verification.bounds.criteria import Bounds, rms
 from normdeploy.verification.cases import Case
-from normdeploy.verification.mutation.mutants import Mutant, Site, Values
+from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, Values
 from normdeploy.verification.mutation.rerun import CleanRun
 
 _RANDOM = {1: 7.0, 2: 5.0}
@@ -67,7 +67,7 @@ class Sensitivities:
 
     def __init__(self, run: CleanRun, *, probes: int = 2, seed: int = 0) -> None:
         self.case = case = run.case
-        self._sums: dict[str, _ChannelSums] = {}
+        self._sums: dict[str, ChannelSums] = {}
         outputs = run.results
         self._bounds = {
             i: _rms_bound(case.bounds(i, spread=case.rounding.measured))
@@ -97,8 +97,8 @@ class Sensitivities:
         with torch.no_grad():
             if mutant.affine and site.kind == "BatchNormalization":
                 if site.output not in self._sums:
-                    self._sums[site.output] = _ChannelSums(gradients, values[0], clean)
-                products, relative = self._sums[site.output].of(*affine_change(site, mutant, values))
+                    self._sums[site.output] = ChannelSums(gradients, values, site, clean)
+                products, relative = self._sums[site.output].of(*affine_map(mutant.apply, values))
             else:
                 change = mutant.apply(values) - clean
                 products = [float((g * change).sum()) for g in gradients]
@@ -127,21 +127,26 @@ class Sensitivities:
         return min((bound / _rms_bound(bounds(i)) for i, bound in self._bounds.items()), default=0.0)
 
 
-def affine_change(site: Site, mutant: Mutant, values: Values) -> tuple[Tensor, Tensor]:
-    """Return by how much a mutant changes scale and shift of a site that is an affine map per channel (axis 1)."""
+def affine_map(apply: Apply, values: Values) -> tuple[Tensor, Tensor]:
+    """Return scale and shift, per channel (axis 1), of what is an affine map of the first value."""
     x = values[0]
     assert x is not None
-    zero = torch.zeros((1, x.shape[1], *([1] * (x.dim() - 2))), dtype=x.dtype)
-    shifts = [apply([zero, *values[1:]]) for apply in (site.clean, mutant.apply)]
-    scales = [apply([zero + 1, *values[1:]]) - c for apply, c in zip((site.clean, mutant.apply), shifts, strict=True)]
-    return (scales[1] - scales[0]).reshape(-1), (shifts[1] - shifts[0]).reshape(-1)
+    nought_and_one = torch.tensor([0.0, 1.0], dtype=x.dtype).reshape(2, *(1,) * (x.dim() - 1))
+    found = apply([nought_and_one.expand(2, x.shape[1], *(1,) * (x.dim() - 2)), *values[1:]])
+    return (found[1] - found[0]).reshape(-1), found[0].reshape(-1)
 
 
-class _ChannelSums:
-    """What products of a gradient with any affine change of x need: sums over each channel."""
+class ChannelSums:
+    """What products of a gradient with a change of an affine map of x need: sums over each channel.
 
-    def __init__(self, gradients: Sequence[Tensor], x: Tensor | None, clean: Tensor) -> None:
+    Args:
+        gradients: to be multiplied with. values: what the site reads. site: an affine map. clean: its output.
+    """
+
+    def __init__(self, gradients: Sequence[Tensor], values: Values, site: Site, clean: Tensor) -> None:
+        x = values[0]
         assert x is not None
+        self._right = affine_map(site.clean, values)
         over = [axis for axis in range(x.dim()) if axis != 1]
         single = x.to(gradients[0].dtype)
         self._products = [((g * single).sum(over, dtype=x.dtype), g.sum(over, dtype=x.dtype)) for g in gradients]
@@ -150,7 +155,8 @@ class _ChannelSums:
         self._size = max(float(clean.norm()), 1e-300)
 
     def of(self, scale: Tensor, shift: Tensor) -> tuple[list[float], float]:
-        """Return the products of scale * x + shift with each gradient, and its size over the site's output."""
+        """Return the products of the change to scale * x + shift with each gradient, and its size over the output's."""
+        scale, shift = scale - self._right[0], shift - self._right[1]
         square = scale.square() * self._second + 2 * scale * shift * self._first + shift.square() * self._count
         relative = math.sqrt(max(float(square.sum()), 0.0)) / self._size
         return [float((scale * gx).sum() + (shift * g).sum()) for gx, g in self._products], relative

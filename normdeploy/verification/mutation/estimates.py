@@ -30,7 +30,7 @@ _RANDOM_BELOW = 5.0
 _LARGEST = 1 << 29
 """Bytes of weights up to which gradients are taken in float64."""
 
-_FEW = 8
+FEW = 8
 """Survivors so few are run exactly on the next family; more are tried by derivative first."""
 
 _TRIED = 2
@@ -68,7 +68,7 @@ def kill_by_derivatives(
         if number == 1:
             prove(context, groups, [t for t in alive_of(targets) if t.mutant.affine], context.cases[:1])
         alive = [t for t in alive_of(targets) if not t.site.inner]
-        if number and len(alive) <= _FEW:
+        if number and len(alive) <= FEW:
             return
         kills = [kill for group in groups for kill in _on_one_graph(context, case, group, alive)]
         if not _hold(context, kills):
@@ -105,7 +105,7 @@ def _on_one_graph(
             target.note = "estimated by a directional derivative"
             kills.append(_Kill(target, case, run, max(ratio, finer) / limit))
         elif max(ratio, finer) >= least:
-            context.budget.spend(1, case.family.feeds)
+            context.effort.spend(1, case.family.feeds)
             target.seen(*effect(context, run, target), case.family.name, kill)
     return kills
 
@@ -121,10 +121,10 @@ def _graded(
     probes, seed = context.level.probes, context.seed
     chain, large = chain_of(context, case), weight_bytes(context.subject.model) > _LARGEST
     if not context.heavy or (chain and not large):
-        context.budget.spend(1 + probes, case.family.feeds)
+        context.effort.spend(1 + probes, case.family.feeds)
         run = CleanRun(evaluator, case, sites, graded=True)
         return run, Sensitivities(run, probes=probes, seed=seed), True
-    context.budget.spend(1 + (1 + probes) * SINGLE, case.family.feeds)
+    context.effort.spend(1 + (1 + probes) * SINGLE, case.family.feeds)
     single = CleanRun(Evaluator(evaluator.graph, dtype=torch.float32), case, sites, graded=True)
     return CleanRun(evaluator, case, sites), Sensitivities(single, probes=probes, seed=seed), False
 
@@ -132,7 +132,7 @@ def _graded(
 def _hold(context: Context, kills: Sequence[_Kill]) -> bool:
     """Run the estimates that killed with the least room exactly; False where one of them does not die of it."""
     for kill in sorted(kills, key=lambda k: k.room)[:_TRIED]:
-        context.budget.spend(1, kill.case.family.feeds)
+        context.effort.spend(1, kill.case.family.feeds)
         if max(effect(context, kill.run, kill.target)) < kill.case.constants.kill:
             return False
     return True

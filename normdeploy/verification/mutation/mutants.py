@@ -38,12 +38,15 @@ class Mutant:
         name: what was done. apply: the site's wrong output from its inputs.
         words: the mistake as it would be described to its maker; the name by default.
         affine: for whatever the site reads first, the wrong output is one affine map of it, as the right one is.
+        statistics: returns what the site would have to read for its right output to be the wrong one, where that
+            depends on what it reads first.
     """
 
     name: str
     apply: Apply
     words: str = ""
     affine: bool = False
+    statistics: Callable[[Values], Values] | None = None
 
 
 @dataclass
@@ -158,12 +161,14 @@ def _batch_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
         assert var is not None
         return evaluate_node(node, [x, scale, shift, _rolled(mean), _rolled(var)], opset_imports=opset)[0]
 
-    def batch_statistics(values: Values) -> Tensor:
+    def batch_statistics(values: Values) -> Values:
         x, scale, shift = values[:3]
         assert x is not None
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        batch = x.mean(axes), x.var(axes, correction=0)
-        return evaluate_node(node, [x, scale, shift, *batch], opset_imports=opset)[0]
+        return [x, scale, shift, x.mean(axes), x.var(axes, correction=0)]
+
+    def by_batch(values: Values) -> Tensor:
+        return evaluate_node(node, list(batch_statistics(values)), opset_imports=opset)[0]
 
     changed: list[tuple[str, Apply]] = [
         ("variance with the other correction (n = 32)", _changed_input(node, opset, 4, lambda v: v * (32 / 31))),
@@ -176,7 +181,7 @@ def _batch_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
     return [
         *_epsilon_mutants(node, opset, affine=True),
         *(Mutant(name, apply, affine=True) for name, apply in changed),
-        Mutant("batch statistics in place of running ones", batch_statistics),
+        Mutant("batch statistics in place of running ones", by_batch, statistics=batch_statistics),
     ]
 
 

@@ -222,7 +222,13 @@ class Target:
 
 
 def site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:
-    """Return the sites by the graph that they are evaluated on."""
+    """Return the sites by the graph that they are evaluated on; looked for once."""
+    if context.sites_by_graph is None:
+        context.sites_by_graph = _site_groups(context)
+    return context.sites_by_graph
+
+
+def _site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:
     assert context.canonical is not None
     assert context.evaluator is not None
     assert context.reference.graph is not None

@@ -49,7 +49,7 @@ def search(
         feeds = {k: (v * scale).astype(v.dtype) if k in floats else v for k, v in base.items()}
         best = _better(context, evaluator, site, mutant, Family(name, feeds), best)
         if (best is not None and best[1] >= 2 * context.cases[0].constants.kill) or (
-            not freely and not context.budget.affords(SHARE)
+            not freely and not context.effort.affords(SHARE)
         ):
             return best
     start = best[0].feeds if best is not None else base
@@ -93,9 +93,9 @@ def _ascend(
     best_value = -math.inf
     best_inputs: dict[str, Tensor] | None = None
     for _ in range(context.level.search_steps):
-        if not freely and not context.budget.affords(SHARE):
+        if not freely and not context.effort.affords(SHARE):
             break
-        context.budget.spend(4, start)
+        context.effort.spend(4, start)
         with torch.enable_grad():
             found = evaluator.run(inputs, fetch=fetch)
             if site.inner:

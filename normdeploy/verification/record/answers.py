@@ -65,12 +65,13 @@ class Killer(StrEnum):
     """What shows a mutant.
 
     ``FLOAT64`` where only the float64 chain is sharp enough; ``SITE`` where no input of the model reaches the site as
-    it needs, and the site was fed directly.
+    it needs, and the site was fed directly; ``MODULE`` where the site's own value was held against the module's.
     """
 
     ROUNDING = "rounding"
     FLOAT64 = "float64"
     SITE = "site"
+    MODULE = "module"
 
 
 @dataclass(frozen=True)

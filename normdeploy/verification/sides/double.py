@@ -23,6 +23,7 @@ LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double}
 _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 
+Seen = Callable[[Tensor], None]
 
 _RMS_NORMS = frozenset({torch.rms_norm, torch.nn.functional.rms_norm})
 _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
@@ -46,14 +47,15 @@ class Float64Mode(TorchFunctionMode):
 
     Args:
         native: the precision the model runs in, whose epsilon a norm without one adds.
+        seen: called with each tensor that a call returns.
 
     Attributes:
         written: names of in-place functions that wrote a low-precision tensor (rounded back into it).
     """
 
-    def __init__(self, native: torch.dtype = torch.float32) -> None:
+    def __init__(self, native: torch.dtype = torch.float32, seen: Seen | None = None) -> None:
         super().__init__()
-        self._native = native
+        self._native, self._seen = native, seen
         self.written: set[str] = set()
 
     def __torch_function__(
@@ -83,7 +85,12 @@ class Float64Mode(TorchFunctionMode):
             self.written.add(name)
             with torch._C.DisableTorchFunction():
                 target.copy_(promoted_args[0])
-        return tree_map(_promote, result)
+        promoted = tree_map(_promote, result)
+        if self._seen is not None:
+            for part in promoted if isinstance(promoted, (tuple, list)) else (promoted,):
+                if isinstance(part, Tensor):
+                    self._seen(part)
+        return promoted
 
     def _with_epsilon(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = args[_EPSILON] if len(args) > _EPSILON else kwargs.get("eps")
@@ -96,11 +103,12 @@ _FINFO = torch.finfo
 
 
 @contextmanager
-def float64_mode(native: torch.dtype = torch.float32) -> Iterator[Float64Mode]:
+def float64_mode(native: torch.dtype = torch.float32, seen: Seen | None = None) -> Iterator[Float64Mode]:
     """Promote all floats to float64 inside the block, new tensors included.
 
     Args:
         native: the precision the model runs in; ``torch.finfo`` of a promoted dtype answers for it.
+        seen: called with each tensor that a call returns.
     """
 
     def finfo(dtype: torch.dtype | None = None) -> torch.finfo:
@@ -110,7 +118,7 @@ def float64_mode(native: torch.dtype = torch.float32) -> Iterator[Float64Mode]:
     torch.set_default_dtype(torch.float64)
     torch.finfo = finfo  # type: ignore[assignment, misc] # a class; callers only make instances of it
     try:
-        with Float64Mode(native) as mode:
+        with Float64Mode(native, seen) as mode:
             yield mode
     finally:
         torch.finfo = _FINFO  # type: ignore[misc] # as above

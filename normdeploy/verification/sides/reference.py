@@ -14,7 +14,7 @@ from normdeploy.exporting.forward import flatten_outputs
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import Evaluator
 from normdeploy.nn.object_walk import Snapshot
-from normdeploy.verification.sides.double import LOW_FLOATS, float64_mode
+from normdeploy.verification.sides.double import LOW_FLOATS, Seen, float64_mode
 from normdeploy.verification.sides.quantized import quantizers_in_double, quantizers_off, quantizes
 from normdeploy.verification.sides.values import Feeds, Signature, run_evaluator, to_numpy
 
@@ -117,13 +117,16 @@ class EagerReference:
         """
         return self._outputs(feeds, mode)
 
-    def truth(self, feeds: Feeds) -> list[Any]:
+    def truth(self, feeds: Feeds, *, seen: Seen | None = None) -> list[Any]:
         """Return the module's outputs with every float promoted to float64.
+
+        Args:
+            feeds: the inputs. seen: called with each tensor that a call into torch returns.
 
         Raises:
             Refused: the module raised.
         """
-        return self._outputs(feeds, self._double())
+        return self._outputs(feeds, self._double(seen))
 
     def unquantized(self, feeds: Feeds) -> list[Any] | None:
         """Return the module's outputs in float64 without its quantizers; None where it has none.
@@ -141,9 +144,9 @@ class EagerReference:
             yield
 
     @contextmanager
-    def _double(self) -> Iterator[None]:
+    def _double(self, seen: Seen | None) -> Iterator[None]:
         beside = quantizers_in_double(self.model) if quantizes(self.graph) else nullcontext()
-        with float64_mode(self._native) as mode, beside:
+        with float64_mode(self._native, seen) as mode, beside:
             yield
         self.written |= mode.written
 

@@ -1,0 +1,115 @@
+"""Sites of the traced graph against the module, value by value: what is compared, and what that would have shown."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import Evaluator, save_graph
+from normdeploy.rewrite import rewrite
+from normdeploy.verification import verify
+from normdeploy.verification.mutation.sites import sites_of
+from normdeploy.verification.mutation.watch import Key, SiteWatch
+from normdeploy.verification.record.answers import Killer
+from normdeploy.verification.sides.double import float64_mode
+
+X = torch.linspace(-2, 3, 2 * 3 * 6 * 6).sin().mul(2).reshape(2, 3, 6, 6)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.norm.weight.data, self.norm.bias.data = torch.rand(4) + 0.5, torch.randn(4)
+        self.norm.running_mean, self.norm.running_var = torch.randn(4), torch.rand(4) + 0.5
+        self.linear, self.last = nn.Linear(4, 5), nn.LayerNorm(5)
+        self.last.weight.data, self.last.bias.data = torch.rand(5) + 0.5, torch.randn(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.conv(x)).relu().mean((2, 3))
+        return self.last(self.linear(y))
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    return Net().eval()
+
+
+def watched(net: nn.Module, graph: ir.Model) -> tuple[int, dict[Key, float]]:
+    (name,) = (str(v.name) for v in graph.graph.inputs)
+    evaluator = Evaluator(graph)
+    watch = SiteWatch(graph.graph, [(evaluator, sites_of(graph.graph))], {name: X.numpy()})
+    with torch.no_grad():
+        evaluator.run({name: X.numpy()}, hook=watch.graph_hook)
+        with float64_mode(seen=watch.module_call):
+            net(X)
+    return watch.compared()
+
+
+def mutated(graph: ir.Model, kind: str, change: str) -> ir.Model:
+    """The traced graph with the error itself in it, made without the room's own mutants."""
+    copy = graph.clone()
+    (node,) = (n for n in copy.graph if n.op_type == kind)
+    if change.startswith("epsilon"):
+        wrong = {"epsilon x10": 1e-4, "epsilon /10": 1e-6, "epsilon 0": 0.0}[change]
+        node.attributes["epsilon"] = ir.AttrFloat32("epsilon", wrong)
+        return copy
+    value = node.inputs[2 if change == "shift dropped" else 1]
+    assert value is not None
+    assert value.const_value is not None
+    make = np.zeros if change == "shift dropped" else np.ones
+    value.const_value = ir.Tensor(make(value.const_value.shape.numpy(), np.float32), name=value.name)
+    return copy
+
+
+def test_each_site_is_found_in_the_module_and_every_mutant_would_have_shown(net: nn.Module):
+    count, found = watched(net, trace(net, X).model)
+    assert count == 2
+    assert {where for where, _, _ in found} == {"norm", "last"}
+    assert all(ratio > 2 for ratio in found.values()), found
+
+
+@pytest.mark.parametrize("change", ["epsilon x10", "epsilon /10", "epsilon 0", "shift dropped", "scale dropped"])
+@pytest.mark.parametrize(("kind", "where"), [("BatchNormalization", "norm"), ("LayerNormalization", "last")])
+def test_a_trace_that_is_a_mutant_is_seen_as_was_said(net: nn.Module, kind: str, where: str, change: str):
+    """The number says by how much; the very error in the traced graph is that far beyond what was let pass."""
+    graph = trace(net, X).model
+    _, said = watched(net, graph)
+    ratio = next(r for (at, _, name), r in said.items() if (at, name) == (where, change))
+    count, found = watched(net, mutated(graph, kind, change))
+    assert ratio > 2
+    assert where not in {at for at, _, _ in found}, "a wrong site was taken for the module's"
+    assert count == (0 if where == "norm" else 1)  # behind the first site all values are others
+
+
+def test_what_no_call_of_the_module_returns_is_not_compared(net: nn.Module):
+    other = deepcopy(net)  # a trace may share the module's memory
+    with torch.no_grad():
+        other.norm.bias += 1.0
+    assert watched(other, trace(net, X).model)[0] == 0
+
+
+def test_a_verdict_counts_them_as_seen_at_the_module(net: nn.Module, tmp_path: Any):
+    save_graph(rewrite(trace(net, X).model).model, tmp_path / "net.onnx")
+    verdict = verify(net, tmp_path / "net.onnx", args=X)
+    assert verdict.status == "pass", verdict.summary()
+    assert {m.by for s in verdict.sites for m in s.mutants if m.killed} == {Killer.MODULE}
+    thorough = verify(net, tmp_path / "net.onnx", args=X, level="thorough")
+    assert Killer.MODULE not in {m.by for s in thorough.sites for m in s.mutants}
+
+
+def test_of_a_file_that_is_not_confirmed_nothing_is_taken_as_seen(net: nn.Module, tmp_path: Any):
+    """A mutant that only the comparison of trace and module would show says nothing of a file that is not the trace."""
+    graph = mutated(trace(net, X).model, "LayerNormalization", "epsilon x10")
+    save_graph(graph, tmp_path / "wrong.onnx")
+    verdict = verify(net, tmp_path / "wrong.onnx", args=X)
+    assert verdict.status == "fail"
+    assert not any(m.by is Killer.MODULE for s in verdict.sites for m in s.mutants if m.killed)
