@@ -7,23 +7,20 @@ paths are refused before anything is opened or written.
 from __future__ import annotations
 
 import errno
-import glob
 import hashlib
 import io
 import os
-import shutil
 import stat
-import sys
-import tempfile
+import struct
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
+from normdeploy.unfinished import private_folder
 
 NUMPY_FILE_ERRORS = (
     *(ValueError, OSError, EOFError, TypeError, KeyError, OverflowError),
@@ -31,9 +28,14 @@ NUMPY_FILE_ERRORS = (
 )
 """What numpy raises on .npy and .npz files that are damaged: a header is parsed as Python."""
 
+TORCH_FILE_ERRORS = (
+    *(RuntimeError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError),
+    *(AssertionError, struct.error, zipfile.BadZipFile),
+)
+"""What torch.load raises on damaged files beside UnpicklingError: a pickle's instructions are carried out on whatever
+lies on its stack."""
+
 _CHUNK = 1 << 20
-_LOCK, _MADE = "lock", "made"
-_OURS = "normdeploy writes here; what a dead process left is removed by the next one\n"
 _PLACE = b"location"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -145,7 +147,7 @@ def put_in_place(made: Path, target: Path) -> None:
 
 @contextmanager
 def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that replaces it on success and vanishes on failure.
+    """Yield a path in a private folder beside ``path``: what is written there replaces it on success.
 
     Args:
         path: where the file shall appear.
@@ -156,17 +158,8 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
         StorageError: the disk is full, read-only or not ours to write.
     """
     target = require_writable(path, overwrite=overwrite)
-    with storage(target):
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part" + target.suffix, dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            yield temporary
-            require_writable(target, overwrite=overwrite)
-            temporary.chmod(0o666 & ~_umask())
-            put_in_place(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with storage(target), written_together(target, overwrite=overwrite) as folder:
+        yield folder / target.name
 
 
 @contextmanager
@@ -185,15 +178,9 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
         StorageError: the disk is full, read-only or not ours to write.
     """
     target = require_writable(path, overwrite=overwrite)
-    _clear_dead(target)
-    with storage(target):
-        holder = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
-    with holder as outer, (Path(outer) / _LOCK).open("a+") as lock:
-        hold(lock)
-        lock.write(_OURS)
-        lock.flush()
-        folder = Path(outer) / _MADE
-        folder.mkdir()
+    with ExitStack() as stack:
+        with storage(target):
+            folder = stack.enter_context(private_folder(target))
         yield folder
         parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
         for part in parts:
@@ -202,37 +189,6 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
             for part in parts:
                 part.chmod(0o666 & ~_umask())
                 put_in_place(part, target.parent / part.name)
-
-
-def hold(lock: IO[str]) -> bool:
-    """Lock an open file for as long as this process holds it open; False where another one has it, or it is gone.
-
-    The lock falls when its process dies, however it dies: who gets it knows that the one before is dead.
-    """
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        here = os.stat(lock.name)  # noqa: PTH116 - Path.stat is this call
-    except OSError:  # locked, or deleted by the one that ends just now
-        return False
-    return os.path.samestat(os.fstat(lock.fileno()), here)
-
-
-def _clear_dead(target: Path) -> None:
-    """Remove the folders that killed writers of ``target`` left: those with a lock of ours that nobody holds."""
-    if sys.platform == "win32":  # no lock tells the living from the dead there
-        return
-    for folder in target.parent.glob(f".{glob.escape(target.name)}.*"):
-        path = folder / _LOCK
-        with suppress(OSError, UnicodeDecodeError):
-            if folder.is_symlink() or irregular(path) or path.is_symlink() or path.read_text("utf-8") != _OURS:
-                continue
-            with path.open("a+") as lock:
-                if hold(lock) and {entry.name for entry in folder.iterdir()} <= {_LOCK, _MADE}:
-                    shutil.rmtree(folder)
 
 
 def _umask() -> int:

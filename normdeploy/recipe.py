@@ -203,7 +203,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
         raise RecipeError(f"{file} does not exist; expected a recipe (a .toml file): check the path")
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # beside TOML's own: other bytes than UTF-8, endless numbers, depth
         raise RecipeError(f"{file} is no valid TOML: {error}; expected a recipe: correct that place") from error
     return parse_recipe(data, file)
 

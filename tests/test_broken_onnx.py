@@ -136,6 +136,27 @@ def _sparse_unpaired(model: onnx.ModelProto) -> bytes:
     return _sparse(model, indices=np.array([0, 1, 2])).SerializeToString()
 
 
+def _name_that_is_no_text(model: onnx.ModelProto) -> bytes:
+    model.graph.node[0].output[0] = "a_name_of_ours"
+    model.graph.node[1].input[0] = "a_name_of_ours"
+    return model.SerializeToString().replace(b"a_name_of_ours", b"a_name_of\xba\xff\xfers")
+
+
+def _domain_that_is_no_text(model: onnx.ModelProto) -> bytes:
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model.SerializeToString().replace(b"com.microsoft", b"com.mic\xbaosoft")
+
+
+def _input_without_element_type(model: onnx.ModelProto) -> bytes:
+    model.graph.input[0].type.tensor_type.elem_type = 0
+    return model.SerializeToString()
+
+
+def _input_of_unknown_element_type(model: onnx.ModelProto) -> bytes:
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    return model.SerializeToString()
+
+
 BROKEN = {
     function.__name__: function
     for function in (
@@ -143,6 +164,7 @@ BROKEN = {
         _terabytes_overflowing, _two_kinds_of_data, _unknown_type, _unknown_opset, _negative_opset, _unknown_operator,
         _wrong_attribute, _made_twice, _output_nobody_makes, _no_output, _function_calls_itself,
         _sparse_outside_itself, _sparse_terabytes, _sparse_unpaired,
+        _input_without_element_type, _input_of_unknown_element_type,
     )
 }  # fmt: skip
 CONTENTS = {
@@ -193,6 +215,30 @@ def test_a_broken_model_is_refused(what: str, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(BROKEN[what](whole()))
     all_refuse(path, tmp_path)
+
+
+@pytest.mark.parametrize("broken", [_name_that_is_no_text, _domain_that_is_no_text])
+def test_names_that_are_no_text_are_refused(broken, tmp_path: Path) -> None:
+    """onnxruntime runs such a file; everything that shows or writes names would stumble over them."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(broken(whole()))
+    for name, call in every_call(path, tmp_path).items():
+        if name != "run":
+            with pytest.raises(NormdeployError, match="expected names in UTF-8"):
+                call()
+
+
+def test_constants_of_two_types_are_refused(tmp_path: Path) -> None:
+    """No operator adds integers and floats: what the first operand says of the sum's type is wrong."""
+    whole, floats = np.array([1, 2, 0]), np.array([0, 1, -1], np.float32)
+    nodes = [helper.make_node("Add", ["k", "b"], ["z"]), helper.make_node("MatMul", ["x", "z"], ["y"])]
+    constants = [numpy_helper.from_array(whole, "k"), numpy_helper.from_array(floats, "b")]
+    graph = helper.make_graph(nodes, "g", [value("x", ["n", 3])], [value("y", ["n"])], constants)
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    for call in (lambda: nd.inspect(path), lambda: nd.fold(path, tmp_path / "out.onnx", verify=False)):
+        with pytest.raises(GraphError, match="operands of one type"):
+            call()
 
 
 @pytest.mark.parametrize("what", CONTENTS)

@@ -197,3 +197,35 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path):
             assert second != living
     assert target.read_bytes() == b"whole"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([target.name, *(f.name for f in others)])
+
+
+def test_what_died_before_it_was_locked_goes_too(tmp_path: Path):
+    """The mark is made with the folder: no moment is too early."""
+    target = tmp_path / "net.onnx"
+    for name, entries in ((".net.onnx.1", ()), (".net.onnx.2", ("lock",)), (".net.onnx.3", ("made",))):
+        (tmp_path / name).mkdir(mode=0o1700)
+        for entry in entries:
+            (tmp_path / name / entry).mkdir() if entry == "made" else (tmp_path / name / entry).touch()
+    (tmp_path / ".net.onnx.4").mkdir()  # the user's: not marked
+    (tmp_path / ".net.onnx.5").mkdir(mode=0o1700)
+    (tmp_path / ".net.onnx.5" / "note.txt").write_text("the user's")
+    write_text(target, "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".net.onnx.4", ".net.onnx.5", "net.onnx"]
+
+
+def test_writers_side_by_side_do_not_take_each_other_for_dead(tmp_path: Path):
+    target = tmp_path / "net.json"
+    words = [sys.executable, "-c", _WRITES, str(target)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as one, subprocess.Popen(words, stderr=subprocess.PIPE) as two:
+        said = [process.communicate(timeout=300)[1].decode() for process in (one, two)]
+    assert (one.returncode, two.returncode) == (0, 0), said
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    assert len(target.read_text()) == 5000
+
+
+_WRITES = """
+import sys
+from normdeploy.files import write_text
+for number in range(150):
+    write_text(sys.argv[1], str(number % 10) * 5000, overwrite=True)
+"""

@@ -101,11 +101,10 @@ def test_light_imports(code: str) -> None:
 # Each room imports only rooms before it; `rewrite.ledger` and `verification.record.verdict` are plain data that others
 # may name.
 ROOMS = [
-    "errors", "files", "images", "onnxfile", "installed", "intervals", "budget", "ort", "web", "sources",
-    "keyed_tables", "recipe", "scaffold", "inputs", "report", "graph", "nn", "train", "exporting", "rewrite",
-    "inspection",
-    "verification", "testing", "runtime", "compare", "measure", "proven", "writing", "api", "building", "build",
-    "conformance", "cli", "__main__",
+    "errors", "unfinished", "files", "images", "onnxfile", "installed", "intervals", "budget", "ort", "web",
+    "sources", "keyed_tables", "recipe", "scaffold", "inputs", "report", "graph", "nn", "train", "exporting",
+    "rewrite", "inspection", "verification", "testing", "runtime", "compare", "measure", "proven", "writing", "api",
+    "building", "build", "conformance", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper, parser
 
+from benchmarks.fuzzing.documents import changed_bytes
+
 _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 _NORM = "float[3] g = {1, 2, 0.5}, float[3] b = {0, 1, -1}, float[3] m = {0.1, 0, 2}, float[3] v = {1, 0.5, 2}"
 _KERNEL = "float[3,3,1,1] w = {1, 2, 3, -1, 0.5, 0, 2, 1, 1}"
@@ -61,21 +63,14 @@ def mutate(content: bytes, most: int, seed: int) -> bytes:
     try:
         model.ParseFromString(content)
     except DecodeError:
-        return _bytes(content, rng)[:most]
+        return changed_bytes(content, rng)[:most]
     for _ in range(rng.choice((1, 1, 2, 3))):
         try:
             rng.choice(_CHANGES)(model, rng)
         except (LookupError, ValueError, TypeError, OverflowError):
             continue  # there is nothing of the kind to change
     written = model.SerializeToString()
-    return (_bytes(written, rng) if rng.random() < 0.05 else written)[:most]
-
-
-def _bytes(content: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(content or b"\0")
-    for _ in range(rng.randint(1, 4)):
-        changed[rng.randrange(len(changed))] = rng.randrange(256)
-    return bytes(changed[: rng.randrange(len(changed)) + 1] if rng.random() < 0.1 else changed)
+    return (changed_bytes(written, rng) if rng.random() < 0.05 else written)[:most]
 
 
 def _names(model: onnx.ModelProto) -> list[str]:

@@ -68,7 +68,7 @@ def previous_report(outputs: Outputs) -> dict[str, Any] | None:
         return None
     try:
         report = json.loads(outputs.report.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # beside JSON's own: other bytes than UTF-8, endless numbers, depth
         return None
     known = isinstance(report, dict) and report.get("schema") == SCHEMA
     return report if known else None

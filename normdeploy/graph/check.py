@@ -40,6 +40,7 @@ def check_model(proto: onnx.ModelProto, name: str) -> None:
             "of file, or cut short"
         )
     _check_opsets(proto, name)
+    _check_inputs(proto, name)
     for tensor in tensors(proto):
         if not uses_external_data(tensor):
             _check_data(tensor, name)
@@ -67,6 +68,16 @@ def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
             raise GraphError(
                 f"{name} is of operator set {entry.version}; expected 1 to {newest}, those that onnx "
                 f"{onnx.__version__} knows: export it with an older operator set, or upgrade onnx"
+            )
+
+
+def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
+    known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+    for value in proto.graph.input:
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type not in known:
+            raise GraphError(
+                f"{name}: input {value.name!r} is of element type {value.type.tensor_type.elem_type}; expected one that "
+                "ONNX defines: write it again"
             )
 
 

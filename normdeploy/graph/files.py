@@ -15,7 +15,7 @@ from onnx.external_data_helper import uses_external_data
 from normdeploy.errors import GraphError, InputError
 from normdeploy.files import storage, written_together
 from normdeploy.graph.check import check_model, check_proto, dense
-from normdeploy.onnxfile import forget_empty_words, graphs, point_to, pointed, put_inside, read_model, spell_domains
+from normdeploy.onnxfile import forget_unknown_sizes, graphs, point_to, pointed, put_inside, read_model, spell_domains
 from normdeploy.ort.specs import TensorSpec
 
 ONE_FILE_LIMIT = 2 * 1024**3 - 64 * 1024**2
@@ -40,7 +40,7 @@ def load_graph(path: str | os.PathLike[str], *, called: str | os.PathLike[str] |
     file = read_model(path)
     proto, name = file.proto, os.fspath(called or path)
     spell_domains(proto, name)  # onnx's checker does not find operators by the long spelling inside bodies
-    forget_empty_words(proto)
+    forget_unknown_sizes(proto)
     check_model(proto, name)
     for tensor, place in file.external:
         point_to(tensor, place, str(place.file))  # checked: no folder to be joined with, and no check to come

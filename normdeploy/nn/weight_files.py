@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from normdeploy.errors import UsageError, WeightsError
-from normdeploy.files import written_whole
+from normdeploy.files import TORCH_FILE_ERRORS, storage, written_whole
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 """What weights can be written as: safetensors, or what ``torch.save`` makes of a dictionary."""
@@ -164,15 +164,16 @@ def _unpickled(file: Path, *, unsafe_pickle: bool) -> Any:
     _require_file(file)
     try:
         # mapped: what is looked at is read, and the strings beside gigabytes of tensors cost nothing
-        mapped = zipfile.is_zipfile(file)
-        return torch.load(file, map_location="cpu", weights_only=not unsafe_pickle, mmap=mapped)
+        with storage(file, "read"):
+            mapped = zipfile.is_zipfile(file)
+            return torch.load(file, map_location="cpu", weights_only=not unsafe_pickle, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{file} holds Python objects or is not from torch.save; expected tensors by name: save model.state_dict() "
             "as safetensors, or pass --unsafe-pickle (in a recipe: unsafe_pickle = true under [model]) if you trust "
             "whoever wrote the file (reading it can run any code)"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except TORCH_FILE_ERRORS as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise WeightsError(
             f"{file} cannot be read: {lines[0]}; expected safetensors, or torch.save of a state_dict (tensors only): "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from normdeploy.onnxfile.stored import (
         element_bits,
         element_count,
-        forget_empty_words,
+        forget_unknown_sizes,
         graphs,
         spell_domains,
         stored_bytes,
@@ -42,7 +42,7 @@ __all__ = [
     "all_digests",
     "element_bits",
     "element_count",
-    "forget_empty_words",
+    "forget_unknown_sizes",
     "graphs",
     "own_digest",
     "point_to",
@@ -66,7 +66,7 @@ _LAZY = {
     "stored": (
         "element_bits",
         "element_count",
-        "forget_empty_words",
+        "forget_unknown_sizes",
         "graphs",
         "spell_domains",
         "stored_bytes",

@@ -32,14 +32,30 @@ def graphs(proto: onnx.ModelProto) -> Iterator[Any]:
                 waiting += attribute.graphs
 
 
-def forget_empty_words(proto: onnx.ModelProto) -> None:
-    """Take the empty word from dimensions, in place: it names no size (onnx.proto, TensorShapeProto.Dimension)."""
+def forget_unknown_sizes(proto: onnx.ModelProto) -> None:
+    """Take what names no size from dimensions, in place.
+
+    The empty word (onnx.proto, TensorShapeProto.Dimension), and a negative number, which some exporters write for a
+    size that is not known and onnxruntime reads so.
+    """
     for graph in graphs(proto):
         if hasattr(graph, "initializer"):
             for value in (*graph.input, *graph.output, *graph.value_info):
                 for dimension in value.type.tensor_type.shape.dim:
-                    if dimension.HasField("dim_param") and not dimension.dim_param:
-                        dimension.ClearField("dim_param")
+                    if (dimension.HasField("dim_param") and not dimension.dim_param) or dimension.dim_value < 0:
+                        dimension.Clear()
+
+
+def _require_text(proto: onnx.ModelProto, name: str) -> None:
+    """Refuse names that are not UTF-8: protobuf gives them as bytes."""
+    words: list[Any] = [entry.domain for owner in (proto, *proto.functions) for entry in owner.opset_import]
+    for graph in graphs(proto):
+        for node in graph.node:
+            words += (node.domain, node.op_type, node.name, *node.input, *node.output)
+        if isinstance(graph, onnx.GraphProto):
+            words += [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    if broken := next((word for word in words if isinstance(word, bytes)), None):
+        raise GraphError(f"{name} holds the name {broken!r}; expected names in UTF-8: write it again")
 
 
 def spell_domains(proto: onnx.ModelProto, name: str) -> None:
@@ -49,8 +65,9 @@ def spell_domains(proto: onnx.ModelProto, name: str) -> None:
         proto: the model. name: what messages call it.
 
     Raises:
-        GraphError: it imports the domain twice, in versions that differ.
+        GraphError: it imports the domain twice, in versions that differ, or a name is no text.
     """
+    _require_text(proto, name)
     for owner in (proto, *proto.functions):
         versions = {entry.version for entry in owner.opset_import if entry.domain in STANDARD}
         if len(versions) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -12,10 +12,19 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import UsageError
-from normdeploy.files import written_whole
-from normdeploy.train.provenance import Parts, changes, summarize
+from normdeploy.files import TORCH_FILE_ERRORS, written_whole
+from normdeploy.train.provenance import Parts, are_parts, changes, summarize
 
 _SCHEMA = 2
+_DICTS = ("parts", "state", "best_state", "optimizer", "scaler")
+
+
+def _has_shape(held: dict[str, Any]) -> bool:
+    """Tell whether a file's content has the fields of a `Checkpoint`, and nothing else."""
+    if set(held) != {field.name for field in fields(Checkpoint)}:
+        return False
+    dicts = all(isinstance(held[name], dict) for name in _DICTS) and are_parts(held["parts"])
+    return dicts and isinstance(held["epochs_done"], int) and isinstance(held["history"], str)
 
 
 @dataclass
@@ -65,13 +74,13 @@ class Checkpoint:
         )
         try:
             held = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, ValueError, OSError, UnpicklingError) as error:
+        except (OSError, UnpicklingError, *TORCH_FILE_ERRORS) as error:
             if again:
                 return None
             raise UsageError(
                 f"{path} cannot be read ({error}); expected a training checkpoint: delete it, or {remedy}"
             ) from error
-        if not isinstance(held, dict) or held.pop("schema", None) != _SCHEMA:
+        if not isinstance(held, dict) or held.pop("schema", None) != _SCHEMA or not _has_shape(held):
             if again:
                 return None
             raise UsageError(

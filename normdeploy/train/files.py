@@ -7,9 +7,12 @@ What a recipe's ``[data] files`` names. Tables and arrays are held in memory; im
 from __future__ import annotations
 
 import gzip
+import math
+import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +20,12 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import InputError
-from normdeploy.files import NUMPY_FILE_ERRORS, storage
+from normdeploy.files import NUMPY_FILE_ERRORS, open_regular, storage
 from normdeploy.train.data import Split, Splits, Standardization, split_rows
 
 Array = npt.NDArray[Any]
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_DEFLATE = 1032  # no byte of a .gz file becomes more bytes (zlib's own documentation)
 _TARGETS = ("y", "target", "targets", "label", "labels", "class")
 
 
@@ -138,9 +142,14 @@ def _table(path: Path, what: FileData) -> tuple[Array, list[Any]]:
 
     try:
         table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
-    except (pa.ArrowException, ValueError) as error:
+        names = table.column_names  # decoded now: they may be no text
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise InputError(f"{path} cannot be read: {error}; expected a whole table: write it again") from error
-    names = table.column_names
+    if len(names) < 2 or not table.num_rows:
+        raise InputError(
+            f"{path} has {len(names)} columns and {table.num_rows} rows; expected columns of inputs, one of targets, "
+            "and rows: correct the file"
+        )
     target = what.target or names[-1]
     wanted = list(what.columns) or [name for name in names if name != target]
     for name in (target, *wanted):
@@ -158,8 +167,18 @@ def _table(path: Path, what: FileData) -> tuple[Array, list[Any]]:
                 f"column {name!r} of {path} has {why}; expected numbers in every row: fill them, or name the "
                 "columns to use as columns under [data]"
             )
-        columns.append(column.to_numpy().astype(np.float32))
-    labels = table[target].to_pylist()
+        columns.append(_single(column.to_numpy(), f"column {name!r} of {path}"))
+    if pa.types.is_nested(table[target].type):
+        raise InputError(
+            f"column {target!r} of {path} has values of type {table[target].type}; expected one class in a row: name "
+            "another as target under [data]"
+        )
+    try:
+        labels = table[target].to_pylist()
+    except ValueError as error:
+        raise InputError(
+            f"column {target!r} of {path} cannot be read: {error}; expected text in UTF-8: write it again"
+        ) from error
     if None in labels:
         raise InputError(
             f"column {target!r} of {path} has empty cells; expected a class in every row: remove those rows"
@@ -181,13 +200,33 @@ def _npz(path: Path, what: FileData) -> tuple[Array, list[Any]]:
             "them as columns and target under [data]"
         )
     x, labels = arrays[inputs[0]], arrays[target]
-    if len(x) != len(labels) or labels.ndim != 1:
+    if x.dtype.kind not in "biuf" or labels.dtype.kind not in "biufSU":
+        raise InputError(
+            f"{path} holds {inputs[0]} of type {x.dtype} and {target} of type {labels.dtype}; expected numbers, and "
+            "numbers or words: write the arrays again"
+        )
+    if x.ndim == 0 or labels.ndim != 1 or len(x) != len(labels):
         raise InputError(
             f"{path} holds {inputs[0]} {list(x.shape)} and {target} {list(labels.shape)}; expected one target for "
             "each sample: write the arrays again"
         )
-    scaled = x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x.astype(np.float32)
-    return scaled, labels.tolist()
+    single = _single(x, f"{inputs[0]} of {path}")
+    return single / np.float32(255) if x.dtype == np.uint8 else single, labels.tolist()
+
+
+def _single(values: Array, what: str) -> Array:
+    """Return values as float32, which must hold their size.
+
+    Raises:
+        InputError: a finite one would become infinite.
+    """
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if (lost := np.isinf(single) & np.isfinite(values)).any():
+        raise InputError(
+            f"{what} holds {values[lost][0]}; expected numbers up to 3.4e38, which float32 holds: scale them"
+        )
+    return single
 
 
 def _idx_pair(path: Path) -> tuple[Array, list[Any]]:
@@ -200,7 +239,7 @@ def _idx_pair(path: Path) -> tuple[Array, list[Any]]:
         raise InputError(
             f"{path} holds {list(x.shape)} and {labels.name} {list(y.shape)}; expected images [N, H, W] and N labels"
         )
-    return (x.astype(np.float32) / np.float32(255))[:, None], y.tolist()
+    return (_single(x, str(path)) / np.float32(255))[:, None], y.tolist()
 
 
 def read_idx(path: Path) -> Array:
@@ -212,15 +251,31 @@ def read_idx(path: Path) -> Array:
     Source:
         Y. LeCun, C. Cortes, C. Burges, The MNIST database of handwritten digits.
     """
-    with storage(path, "read"):
-        content = path.read_bytes()
-    try:
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-        kind, rank = content[2], content[3]
-        shape = np.frombuffer(content, ">u4", rank, 4)
-        values = np.frombuffer(content, _IDX_TYPES[kind], -1, 4 + 4 * rank)
-        if content[:2] != b"\0\0" or rank == 0:
-            raise ValueError("its magic number is another")
-        return values.reshape(tuple(int(size) for size in shape))
-    except (OSError, EOFError, IndexError, KeyError, ValueError) as error:
-        raise InputError(f"{path} is no whole IDX file: {error}; expected one as MNIST has: fetch it again") from error
+    with storage(path, "read"), open_regular(path) as file:
+        most = os.fstat(file.fileno()).st_size
+        try:
+            if path.suffix == ".gz":
+                return _idx(gzip.GzipFile(fileobj=file), most * _DEFLATE)
+            return _idx(file, most)
+        except (gzip.BadGzipFile, zlib.error, EOFError, IndexError, KeyError, ValueError) as error:
+            raise InputError(
+                f"{path} is no whole IDX file: {error}; expected one as MNIST has: fetch it again"
+            ) from error
+
+
+def _idx(stream: BinaryIO | gzip.GzipFile, most: int) -> Array:
+    """Read an IDX file; no more is read than it declares, and nothing where that is more than ``most`` bytes."""
+    magic = stream.read(4)
+    kind, rank = np.dtype(_IDX_TYPES[magic[2]]), magic[3]
+    if magic[:2] != b"\0\0" or rank == 0:
+        raise ValueError("its magic number is another")
+    shape = tuple(int(size) for size in np.frombuffer(stream.read(4 * rank), ">u4", rank))
+    declared = math.prod(shape) * kind.itemsize
+    if declared > most:
+        raise ValueError(f"it declares {declared} bytes of values and is too short for them")
+    content = stream.read(declared + 1)
+    if len(content) != declared:
+        raise ValueError(
+            f"it declares {declared} bytes of values and holds {'more' if len(content) > declared else len(content)}"
+        )
+    return np.frombuffer(content, kind).reshape(shape)

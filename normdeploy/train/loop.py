@@ -25,6 +25,7 @@ from normdeploy.train.run import Run
 from normdeploy.train.score import Score, score
 from normdeploy.train.weights import save_weights
 from normdeploy.train.world import World, joined_world
+from normdeploy.unfinished import clear_dead
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def fit(
         run = Run(network, splits, settings, world, decides)
         if checkpoint is not None:
             if world.first:
-                _remove_torn(Path(checkpoint))
+                clear_dead(Path(checkpoint))
             run.resume(checkpoint, again=again)
         resumed_at = run.epochs_done
         run_epochs(run, checkpoint, show=show and world.first)
@@ -222,9 +223,3 @@ def _finish(run: Run, resumed_at: int) -> TrainResult:
 
 def _device_name(world: World) -> str:
     return torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
-
-
-def _remove_torn(checkpoint: Path) -> None:
-    """Delete what a killed process was writing beside ``checkpoint``."""
-    for torn in checkpoint.parent.glob(f".{checkpoint.name}.*.part*"):
-        torn.unlink(missing_ok=True)

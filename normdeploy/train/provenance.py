@@ -131,9 +131,14 @@ def from_header(metadata: Mapping[str, str]) -> Parts | None:
     """Return the parts that a weights file was trained by; None where its header does not tell."""
     try:
         parts = json.loads(metadata.get(TRAINED_BY, "null"))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
-    return parts if isinstance(parts, dict) else None
+    return parts if are_parts(parts) else None
+
+
+def are_parts(value: Any) -> bool:
+    """Tell whether ``value``, read from a file, is what `changes` compares: words by name."""
+    return isinstance(value, dict) and all(isinstance(word, str) for pair in value.items() for word in pair)
 
 
 def _add_files(parts: Parts, files: Mapping[str, Path]) -> None:

@@ -77,10 +77,16 @@ class Run:
         held = Checkpoint.load(path, self.parts, again=again)
         if held is None:
             return
-        load_full_state(self.model, held.state)
-        self.optimizer.load_state_dict(held.optimizer)
-        self.scaler.load_state_dict(held.scaler)
-        self.history = History.from_json(held.history)
+        try:
+            load_full_state(self.model, held.state)
+            self.optimizer.load_state_dict(held.optimizer)
+            self.scaler.load_state_dict(held.scaler)
+            self.history = History.from_json(held.history)
+        except (KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise UsageError(
+                f"{path} holds no whole state of this training ({error}); expected what normdeploy wrote: delete it, "
+                "or train from the start (normdeploy train --again, fit(..., again=True)), which replaces it"
+            ) from error
         self.epochs_done, self.best_state = held.epochs_done, held.best_state
 
     def keep(self, path: str | os.PathLike[str]) -> None:

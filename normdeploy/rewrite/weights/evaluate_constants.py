@@ -237,7 +237,13 @@ class _Walk:
         if dtype is None:
             raise RuntimeError(f"value {name!r} has no type; it should not have been evaluated")
         if dtype not in FLOATS:
-            return ir.tensor(result.contiguous().numpy(), dtype=dtype, name=name)
+            array = result.contiguous().numpy()
+            if array.dtype != dtype.numpy():
+                raise GraphError(
+                    f"value {name!r} is {dtype.name} by its first operand and {array.dtype} by all; expected operands "
+                    "of one type: correct the graph"
+                )
+            return ir.tensor(array, dtype=dtype, name=name)
         if result.numel() <= HELD_ELEMENTS:
             held = result.to(torch.float64).contiguous().numpy()
             return ExactTensor(lambda: held, dtype, shape, name)

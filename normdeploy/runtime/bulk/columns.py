@@ -75,7 +75,7 @@ def _numbers(values: pa.Array, width: int, name: str, dtype: str, bad: dict[int,
     if values.null_count:
         for at in where[np.flatnonzero(values.is_null()) // width].tolist():
             bad.setdefault(at, f"column {name!r} is '' or null; expected a number: fill or remove the row")
-        values = pc.fill_null(values, pa.scalar(0, values.type))
+        values = pc.fill_null(values, pa.scalar(0).cast(values.type))  # a flag's 0 is False
     return fitted(values.to_numpy(zero_copy_only=False).reshape(-1, width), dtype, f"column {name!r}", bad, where)
 
 

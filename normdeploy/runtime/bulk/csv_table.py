@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO, TextIOWrapper
@@ -89,6 +90,8 @@ class CsvSource:
     def _cut(self, stream: IO[bytes], offset: int, size: int) -> int:
         """Return how many bytes from ``offset`` on hold whole records: about ``size``, or one record; 0 at the end."""
         stream.seek(offset)
+        # room is made for what is asked for, whatever there is
+        size = min(size, os.fstat(stream.fileno()).st_size - offset + 1)
         text, end = stream.read(size), 0
         while len(text) == size and not end:
             stop = size - text.endswith(b"\r")  # its line feed may be still to come

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 
@@ -32,12 +33,14 @@ class ParquetSource:
         self, files: Sequence[Path], specs: Sequence[TensorSpec], columns: Sequence[str] | None, keep: Sequence[str]
     ) -> None:
         self._files = [str(path) for path in files]
-        try:
-            fragments = [ds.ParquetFileFormat().make_fragment(path, LocalFileSystem()) for path in self._files]
-            self._ends = [list(accumulate(group.num_rows for group in found.row_groups)) for found in fragments]
-            schemas = [fragment.physical_schema for fragment in fragments]
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{error}: cannot be read as Parquet; expected whole Parquet files") from error
+        self._ends: list[list[int]] = []
+        schemas = []
+        for path in self._files:
+            with _whole(path):
+                fragment = ds.ParquetFileFormat().make_fragment(path, LocalFileSystem())
+                self._ends.append(list(accumulate(group.num_rows for group in fragment.row_groups)))
+                schemas.append(fragment.physical_schema)
+                _ = schemas[-1].names  # which are decoded when they are asked for, and may be no text
         self._counts = [max(ends, default=0) for ends in self._ends]
         self.total: int | None = sum(self._counts)
         first, where = schemas[0], self._files[0]
@@ -67,13 +70,34 @@ class ParquetSource:
         """Yield the parts' rows; a row group is decoded in pieces, once, from its start to the last row asked for."""
         ends, group = self._ends[parts[0].file], parts[0].unit[1]
         # a scan of the dataset would hold a whole row group: it is decoded ahead
-        with pq.ParquetFile(self._files[parts[0].file], buffer_size=_BUFFER, pre_buffer=False) as file:
+        path = self._files[parts[0].file]
+        with _whole(path):
+            opened = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        with opened as file:
             batches = file.iter_batches(parts[0].size, range(group, len(ends)), self._columns.used)
-            held, start = pa.Table.from_batches([next(batches)]), ends[group - 1] if group else 0
+            held, start = _next(batches, path), ends[group - 1] if group else 0
             for part in parts:
                 while start + held.num_rows <= part.first:
-                    start, held = start + held.num_rows, pa.Table.from_batches([next(batches)])
+                    start, held = start + held.num_rows, _next(batches, path)
                 while start + held.num_rows < part.first + part.size:
-                    held = pa.concat_tables([held, pa.Table.from_batches([next(batches)])])
+                    held = pa.concat_tables([held, _next(batches, path)])
                 held, start = held.slice(part.first - start), part.first
                 yield self._columns.block(held.slice(0, part.size), {})
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """Turn what pyarrow says of a damaged file into an error of ours."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}; expected a whole file: write it again") from error
+
+
+def _next(batches: Iterator[pa.RecordBatch], path: str) -> pa.Table:
+    """Return the next rows; a file may hold fewer than it declares."""
+    with _whole(path):
+        batch = next(batches, None)
+    if batch is None:
+        raise InputError(f"{path} holds fewer rows than it declares; expected a whole Parquet file: write it again")
+    return pa.Table.from_batches([batch])

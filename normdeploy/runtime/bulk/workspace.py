@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import IO, Any
 
 from normdeploy.errors import UsageError
-from normdeploy.files import hold, put_in_place, require_writable, storage
+from normdeploy.files import put_in_place, require_writable, storage
 from normdeploy.runtime.bulk.work import UNFINISHED
+from normdeploy.unfinished import hold
 
 _LOCK, _RUN, _OURS = "lock", "run.json", "normdeploy predict, process "
 

@@ -1,0 +1,103 @@
+"""Private folders in which files are made, beside the place where they shall appear; what killed writers left goes.
+
+A folder ``.NAME.xxxxxxxx`` is ours by a mark that is made with it (the sticky bit, which means nothing in a folder of
+one user) or by the words in its lock file, and dead where nobody holds the lock: that falls when its process dies,
+however it dies. The next writer of the same file removes the dead ones, and nothing else.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+_LOCK, _MADE = "lock", "made"
+_OURS = "normdeploy writes here; what a dead process left is removed by the next one\n"
+_MARKED = 0o1700
+
+
+@contextmanager
+def private_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``target`` that vanishes at the end, or with the next writer of ``target``.
+
+    Raises:
+        OSError: the folder beside it cannot be written.
+    """
+    clear_dead(target)
+    outer, lock = _locked(target)
+    with lock:
+        try:
+            made = outer / _MADE
+            made.mkdir()
+            yield made
+        finally:
+            # what cannot be removed now is marked, and goes with the next writer
+            shutil.rmtree(outer / _MADE, ignore_errors=True)
+            with suppress(OSError):
+                (outer / _LOCK).unlink()
+                outer.rmdir()
+
+
+def _locked(target: Path) -> tuple[Path, IO[str]]:
+    """Make a folder and lock it; another, where somebody took the new one for a dead one before it was locked."""
+    while True:
+        outer = target.parent / f".{target.name}.{secrets.token_hex(4)}"
+        with suppress(FileExistsError, FileNotFoundError):
+            outer.mkdir(mode=_MARKED)
+            lock = (outer / _LOCK).open("a+")
+            if hold(lock):
+                lock.write(_OURS)
+                lock.flush()
+                return outer, lock
+            lock.close()
+        if not target.parent.is_dir():
+            raise FileNotFoundError(f"{target.parent} does not exist")
+
+
+def hold(lock: IO[str]) -> bool:
+    """Lock an open file for as long as this process holds it open; False where another one has it, or it is gone.
+
+    The lock falls when its process dies, however it dies: who gets it knows that the one before is dead.
+    """
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        here = os.stat(lock.name)  # noqa: PTH116 - Path.stat is this call
+    except OSError:  # locked, or deleted by the one that ends just now
+        return False
+    return os.path.samestat(os.fstat(lock.fileno()), here)
+
+
+def clear_dead(target: Path) -> None:
+    """Remove the folders that killed writers of ``target`` left: those of ours that nobody holds."""
+    if sys.platform == "win32":  # no lock tells the living from the dead there
+        return
+    for folder in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        with suppress(OSError, UnicodeDecodeError):
+            if _is_ours(folder):
+                with (folder / _LOCK).open("a+") as lock:
+                    if hold(lock):
+                        shutil.rmtree(folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Tell whether a folder is one of ours, and holds nothing else: by its mark, or by the words in its lock."""
+    mode, entries = folder.lstat().st_mode, {entry.name for entry in folder.iterdir()}
+    if not stat.S_ISDIR(mode) or not entries <= {_LOCK, _MADE}:
+        return False
+    words = ""
+    if _LOCK in entries:
+        if not stat.S_ISREG((folder / _LOCK).lstat().st_mode):
+            return False
+        words = (folder / _LOCK).read_text("utf-8")
+    return words == _OURS or (words == "" and bool(mode & stat.S_ISVTX))
