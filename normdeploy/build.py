@@ -67,14 +67,15 @@ def build(
         strangers += [path for path in outputs.proven_quantized if path.exists()]
     if recipe.tune is not None and "plan" not in (previous or {}):
         strangers += [path for path in (plan_path(outputs.onnx),) if path.exists()]
-    if strangers and not force:
+    if strangers and not force and not outputs.left_unfinished():
         raise OutputExistsError(
             f"{strangers[0]} exists and no report of a build accounts for it; "
             "expected a free path: move it, choose another --out, or pass --force"
         )
     recipe = with_weights_in(recipe, out, again=train)
     kept: list[str] = []
-    with kept_when_stopped(lambda: f"{' and '.join(kept)} stay; the same command goes on from there" if kept else ""):
+    words = "stay; the same command goes on from there"
+    with outputs.begun(), kept_when_stopped(lambda: f"{' and '.join(kept)} {words}" if kept else ""):
         train_where_needed(recipe, device=device, again=train)
         kept.append(str(recipe.weights_path))
         stages = dict(previous["stages"]) if previous and not force else {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from normdeploy.files import write_text
 from normdeploy.recipe import Recipe
 from normdeploy.report.build import build_page
 from normdeploy.report.page import render_page
+from normdeploy.unfinished import clear_dead
 from normdeploy.verification.record.certificate import certificate_path
 from normdeploy.verification.record.kept import derivation_path
 
@@ -52,9 +53,33 @@ class Outputs:
         if not folder.is_dir() and (folder.exists() or not folder.parent.is_dir()):
             raise UsageError(f"--out {folder} is no folder and cannot be made one; expected a folder: create it")
         folder.mkdir(exist_ok=True)
-        return cls(*(folder / f"{recipe.name}{suffix}" for suffix in _SUFFIXES))
+        outputs = cls(*(folder / f"{recipe.name}{suffix}" for suffix in _SUFFIXES))
+        for path in (outputs.onnx, outputs.quantized, outputs.report, outputs.page):
+            clear_dead(path)  # of a build that was killed; what is up to date is not written, which would clear it
+        return outputs
+
+    @property
+    def _mark(self) -> Path:
+        return self.report.with_name(f".{self.report.name}.begun")
+
+    def left_unfinished(self) -> bool:
+        """Tell whether a build began here and was killed: what lies at its outputs is its own."""
+        try:
+            return self._mark.read_text(encoding="utf-8") == _BEGUN
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Leave a mark for as long as the block runs: a killed build's outputs may stand there without a report."""
+        write_text(self._mark, _BEGUN, overwrite=True)
+        try:
+            yield
+        finally:
+            self._mark.unlink(missing_ok=True)
 
 
+_BEGUN = "a normdeploy build began here; the next one goes on from what lies here and removes this file\n"
 _SUFFIXES = (".onnx", ".qat.onnx", ".report.json", ".report.html")
 
 
@@ -76,5 +101,6 @@ def previous_report(outputs: Outputs) -> dict[str, Any] | None:
 
 def write_report(outputs: Outputs, report: dict[str, Any]) -> None:
     """Write the report as data and as a page."""
-    write_text(outputs.report, json.dumps(report, indent=1, allow_nan=False) + "\n", overwrite=True)
     write_text(outputs.page, render_page(build_page(report)), overwrite=True)
+    # last: by it the next build tells that all is there
+    write_text(outputs.report, json.dumps(report, indent=1, allow_nan=False) + "\n", overwrite=True)

@@ -39,6 +39,7 @@ def check_model(proto: onnx.ModelProto, name: str) -> None:
             f"{name} holds no graph outputs; expected an ONNX model with at least one output: it may be another kind "
             "of file, or cut short"
         )
+    _check_text(proto, name)
     _check_opsets(proto, name)
     _check_inputs(proto, name)
     for tensor in tensors(proto):
@@ -71,13 +72,25 @@ def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
             )
 
 
+def _check_text(proto: onnx.ModelProto, name: str) -> None:
+    """Refuse names that are not UTF-8: protobuf gives them as bytes, and whatever shows or writes them stumbles."""
+    words: list[object] = [entry.domain for owner in (proto, *proto.functions) for entry in owner.opset_import]
+    for graph in graphs(proto):
+        for node in graph.node:
+            words += (node.domain, node.op_type, node.name, *node.input, *node.output)
+        if isinstance(graph, onnx.GraphProto):
+            words += [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    if broken := next((word for word in words if isinstance(word, bytes)), None):
+        raise GraphError(f"{name} holds the name {broken!r}; expected names in UTF-8: write it again")
+
+
 def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
     known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
     for value in proto.graph.input:
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type not in known:
             raise GraphError(
-                f"{name}: input {value.name!r} is of element type {value.type.tensor_type.elem_type}; expected one that "
-                "ONNX defines: write it again"
+                f"{name}: input {value.name!r} is of element type {value.type.tensor_type.elem_type}; expected one "
+                "that ONNX defines: write it again"
             )
 
 

@@ -46,18 +46,6 @@ def forget_unknown_sizes(proto: onnx.ModelProto) -> None:
                         dimension.Clear()
 
 
-def _require_text(proto: onnx.ModelProto, name: str) -> None:
-    """Refuse names that are not UTF-8: protobuf gives them as bytes."""
-    words: list[Any] = [entry.domain for owner in (proto, *proto.functions) for entry in owner.opset_import]
-    for graph in graphs(proto):
-        for node in graph.node:
-            words += (node.domain, node.op_type, node.name, *node.input, *node.output)
-        if isinstance(graph, onnx.GraphProto):
-            words += [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
-    if broken := next((word for word in words if isinstance(word, bytes)), None):
-        raise GraphError(f"{name} holds the name {broken!r}; expected names in UTF-8: write it again")
-
-
 def spell_domains(proto: onnx.ModelProto, name: str) -> None:
     """Write the standard operators' domain as "" wherever a model spells it "ai.onnx", in place.
 
@@ -65,9 +53,8 @@ def spell_domains(proto: onnx.ModelProto, name: str) -> None:
         proto: the model. name: what messages call it.
 
     Raises:
-        GraphError: it imports the domain twice, in versions that differ, or a name is no text.
+        GraphError: it imports the domain twice, in versions that differ.
     """
-    _require_text(proto, name)
     for owner in (proto, *proto.functions):
         versions = {entry.version for entry in owner.opset_import if entry.domain in STANDARD}
         if len(versions) > 1:
