@@ -15,9 +15,10 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
 from normdeploy.unfinished import private_folder
@@ -201,6 +202,18 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Fal
     """Write ``text`` (UTF-8) whole or not at all."""
     with written_whole(path, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def arrays_in(archive: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all arrays of an open .npz file by name.
+
+    Raises:
+        ValueError: an entry is no array (NumPy gives its bytes), or damaged, which raises `NUMPY_FILE_ERRORS`.
+    """
+    found = {name: archive[name] for name in archive}
+    if other := next((name for name, held in found.items() if isinstance(held, bytes)), None):
+        raise ValueError(f"its entry {other!r} is no array")
+    return found
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

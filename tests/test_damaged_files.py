@@ -29,6 +29,7 @@ from normdeploy.graph import load_graph
 from normdeploy.nn.weight_files import read_metadata, read_weights
 from normdeploy.recipe import load_recipe
 from normdeploy.runtime import Plan, predict
+from normdeploy.runtime.samples import read_arrays
 from normdeploy.train.checkpoint import Checkpoint
 from normdeploy.train.files import FileData, read_files, read_idx
 from normdeploy.train.provenance import from_header
@@ -198,6 +199,18 @@ def test_arrays_to_train_on(arrays: dict[str, np.ndarray], words: str, tmp_path:
     np.savez(tmp_path / "t.npz", **arrays)  # type: ignore[arg-type] # its stub types every keyword as allow_pickle
     with pytest.raises(InputError, match=words):
         read_files(FileData(tmp_path / "t.npz"))
+
+
+@pytest.mark.parametrize("entry", [b"no array", b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fort"])
+def test_entries_of_an_archive_that_are_no_arrays(entry: bytes, tmp_path: Path) -> None:
+    """NumPy gives the bytes of the first, and raises of the second only when it is asked for."""
+    path = tmp_path / "t.npz"
+    np.savez(path, x=np.ones((2, 1), np.float32))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("y.npy", entry)
+    for read in (lambda: read_files(FileData(path)), lambda: read_arrays(path)):
+        with pytest.raises(InputError, match="cannot be read"):
+            read()
 
 
 def test_numbers_too_big_for_a_table_to_train_on(tmp_path: Path) -> None:

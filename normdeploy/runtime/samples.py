@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.files import NUMPY_FILE_ERRORS
+from normdeploy.files import NUMPY_FILE_ERRORS, arrays_in
 from normdeploy.ort.made import make_inputs
 from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.feeds import check_feeds
@@ -101,11 +101,11 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
         raise InputError(f"{path} does not exist; expected a .npy or .npz file: check the path")
     try:
         loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded:
+                return arrays_in(loaded)
     except NUMPY_FILE_ERRORS as error:
         raise InputError(
             f"{path} cannot be read as .npy or .npz: {error}; expected plain arrays saved by numpy"
         ) from error
-    if isinstance(loaded, np.lib.npyio.NpzFile):
-        with loaded:
-            return {key: loaded[key] for key in loaded.files}
     return np.asarray(loaded)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import InputError
-from normdeploy.files import NUMPY_FILE_ERRORS, open_regular, storage
+from normdeploy.files import NUMPY_FILE_ERRORS, arrays_in, open_regular, storage
 from normdeploy.train.data import Split, Splits, Standardization, split_rows
 
 Array = npt.NDArray[Any]
@@ -189,7 +189,7 @@ def _table(path: Path, what: FileData) -> tuple[Array, list[Any]]:
 def _npz(path: Path, what: FileData) -> tuple[Array, list[Any]]:
     try:
         with np.load(path, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
+            arrays = arrays_in(held)
     except NUMPY_FILE_ERRORS as error:
         raise InputError(f"{path} cannot be read: {error}; expected arrays of numbers from numpy.savez") from error
     target = what.target or next((name for name in _TARGETS if name in arrays), "")
