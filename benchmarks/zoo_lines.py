@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import UsageError
-from normdeploy.inputs import Example, InputRange, make_example, parse_inputs
+from normdeploy.inputs import Example, InputSpec, make_example, parse_inputs
 from normdeploy.sources import build, load_source
 
 GRAMMAR = "package.module:factory key=value ... | input=DTYPE:SHAPE ... | name"
@@ -45,7 +45,7 @@ class Line:
     kind: str
     factory: str
     arguments: dict[str, str]
-    inputs: tuple[InputRange, ...]
+    inputs: tuple[InputSpec, ...]
     tops: dict[str, int]
     name: str
 
