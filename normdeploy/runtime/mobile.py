@@ -50,6 +50,12 @@ def package_mobile(
         GraphError: onnxruntime cannot convert the model.
         VerificationError: the converted file does not compute what the model computes.
         StorageError: the folder cannot be written.
+
+    >>> import onnx
+    >>> text = '<ir_version: 9, opset_import: ["": 17]> g (float[N, 1, 8, 8] x) => (float[N, 64] y) { y = Flatten(x) }'
+    >>> onnx.save(onnx.parser.parse_model(text), "net.onnx")
+    >>> sorted(file.name for file in package_mobile("net.onnx").iterdir())
+    ['README.txt', 'net.ort', 'net.required_operators.config']
     """
     source = require_model_file(path)
     target = source.with_name(f"{source.stem}-mobile") if folder is None else Path(folder)

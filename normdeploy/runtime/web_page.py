@@ -76,6 +76,14 @@ def package_web(
         InputError: the model does not run on a sample, or labels do not fit.
         MissingDependencyError: onnxruntime-web is not here, and npm does not fetch it.
         StorageError: the folder cannot be written.
+
+    >>> import onnx
+    >>> text = '<ir_version: 9, opset_import: ["": 17]> g (float[N, 1, 8, 8] x) => (float[N, 64] y) { y = Flatten(x) }'
+    >>> onnx.save(onnx.parser.parse_model(text), "net.onnx")
+    >>> package_web("net.onnx", title="A board").name  # doctest: +SKIP
+    'net-web'
+
+    (Skipped by the tests, which fetch nothing: here npm fetches onnxruntime-web the first time.)
     """
     source = require_model_file(path)
     target = source.with_name(f"{source.stem}-web") if folder is None else Path(folder)
