@@ -175,6 +175,11 @@ def cpu_seconds(process: int) -> float:
         return float("inf")
 
 
+def ended(process: int) -> bool:
+    """Tell whether a child has ended; its exit code stays to be asked for."""
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def wait(process: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
@@ -278,7 +283,7 @@ def experiment(name: str, case: Case, kills: int, rng: random.Random, base: Path
         share, event = rng.random(), rng.randint(1, max(events, 1))
         process = start(folder, words, log, at_event=event if by_event else 0)
         if not by_event:
-            while cpu_seconds(process) < share * took:
+            while cpu_seconds(process) < share * took and not ended(process):
                 time.sleep(0.002)
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL) if alone else os.killpg(process, signal.SIGKILL)
