@@ -421,7 +421,8 @@ def test_memory_does_not_grow_with_streams(write_model, tmp_path, kind):
         )  # fmt: skip
         peaks.append(int(done.stdout))
         assert np.load(tmp_path / f"{rows}.out.npy").tolist() == [1225.0] * rows
-    assert peaks[1] < peaks[0] + 25e6  # the numbers are 60 MB more
+    # the numbers are 60 MB more, what allocators keep differs by up to 30 MB between two runs
+    assert peaks[1] < peaks[0] + 40e6
 
 
 def test_part_size_follows_the_results():
