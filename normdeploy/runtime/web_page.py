@@ -28,7 +28,7 @@ from normdeploy.runtime.predictor import load
 from normdeploy.runtime.samples import make_samples
 from normdeploy.runtime.serving import Serving
 from normdeploy.web.release import WebRuntime, find_release
-from normdeploy.web.wire import TYPES
+from normdeploy.web.wire import TYPES, VIEWS
 
 _PAGE = Path(__file__).with_name("page")
 _LICENSE = "LICENSE-onnxruntime.txt"
@@ -104,7 +104,7 @@ def package_web(
     runtime = find_release(web_runtime)
     shown = source.stem if title is None else title
     with folder_written(target, overwrite=overwrite, choose="--out") as made:
-        for file in sorted(_PAGE.iterdir()):
+        for file in (*sorted(_PAGE.iterdir()), VIEWS):
             shutil.copyfile(file, made / file.name)
         _write_runtime(runtime, made / "runtime")
         write_model(predictor.path, made / "model.onnx")

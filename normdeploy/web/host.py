@@ -21,6 +21,7 @@ from normdeploy.web.find import find_browser
 from normdeploy.web.release import WebRuntime, find_release
 from normdeploy.web.server import Server
 from normdeploy.web.session import WebSession
+from normdeploy.web.wire import VIEWS
 
 _JUDGE = Path(__file__).with_name("judge")
 
@@ -68,7 +69,7 @@ class WebHost:
         """Return the server, started at its first use."""
         if self._server is None:
             server = Server()
-            for file in sorted(_JUDGE.iterdir()):
+            for file in (*sorted(_JUDGE.iterdir()), VIEWS):
                 server.offer(file.name, file)
             for name, path in self.runtime.files.items():
                 server.offer(f"runtime/{name}", path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ TYPES = (
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 )
 """Of tensors that can be handed over: names of NumPy and of onnxruntime-web alike."""
+
+VIEWS = Path(__file__).with_name("views.mjs")
+"""The same types as a page's typed arrays: a script that every page imports from beside itself."""
 
 _STEP = 8
 

@@ -1,6 +1,7 @@
 // One fieldset per input: where its numbers come from (a drawing, a picture, a file, made up), and how large it is.
 
-import { VIEWS, count, isFloat, isLong, readNumpy } from "./numpy.mjs";
+import { count, isFloat, isLong, readNumpy } from "./numpy.mjs";
+import { VIEWS } from "./views.mjs";
 import { drawingBoard } from "./drawing.mjs";
 import { drawn, numbers, shaped } from "./picture.mjs";
 

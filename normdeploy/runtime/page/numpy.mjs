@@ -1,19 +1,6 @@
-// NumPy's .npy files, and typed arrays by the runtime's types. Layout: NEP 1, versions 1 to 3.
+// NumPy's .npy files. Layout: NEP 1, versions 1 to 3.
 
-export const VIEWS = {
-  float32: Float32Array,
-  float64: Float64Array,
-  float16: globalThis.Float16Array ?? Uint16Array,
-  bool: Uint8Array,
-  int8: Int8Array,
-  uint8: Uint8Array,
-  int16: Int16Array,
-  uint16: Uint16Array,
-  int32: Int32Array,
-  uint32: Uint32Array,
-  int64: BigInt64Array,
-  uint64: BigUint64Array,
-};
+import { VIEWS } from "./views.mjs";
 
 const CODES = {
   f4: "float32", f8: "float64", f2: "float16", b1: "bool", i1: "int8", u1: "uint8",

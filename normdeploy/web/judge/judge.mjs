@@ -1,6 +1,7 @@
 // Sessions of onnxruntime-web for normdeploy.web: tensors come and go over the server (normdeploy/web/wire.py says how).
 
 import * as ort from "./runtime/ort.wasm.bundle.min.mjs";
+import { VIEWS } from "./views.mjs";
 
 ort.env.logLevel = "fatal"; // what fails is thrown; its text would stand on the console a second time
 ort.env.wasm.wasmPaths = { wasm: new URL("./runtime/ort-wasm-simd-threaded.wasm", import.meta.url).href };
@@ -10,22 +11,6 @@ const STEP = 8;
 const padded = (size) => Math.ceil(size / STEP) * STEP;
 const sessions = new Map();
 let count = 0;
-
-const VIEWS = {
-  float32: Float32Array,
-  float64: Float64Array,
-  // browsers without half-precision arrays keep their bits
-  float16: globalThis.Float16Array ?? Uint16Array,
-  bool: Uint8Array,
-  int8: Int8Array,
-  uint8: Uint8Array,
-  int16: Int16Array,
-  uint16: Uint16Array,
-  int32: Int32Array,
-  uint32: Uint32Array,
-  int64: BigInt64Array,
-  uint64: BigUint64Array,
-};
 
 function unpack(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
