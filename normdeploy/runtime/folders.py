@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from normdeploy.errors import OutputExistsError, UsageError
 from normdeploy.files import names_data, storage
+from normdeploy.unfinished import private_folder
 
 
 def require_place(target: Path, *, overwrite: bool, choose: str) -> None:
@@ -49,15 +49,13 @@ def folder_written(target: Path, *, overwrite: bool, choose: str) -> Iterator[Pa
     require_place(target, overwrite=overwrite, choose=choose)
     with storage(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        holder = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
-    with holder as temporary:
-        made = Path(temporary) / "new"
-        made.mkdir()
-        with storage(target):
+        with private_folder(target) as temporary:
+            made = temporary / "new"
+            made.mkdir()
             yield made
             require_place(target, overwrite=overwrite, choose=choose)
             if target.exists():
-                _exchange(made, target, Path(temporary) / "old")
+                _exchange(made, target, temporary / "old")
             else:
                 made.rename(target)
 
