@@ -190,8 +190,7 @@ def predict(
     }
     with Workspace(target.with_name(f"{target.name}.partial"), run, restart=overwrite) as workspace:
         parts = list(source.parts(rows))
-        found = {part.index: read_part(workspace.folder, part.index) for part in parts}
-        done = {index: part.report for index, part in found.items() if part is not None}
+        done = {p.index: held.report for p in parts if (held := read_part(workspace.folder, p.index)) is not None}
         resumed = so_far = sum(count for count, _ in done.values())
 
         def kept() -> str:
