@@ -19,14 +19,10 @@ Rows go to OUT as they are measured; what is there is not measured again.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import resource
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +32,16 @@ if str(HERE) not in sys.path:
 
 import zoo_peers_table  # noqa: E402 - found by the line above
 from graphs import operators  # noqa: E402 - likewise
-from zoo import CONTEXT, LISTS, read_rows  # noqa: E402 - likewise
-from zoo_lines import Line, read_list  # noqa: E402 - likewise
+from zoo_lines import Line  # noqa: E402 - likewise
 from zoo_pipelines import OURS, PIPELINES, run  # noqa: E402 - likewise
+from zoo_run import Row, arguments, measure_all, rows_of  # noqa: E402 - likewise
 
-Row = dict[str, Any]
 PLAIN, OPENVINO = "torch.onnx", "OpenVINO"
 TABLES = {"networks": zoo_peers_table.networks, "summary": zoo_peers_table.summary}
 
 
-def measure(line: Line, seconds: float) -> Row:
-    """Measure one network in this process."""
+def measure(line: Line, tell: Callable[[Row], None], *, seconds: float) -> None:
+    """Measure one network in this process. Args: tell: called with its row. seconds: of timing."""
     import torch
     from zoo_row import errors, made
 
@@ -89,7 +84,7 @@ def measure(line: Line, seconds: float) -> Row:
             feeds = [tensor.numpy() for tensor in example.named().values()]
             with torch.no_grad():
                 row["latency"] = _latency(usable, feeds, seconds)
-    return row
+    tell(row)
 
 
 def _described(path: Path) -> Row:
@@ -144,55 +139,19 @@ def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float) -> dic
     return {"plain_s": joined(sessions, PLAIN).median, "ratios": ratios, "refused": refused}
 
 
-def worker(line: Line, seconds: float, limit: int, pipe: Any) -> None:
-    """Measure one network in this process and send its row."""
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-    try:
-        pipe.send(measure(line, seconds))
-    except Exception as error:  # whatever ends it is the row
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        pipe.send({"ended": "error", "why": why, "traceback": traceback.format_exc()})
-
-
-def measured(line: Line, seconds: float, limit: int) -> Row:
-    """Measure one network in a process of its own and return its row."""
-    reading, writing = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=worker, args=(line, seconds, limit, writing))
-    process.start()
-    writing.close()
-    try:
-        row: Row = reading.recv()
-    except EOFError:
-        row = {"ended": "killed", "why": f"exit code {process.exitcode}"}
-    process.join()
-    return {"name": line.name, "kind": line.kind, "line": line.text, **row}
-
-
 def main() -> int:
     """Measure what is not measured yet, or print a table of what is."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lists", nargs="*", type=Path, default=[])
-    parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
-    parser.add_argument("--out", type=Path, default=Path("peers.jsonl"))
+    parser = arguments(__doc__, "peers.jsonl", TABLES)
     parser.add_argument("--seconds", type=float, default=12.0, help="of timing per network; 0 times nothing")
-    parser.add_argument("--limit", type=int, default=900, help="seconds of processor time per network")
-    parser.add_argument("--table", choices=TABLES, help="print a table of the rows of OUT, measure nothing")
     options = parser.parse_args()
-    lines = [line for path in options.lists or LISTS for line in read_list(path)]
-    lines = [line for line in lines if not options.only or line.name in options.only]
-    known = read_rows(options.out)
     if options.table:
-        rows = [known[line.text] for line in lines if line.text in known]
-        print(TABLES[options.table](rows, [PLAIN, *PIPELINES, OPENVINO], OURS))
+        print(TABLES[options.table](rows_of(options), [PLAIN, *PIPELINES, OPENVINO], OURS))
         return 0
-    os.environ["OMP_NUM_THREADS"] = "1"
-    for number, line in enumerate(lines, 1):
-        if line.text in known:
-            continue
-        row = measured(line, options.seconds, options.limit)
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        print(f"{number} of {len(lines)} {line.name}: {row.get('why', 'measured')}", flush=True)
+    measure_all(
+        options,
+        partial(measure, seconds=options.seconds),
+        say=lambda row: str(row.get("why", "measured")),
+    )
     return 0
 
 

@@ -40,15 +40,15 @@ def made(line: Line) -> tuple[nn.Module, Any]:
     return model, line.example(model)
 
 
-def measure(line: Line, level: str, tell: Callable[[Row], None]) -> None:
+def measure(line: Line, tell: Callable[[Row], None], *, level: str) -> None:
     """Measure one network in this process.
 
     Args:
         line: it.
-        level: of the verdict.
         tell: called with the row as far as it is known, ``stage`` saying what comes next.
+        level: of the verdict.
     """
-    row: Row = {}
+    row: Row = {"level": level}
 
     def stage(name: str) -> None:
         row["stage"] = name
