@@ -5,29 +5,19 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from integer_layers import LAYER
 from onnx import helper, numpy_helper, parser
 
 from normdeploy.rewrite import rewrite
 from normdeploy.verification.derivation.again import alike
 
-TEXT = """
-<ir_version: 10, opset_import: ["" : 20]>
-g (uint8[n, 2, 4, 4] x) => (uint8[n, 3, 4, 4] y) {
-    real = DequantizeLinear (x, s, zero)
-    w = DequantizeLinear <axis = 0> (whole, steps, zeros)
-    sums = Conv <pads = [1, 1, 1, 1]> (real, w)
-    normed = BatchNormalization (sums, scale, shift, mean, variance)
-    cut = Relu (normed)
-    y = QuantizeLinear (cut, t, zero)
-}
-"""
-
 
 def source(epsilon: float = 1e-5):
     rng = np.random.default_rng(0)
-    model = parser.parse_model(TEXT)
+    model = parser.parse_model(LAYER)
     constants = {
-        "s": np.float32(0.02), "t": np.float32(0.03), "zero": np.uint8(0), "zeros": np.zeros(3, np.int8),
+        "s": np.float32(0.02), "t": np.float32(0.03), "zero": np.uint8(0), "origin": np.uint8(0),
+        "zeros": np.zeros(3, np.int8),
         "whole": rng.integers(-127, 128, (3, 2, 3, 3)).astype(np.int8),
         "steps": rng.uniform(0.001, 0.01, 3).astype(np.float32),
         "scale": np.float32([1, -0.7, 0.4]), "shift": np.float32([0.1, 0.2, 0.3]),

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from integer_layers import LAYER
 from onnx import helper, numpy_helper, parser
 
 from normdeploy.graph.derivation import Derivation
@@ -20,22 +21,11 @@ from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.spans import Unclear
 from normdeploy.verification.derivation.stepwise import Cut, Decided, Sloped, levels, scaled
 
-TEXT = """
-<ir_version: 10, opset_import: ["" : 20]>
-g (uint8[n, 2, 4, 4] x) => (uint8[n, 3, 4, 4] y) {
-    real = DequantizeLinear (x, s, zero)
-    w = DequantizeLinear <axis = 0> (whole, steps, zeros)
-    sums = Conv <pads = [1, 1, 1, 1]> (real, w)
-    normed = BatchNormalization (sums, scale, shift, mean, variance)
-    cut = Relu (normed)
-    y = QuantizeLinear (cut, t, origin)
-}
-"""
 SHAPES = [{"x": (2, 2, 4, 4)}, {"x": (5, 2, 4, 4)}]
 
 
 def source(rng, *, norm=True, slope=None, kind=np.uint8, power=False):
-    model = parser.parse_model(TEXT)
+    model = parser.parse_model(LAYER)
     unit = np.float32(0.25) if power else np.float32(0.02)
     constants = {
         "s": unit, "t": np.float32(0.5) if power else np.float32(rng.uniform(0.01, 1)), "zero": np.uint8(3),
