@@ -28,9 +28,8 @@ def check_companions(context: Context) -> list[Check]:
         return []
     first, feeds, rows = _batches(context, batch)
     try:
-        known = context.example is not None and context.example.feeds is first
-        alone = context.example.eager if known and context.example is not None else context.reference.native(first)
-        own = [alone, context.reference.native(feeds)]
+        known = context.example if context.example is not None and context.example.feeds is first else None
+        own = [context.reference.native(first) if known is None else known.eager, context.reference.native(feeds)]
     except (Refused, GraphError) as error:
         context.not_checked.append(f"batch companions, {rows[1]} rows: {why(error)}")
         return []
@@ -94,20 +93,17 @@ def _batches(context: Context, batch: str) -> tuple[Feeds, Feeds, tuple[int, int
     example = context.example
     places = {spec.name: spec.dynamic.get(0) == batch for spec in context.specs}
     leading = all(places[spec.name] or batch not in spec.dynamic.values() for spec in context.specs)
-    single = (
-        leading
-        and example is not None
-        and all(example.feeds[name].shape[0] == 1 for name, has in places.items() if has)
-    )
     rows = 2 if context.heavy else 4
-    first: Feeds = drawn_at(context, {batch: rows}, "companions", seed=11).feeds
-    if context.heavy and single and example is not None:
-        first = example.feeds
+    known: Feeds | None = None
+    if context.heavy and leading and example is not None:
+        single = all(example.feeds[name].shape[0] == 1 for name, has in places.items() if has)
+        known = example.feeds if single else None
+    first = drawn_at(context, {batch: rows}, "companions", seed=11).feeds if known is None else known
     other = drawn_at(context, {batch: rows}, "companions", seed=12).feeds
     feeds = {
         name: np.concatenate([first[name][:1], other[name][1:]]) if has else first[name] for name, has in places.items()
     }
-    return first, feeds, (1 if context.heavy and single else rows, rows)
+    return first, feeds, (rows if known is None else 1, rows)
 
 
 def _per_sample(context: Context, index: int, pair: tuple[Array, Array], rows: tuple[int, int]) -> bool:
