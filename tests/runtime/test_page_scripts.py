@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from PIL import Image
 
 import normdeploy.runtime
 from normdeploy.images import decode_image
+from normdeploy.web.wire import VIEWS
 
 NODE = shutil.which("node")
 PAGE = Path(normdeploy.runtime.__file__).with_name("page")
@@ -21,16 +23,20 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
 
 
 def _node(script: str, given: Any) -> Any:
-    """Run a module that reads JSON from standard input and writes JSON."""
+    """Run a module that reads JSON from standard input and writes JSON, beside the scripts as packages have them."""
     text = f"""
 import {{ readFileSync }} from "node:fs";
-import * as picture from "{PAGE.as_uri()}/picture.mjs";
-import * as numpy from "{PAGE.as_uri()}/numpy.mjs";
+import * as picture from "./picture.mjs";
+import * as numpy from "./numpy.mjs";
 const given = JSON.parse(readFileSync(0, "utf-8"));
 {script}
 """
-    words = [str(NODE), "--input-type=module", "-e", text]
-    done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        for written in (*PAGE.glob("*.mjs"), VIEWS):
+            shutil.copy(written, folder)
+        Path(folder, "asked.mjs").write_text(text, encoding="utf-8")
+        words = [str(NODE), str(Path(folder, "asked.mjs"))]
+        done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
