@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import onnx_ir as ir
@@ -14,6 +15,14 @@ Inputs = list[Tensor | None]
 Result = Tensor | Sequence[Tensor]
 
 
+class Stored(Enum):
+    """What an operator that quantizes its own result makes of x / step + zero."""
+
+    WHOLE = "rounded, and cut to the range of its type"
+    CUT = "cut, not rounded"
+    FREE = "neither"
+
+
 @dataclass(frozen=True)
 class Call:
     """One evaluation of one node.
@@ -22,11 +31,13 @@ class Call:
         node: the node.
         opset: version of the node's domain.
         dtype: the dtype that stands for every float.
+        stored: what becomes of a result that is quantized: integers, unless told otherwise.
     """
 
     node: ir.Node
     opset: int
     dtype: torch.dtype
+    stored: Stored = Stored.WHOLE
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute's value, or ``default`` where it is absent."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, Stored, need, optional
 from normdeploy.graph.operators.linear import LINEAR
 
 RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int16: (-32768, 32767), torch.uint16: (0, 65535)}
@@ -41,14 +41,20 @@ def real(call: Call, x: Tensor, step: Tensor, zero: Tensor | None, *, axis: int 
 def stored(call: Call, y: Tensor, step: Tensor, zero: Tensor | None, *, like: Tensor, axis: int = 1) -> Tensor:
     """Return the integers that stand for y: round(y / step) + zero, halves to even, cut to the type's ends.
 
+    Where the call asks for it, they stay floats, not rounded or not cut either.
+
     Args:
         like: of the type to store where there is no zero point.
     """
     target = like.dtype if zero is None else zero.dtype
     low, high = RANGES[target]
-    whole = torch.round(y / spread(step, y.dim(), axis))
+    whole = y / spread(step, y.dim(), axis)
+    whole = torch.round(whole) if call.stored is Stored.WHOLE else whole
     whole = whole if zero is None else whole + spread(zero.to(call.dtype), y.dim(), axis)
-    return whole.clamp(low, high).to(target)
+    if call.stored is Stored.FREE:
+        return whole
+    cut = whole.clamp(low, high)
+    return cut if call.stored is Stored.CUT else cut.to(target)
 
 
 def qlinear_conv(call: Call, inputs: Inputs) -> Tensor:

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant64, constant_tensor
-from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.evaluate import StandIn, opset_of
+from normdeploy.graph.operators import OPERATORS, Call
+from normdeploy.graph.operators.call import Stored
 from normdeploy.graph.operators.qonnx import QONNX
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.traits import MICROSOFT, is_standard, kind_of
 
 SHARE = 0.01
 """Share of a quantizer's values that a runtime may put on the other side of a tie."""
@@ -36,6 +38,30 @@ _RANGES = {
     torch.uint16: (0, 65535),
     torch.int16: (-32768, 32767),
 }
+
+_RESULT_ZERO = {
+    ("", "QLinearConv"): 7,
+    ("", "QLinearMatMul"): 7,
+    (MICROSOFT, "QGemm"): 8,
+    (MICROSOFT, "QLinearAdd"): 7,
+    (MICROSOFT, "QLinearAveragePool"): 4,
+    (MICROSOFT, "QLinearConcat"): 1,
+    (MICROSOFT, "QLinearConv"): 7,
+    (MICROSOFT, "QLinearGlobalAveragePool"): 4,
+    (MICROSOFT, "QLinearLeakyRelu"): 4,
+    (MICROSOFT, "QLinearMul"): 7,
+    (MICROSOFT, "QLinearReduceMean"): 4,
+    (MICROSOFT, "QLinearSigmoid"): 4,
+    (MICROSOFT, "QLinearSoftmax"): 4,
+    (MICROSOFT, "QLinearWhere"): 8,
+}
+"""Operators that quantize their own result, and which input is its zero point: without one its type is not known."""
+
+
+def _quantizes_its_result(node: ir.Node) -> bool:
+    """Tell whether an operator reads integers as what they stand for, and quantizes its own result."""
+    place = _RESULT_ZERO.get(kind_of(node), len(node.inputs))
+    return place < len(node.inputs) and node.inputs[place] is not None
 
 
 def _quantizers(evaluator: Evaluator, *, constants: bool = False) -> list[ir.Node]:
@@ -56,7 +82,7 @@ def quantizes(evaluator: Evaluator) -> bool:
 
 
 def _only_restored(node: ir.Node) -> bool:
-    """Tell whether nothing but DequantizeLinear reads integers (a Clip between them aside); Round makes floats."""
+    """Tell whether only operators that restore integers read them (a Clip between them aside); Round makes floats."""
     result = node.outputs[0]
     if node.op_type == "Round":
         return True
@@ -64,9 +90,25 @@ def _only_restored(node: ir.Node) -> bool:
         return False
     readers = [usage.node for usage in result.uses()]
     return all(
-        reader.op_type == "DequantizeLinear" or (reader.op_type == "Clip" and _only_restored(reader))
+        reader.op_type == "DequantizeLinear"
+        or _quantizes_its_result(reader)
+        or (reader.op_type == "Clip" and _only_restored(reader))
         for reader in readers
     )
+
+
+def _own_results(evaluator: Evaluator, stored: Stored) -> dict[ir.Node, StandIn]:
+    """Return what stands for the operators that quantize their own results where these are not rounded."""
+
+    def stand_in(node: ir.Node) -> StandIn:
+        call = Call(node, opset_of(node, evaluator.graph.opset_imports), evaluator.dtype, stored)
+
+        def compute(inputs: Sequence[Tensor | None]) -> Tensor | Sequence[Tensor]:
+            return OPERATORS[kind_of(node)](call, list(inputs))
+
+        return compute
+
+    return {node: stand_in(node) for node in evaluator.graph if _quantizes_its_result(node) and _only_restored(node)}
 
 
 def _unrounded(node: ir.Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, tuple[float, float]]:
@@ -111,7 +153,8 @@ def unrounded(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
 
         return compute
 
-    return {node: stand_in(node) for node in _quantizers(evaluator) if _only_restored(node)}
+    found = {node: stand_in(node) for node in _quantizers(evaluator) if _only_restored(node)}
+    return found | _own_results(evaluator, Stored.CUT)
 
 
 def unquantized(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
@@ -126,7 +169,7 @@ def unquantized(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
     found = {node: stand_in(node) for node in _quantizers(evaluator, constants=True) if _only_restored(node)}
     cuts = [usage.node for node in found for usage in node.outputs[0].uses() if usage.node.op_type == "Clip"]
     foreign = [node for node in evaluator.graph if (node.domain, node.op_type) in QONNX]
-    return found | dict.fromkeys((*cuts, *foreign), _first)
+    return found | dict.fromkeys((*cuts, *foreign), _first) | _own_results(evaluator, Stored.FREE)
 
 
 def _first(inputs: Sequence[Tensor | None]) -> Tensor:
