@@ -48,6 +48,10 @@ def _store(model: ModelProto, node: NodeProto, index: int, array: np.ndarray) ->
     return True
 
 
+def _place(model: ModelProto, node: NodeProto) -> int:
+    return next(i for i, other in enumerate(model.graph.node) if other.output[:1] == node.output[:1])
+
+
 def _on_input(index: int, change: Callable[[np.ndarray], np.ndarray | None], *types: str) -> Change:
     def damage(model: ModelProto, node: NodeProto) -> bool:
         if node.op_type not in types or len(node.input) <= index:
@@ -135,6 +139,10 @@ def _bypassed(*types: str) -> Change:
             return False
         outputs = list(node.output[:1])
         first = node.input[0]
+        if any(node.output[1:]):  # other nodes read what it found of its rows
+            node.output[0] += "_unread"
+            model.graph.node.insert(_place(model, node) + 1, helper.make_node("Identity", [first], outputs))
+            return True
         node.CopyFrom(helper.make_node("Identity", [first], outputs, name=node.name))
         return True
 
@@ -169,7 +177,7 @@ def _rounded_result(model: ModelProto, node: NodeProto) -> bool:
     result = node.output[0]
     node.output[0] = f"{result}_exact"
     names = [f"{result}_exact", f"{result}_low", result]
-    at = next(i for i, other in enumerate(model.graph.node) if other is node or other.output[:1] == node.output[:1])
+    at = _place(model, node)
     for offset, to in enumerate((onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT)):
         cast = helper.make_node("Cast", [names[offset]], [names[offset + 1]], to=to)
         model.graph.node.insert(at + 1 + offset, cast)

@@ -69,6 +69,7 @@ class Context:
         proven: what algebra shows of the file.
         own: the file was written from the very graph that its numbers are held against: each is its one rounding.
         effort: work that may be spent on what can also be left out.
+        waiting: input families that the level leaves out, unless they are what decides.
         links: what the float64 chain says of the file, once it was followed.
         wrong_under: runtime settings under which some output was wrong.
         localization: where a failure starts. depth: the error along the graph.
@@ -100,6 +101,7 @@ class Context:
     proven: Report | None = None
     progress: Progress | None = None
     cases: list[Case] = field(default_factory=list)
+    waiting: list[Family] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     sites: list[SiteReport] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)

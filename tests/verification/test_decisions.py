@@ -14,10 +14,13 @@ from onnx import helper
 from torch import Tensor, nn
 
 import normdeploy as nd
+from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.recipe import load_recipe
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
 
 Write = Callable[..., Path]
+EXPORT = Path(__file__).parents[2] / "export"
 
 SUPPRESSION = """g (float[N,20,8] x) => (float[K,3] out, int64[K,3] chosen)
     <int64 most = {5}, float overlap = {0.5}, float least = {0.1}>
@@ -100,6 +103,17 @@ def test_an_output_that_hangs_on_ties_in_most_families_is_not_exercised(write: W
     path = write(body, four=np.asarray([4], np.int64), **known)
     verdict = verify(path, path)
     assert verdict.status == "not-exercised", verdict.summary()
+
+
+def test_a_level_leaves_no_family_out_that_decides_where_the_others_do_not(tmp_path: Path):
+    """A trained network behind quantizers: at 24 times its rounding most outputs move by a step, but not everywhere."""
+    recipe = load_recipe(EXPORT / "digits_int8.toml")
+    model = load_trained(recipe)
+    example = recipe_example(recipe, model)
+    options = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
+    done = nd.export(model, example.args, tmp_path / "net.onnx", verify="quick", **options)
+    assert done.verdict is not None
+    assert done.verdict.status == "pass", done.verdict.summary()
 
 
 def test_the_spread_is_that_of_held_decisions(graph_of: Callable[[str], ir.Model]):

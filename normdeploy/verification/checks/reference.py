@@ -37,17 +37,15 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
         context.not_checked.append("your own data (none was given)")
     generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons))
     kept = generated if context.level.families is None else generated[: context.level.families]
-    left = [family.name for family in generated[len(kept) :]]
     checks: list[Check] = []
     always = 0 if (context.lean or context.confirmed_and_heavy) and _varied(example) else _ALWAYS
     for number, family in enumerate([*families, *kept]):
         context.tell("reference", number / (len(families) + len(kept)))
         if number >= len(families) + always and not context.effort.affords(_SHARE):
-            left.append(family.name)
+            context.waiting.append(family)
             continue
-        checks += _add_case(context, family)
-    if left:
-        context.leave_out(f"{len(left)} input families: {', '.join(left)}" if len(left) > 1 else f"family {left[0]!r}")
+        checks += add_case(context, family)
+    context.waiting += generated[len(kept) :]
     return checks
 
 
@@ -56,8 +54,12 @@ def _varied(example: Arrays) -> bool:
     return all(np.ptp(array) > 0 for array in example.values() if array.dtype.kind == "f" and array.size > 1)
 
 
-def _add_case(context: Context, family: Family) -> list[Check]:
-    """Evaluate the reference on a family; where it or its graph cannot be run on it, say which of the two."""
+def add_case(context: Context, family: Family) -> list[Check]:
+    """Evaluate the reference on a family; where it or its graph cannot be run on it, say which of the two.
+
+    Returns:
+        an error where they are the user's own inputs; otherwise the verdict merely names the family.
+    """
     try:
         context.cases.append(context.case(family))
         return []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from normdeploy.errors import GraphError
 from normdeploy.ort.levels import available_levels
 from normdeploy.ort.settings import CPU
 from normdeploy.verification.cases import Case
+from normdeploy.verification.checks.reference import add_case
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import judge_outputs
@@ -20,13 +23,16 @@ from normdeploy.verification.sides.structure import is_float, shortened
 
 
 def check_rounding(context: Context) -> list[Check]:
-    """Run every case under the deployed settings, and the first ones at every optimization level."""
+    """Run every case under the deployed settings, and the first ones at every optimization level.
+
+    Where an output then hangs on decisions in most families, further ones come in that were left out for their work.
+    """
     problems: dict[Setting, list[str]] = {}
     tried: list[Setting] = []
     worst = 0.0
     total = 0
     logic_holds = context.answered(Question.LOGIC, Status.PASS)
-    for setting, cases in _plan(context):
+    for setting, cases in chain(_plan(context), _until_decided(context, problems)):
         tried.append(setting)
         for case in cases:
             try:
@@ -66,19 +72,44 @@ def check_decided(context: Context) -> list[Check]:
     """Say which outputs hang on ties too much to be judged, and in how many families; in most of them is too many."""
     found: list[Check] = []
     for i, name in enumerate(context.subject.output_names):
-        families = [case.family.name for case in context.cases if i in case.found_undecided]
+        families = _undecided(context, i)
         if not families:
             continue
         text = (
             f"output {name!r} hangs on decisions within rounding (equal scores, margins of zero) in "
             f"{len(families)} of {len(context.cases)} input families and is not judged there"
         )
-        if 2 * len(families) > len(context.cases):
+        if _too_many(context, i):
             text += ": give data on which it decides (data=, --data)"
             found.append(Check(Question.DECISIONS, Status.NOT_EXERCISED, text))
         else:
             context.not_checked.append(f"{text} ({', '.join(families)})")
+    if context.waiting:
+        left = [family.name for family in context.waiting]
+        context.leave_out(f"{len(left)} input families: {', '.join(left)}" if len(left) > 1 else f"family {left[0]!r}")
     return found
+
+
+def _undecided(context: Context, output: int) -> list[str]:
+    return [case.family.name for case in context.cases if output in case.found_undecided]
+
+
+def _too_many(context: Context, output: int) -> bool:
+    return 2 * len(_undecided(context, output)) > len(context.cases)
+
+
+def _until_decided(context: Context, problems: Mapping[Setting, list[str]]) -> Iterator[tuple[Setting, list[Case]]]:
+    """Yield the deployed settings with one more family each time, while an output is undecided in too many of them.
+
+    Args:
+        problems: what was found so far, by setting; where there is any, decisions change nothing.
+    """
+    outputs = range(len(context.subject.output_names))
+    while context.waiting and not problems and any(_too_many(context, i) for i in outputs):
+        known = len(context.cases)
+        add_case(context, context.waiting.pop(0))
+        for setting in context.settings if len(context.cases) > known else ():
+            yield setting, context.cases[known:]
 
 
 def check_finite(context: Context) -> list[Check]:
