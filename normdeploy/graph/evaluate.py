@@ -22,6 +22,7 @@ from normdeploy.errors import GraphError, InputError
 from normdeploy.graph.bodies import BODIES, run_scans
 from normdeploy.graph.exact import FLOATS, tensor64
 from normdeploy.graph.operators import OPERATORS, Call
+from normdeploy.graph.operators.asked import require_result
 from normdeploy.graph.operators.elementwise import torch_dtype
 from normdeploy.graph.reference import reference_session, run_reference
 from normdeploy.graph.traits import is_standard, kind_of
@@ -97,10 +98,14 @@ def evaluate_node(
         if tensor is None:
             raise GraphError(f"Constant {node.name} holds no tensor value; expected a dense one")
         return [as_constant(tensor, dtype)]
-    implementation = OPERATORS.get(kind_of(node))
+    call, implementation = Call(node, opset, dtype), OPERATORS.get(kind_of(node))
+    try:
+        require_result(call, inputs)
+    except OPERATOR_ERRORS as error:
+        raise failed(node, inputs, error) from error
     if implementation is not None:
         try:
-            result = implementation(Call(node, opset, dtype), inputs)
+            result = implementation(call, inputs)
             return [result] if isinstance(result, Tensor) else list(result)
         except NotImplementedError:
             pass  # a corner our table leaves to the reference implementation

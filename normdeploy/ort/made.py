@@ -14,6 +14,9 @@ from normdeploy.ort.specs import Array, TensorSpec
 Sizes = Callable[[TensorSpec, int], int]
 """(input, axis) -> the size of a dimension that the model leaves open."""
 
+SHARE = 1 / 8
+"""Of the machine's memory for inputs made up from declared sizes: running and judging take several times as much."""
+
 
 def make_inputs(
     specs: Sequence[TensorSpec],
@@ -34,7 +37,7 @@ def make_inputs(
 
     Raises:
         UsageError: an input holds text.
-        InputError: an input is larger than this machine's memory.
+        InputError: the inputs are larger than an eighth of this machine's memory.
 
     >>> specs = [TensorSpec("x", "float32", ("rows", 3)), TensorSpec("word", "int64", ("rows",))]
     >>> made = make_inputs(specs, lambda spec, axis: 2, ids={"word": 100})
@@ -42,9 +45,12 @@ def make_inputs(
     {'x': ('float32', (2, 3)), 'word': ('int64', (2,))}
     """
     random, made = np.random.default_rng(seed), dict[str, Array]()
-    for spec in specs:
-        shape = [size if isinstance(size, int) else size_of(spec, axis) for axis, size in enumerate(spec.shape)]
-        require_memory(f"input {spec.name!r}", shape)
+    shapes = [
+        [size if isinstance(size, int) else size_of(spec, axis) for axis, size in enumerate(spec.shape)]
+        for spec in specs
+    ]
+    require_memory(specs, shapes)
+    for spec, shape in zip(specs, shapes, strict=True):
         if spec.dtype == "object":
             raise UsageError(f"input {spec} holds text; expected example inputs: texts cannot be made up")
         dtype = np.dtype(spec.dtype)
@@ -59,21 +65,19 @@ def make_inputs(
     return made
 
 
-def require_memory(what: str, shape: Sequence[int], itemsize: int = 8) -> None:
-    """Refuse, before it is asked for, an array that this machine's memory does not hold.
-
-    Args:
-        what: it is, for the message.
-        shape: its sizes. itemsize: bytes per element.
+def require_memory(specs: Sequence[TensorSpec], shapes: Sequence[Sequence[int]]) -> None:
+    """Refuse, before any is asked for, inputs that together take more than :data:`SHARE` of this machine's memory.
 
     Raises:
-        InputError: it is larger than the machine's memory.
+        InputError: they do, drawn in float64; names the largest.
     """
-    needed, there = prod(shape) * itemsize, _memory()
-    if needed > there:
+    sizes, most = [8 * prod(shape) for shape in shapes], int(_memory() * SHARE)
+    if sum(sizes) > most:
+        at = sizes.index(max(sizes))
         raise InputError(
-            f"{what} has the shape {list(shape)}, {needed / 2**30:.3g} GiB; expected what fits this machine's memory, "
-            f"{there / 2**30:.3g} GiB: give smaller sizes"
+            f"input {specs[at].name!r} has the shape {list(shapes[at])}, {sizes[at] / 2**30:.3g} GiB in float64; "
+            f"expected what fits an eighth of this machine's memory, {most / 2**30:.3g} GiB for all inputs: give "
+            "smaller sizes"
         )
 
 

@@ -14,6 +14,9 @@ from normdeploy.errors import GraphError
 MOST_ELEMENTS = 1 << 28
 """Elements of one tensor that numbers of the graph ask for: 2 GiB in float64."""
 
+MOST_PROBED = 1 << 24
+"""Elements of a region's input that recognition makes up from a declared shape: about 3 GB while it is probed."""
+
 MOST_TURNS = 1 << 16
 """Turns of one Loop; each evaluates its body."""
 
@@ -22,16 +25,16 @@ class TooMuchError(GraphError):
     """A graph asks for more than is evaluated here."""
 
 
-def require_elements(what: str, shape: Sequence[int]) -> None:
-    """Refuse a tensor of more than `MOST_ELEMENTS`.
+def require_elements(what: str, shape: Sequence[int], most: int = MOST_ELEMENTS) -> None:
+    """Refuse a tensor of more than ``most`` elements.
 
     Raises:
         TooMuchError: naming ``what`` asks for it.
     """
-    if prod(shape) > MOST_ELEMENTS:
+    if prod(shape) > most:
         raise TooMuchError(
-            f"{what} asks for {prod(shape)} elements; expected at most {MOST_ELEMENTS}: correct the numbers that its "
-            "size comes from"
+            f"{what} asks for {prod(shape)} elements; expected at most {most}: correct the numbers that its size comes "
+            "from"
         )
 
 

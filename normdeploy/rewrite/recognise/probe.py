@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import evaluate_region
+from normdeploy.graph.operators.limits import MOST_PROBED, require_elements
 from normdeploy.rewrite.recognise.region import Region
 from normdeploy.rewrite.recognise.sizes import Sizes
 
@@ -23,6 +24,7 @@ class Probe:
         turn: which sizes its dynamic dimensions get, below ``sizes.TURNS``.
 
     Raises:
+        TooMuchError: the declared sizes make more than ``limits.MOST_PROBED`` elements.
         GraphError: no such sizes were found, or what the region takes of constants and shapes does not run at them.
     """
 
@@ -30,6 +32,7 @@ class Probe:
         self.region = region
         sizes = Sizes(turn, region.x)
         self.shape = sizes.of(region.x)
+        require_elements(f"the declared shape of {region.x.name!r}", self.shape, MOST_PROBED)
         self.feeds: dict[ir.Value, Tensor] = {}
         for node in region.shape_nodes:
             source = node.inputs[0]

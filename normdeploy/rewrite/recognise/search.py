@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import round_once
+from normdeploy.graph.operators.limits import TooMuchError
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.builder import Builder
 from normdeploy.rewrite.recognise.clamps import clamp_of
@@ -139,6 +140,8 @@ def search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
     """
     try:
         return _search(region, rng)
+    except TooMuchError as error:
+        return Missed(region, region.candidates[-1], f"it is not probed: {error}, or leave the dimension open")
     except GraphError as error:
         # sizes we made up for dynamic dimensions need not fit (a Reshape by 7); such a region cannot be judged
         if all(isinstance(dim, int) for dim in region.x.shape or ()):
