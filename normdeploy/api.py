@@ -69,8 +69,8 @@ def verify(
         data: inputs of yours, joining the input families: an array or a dict of arrays by input name.
         seed: of the inputs made.
         level: how much to try.
-        runtime: what runs the file: "cpu"; "web", onnxruntime-web in a headless browser; "mobile", its ORT format on
-            the CPU (docs/web.md).
+        runtime: what runs the file: "cpu"; "cuda" or "tensorrt" (docs/howto/gpu.md); "web", onnxruntime-web in a
+            headless browser; "mobile", its ORT format on the CPU (docs/web.md).
         progress: called with (stage, share done) while the verifier works.
 
     Returns:

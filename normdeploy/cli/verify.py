@@ -33,7 +33,9 @@ def verify(
     runtime: Annotated[
         str,
         typer.Option(
-            "--runtime", metavar="cpu|web|mobile", help="What runs it: onnxruntime, its page, its ORT format."
+            "--runtime",
+            metavar="cpu|cuda|tensorrt|web|mobile",
+            help="What runs it: a provider, a browser, the ORT format.",
         ),
     ] = "cpu",
     web_runtime: options.WebRuntime = None,
@@ -94,17 +96,18 @@ def verify(
             for beside in (certificate_path(model), derivation_path(model)):
                 require_writable(beside, overwrite=overwrite)
         load_graph(model)  # a missing or broken file is told before the reference is built
-        subject: Any = reference
-        args: Any = None
-        kwargs: Any = None
-        if sources.is_source(reference):
-            tell(f"building {reference}")
-            subject = options.load_model(reference, arguments, weights, unsafe_pickle=unsafe_pickle)
-            if inputs:
-                example = options.example_for(subject, inputs)
-                args, kwargs = example.args, example.kwargs
-        tell(f"reading {reference}")
+        # So is a missing browser; nothing is started before the first session
         with judged_under(runtime, web_runtime=web_runtime, browser=browser) as settings:
+            subject: Any = reference
+            args: Any = None
+            kwargs: Any = None
+            if sources.is_source(reference):
+                tell(f"building {reference}")
+                subject = options.load_model(reference, arguments, weights, unsafe_pickle=unsafe_pickle)
+                if inputs:
+                    example = options.example_for(subject, inputs)
+                    args, kwargs = example.args, example.kwargs
+            tell(f"reading {reference}")
             verdict = run_verifier(
                 subject,
                 model,

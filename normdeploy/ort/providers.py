@@ -157,7 +157,8 @@ def _openvino_plugin() -> Provider:
     return Provider(OPENVINO_PLUGIN, True)
 
 
-def _onnxruntime_provider(name: str) -> Provider:
+def gpu_provider(name: str) -> Provider:
+    """Return whether CUDA's or TensorRT's provider is usable here, and why not."""
     if name not in ort.get_available_providers():
         return Provider(name, False, conflict() or "not in the installed onnxruntime build")
     failure = failure_of(name)
@@ -192,7 +193,7 @@ def find_providers() -> tuple[Provider, ...]:
         Provider(CPU, True),
         _openvino_plugin(),
         Provider(OPENVINO_RUNTIME, runtime, "" if runtime else "openvino is not installed"),
-        *(_onnxruntime_provider(name) for name in GPU_PROVIDERS),
+        *(gpu_provider(name) for name in GPU_PROVIDERS),
     )
 
 
@@ -202,7 +203,7 @@ def default_settings(device: int = 0) -> Settings:
     Args:
         device: the number of the GPU; 0 is the first that ``CUDA_VISIBLE_DEVICES`` leaves visible.
     """
-    if _onnxruntime_provider(CUDA).usable:
+    if gpu_provider(CUDA).usable:
         return Settings(provider=CUDA, options=float32_options(CUDA) + device_options(device))
     return Settings()
 

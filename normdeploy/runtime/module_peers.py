@@ -165,19 +165,15 @@ def torch_threads(count: int) -> Iterator[None]:
     """Let torch use ``count`` threads, and multiply in float32 on a GPU too, as what it is compared with does."""
     import torch
 
+    from normdeploy.exporting.ieee import ieee_float32
+
     before = torch.get_num_threads()
-    cudnn: Any = torch.backends.cudnn  # its stub lacks what stands in its place at run time
-    computing: tuple[Any, ...] = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
-    allowed = [kind.fp32_precision for kind in computing]
     torch.set_num_threads(count)
     try:
-        for kind in computing:
-            kind.fp32_precision = "ieee"  # convolutions multiply in TF32 by default
-        yield
+        with ieee_float32():
+            yield
     finally:
         torch.set_num_threads(before)
-        for kind, precision in zip(computing, allowed, strict=True):
-            kind.fp32_precision = precision
 
 
 def module_arguments(module: nn.Module, feeds: Mapping[str, Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:

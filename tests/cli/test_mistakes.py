@@ -172,7 +172,21 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "expected --runtime web",
         "",
     ),
-    "a runtime that is none": ("verify {home}/net.onnx {home}/net.onnx --runtime gpu", 2, "'gpu'", "cpu, web", ""),
+    "a browser that is not there, told before the reference is built": (
+        "verify {out}/slow.py:Net {home}/net.onnx --runtime web --browser {out}/none",
+        4,
+        "none is no program",
+        "expected Chromium",
+        "--browser",
+    ),
+    "a GPU that is not there, likewise": (
+        "verify {out}/slow.py:Net {home}/net.onnx --runtime cuda",
+        4,
+        "cuda is not usable here",
+        "expected a GPU",
+        "normdeploy sys",
+    ),
+    "a runtime that is none": ("verify {home}/net.onnx {home}/net.onnx --runtime gpu", 2, "'gpu'", "cpu, cuda", ""),
     "a runtime for a certificate alone": ("verify {home}/net.onnx --runtime web", 2, "'web'", "expected two", ""),
     "a name that leads elsewhere": ("package {home}/net.onnx --triton {out}/r --name ..", 2, "..", "expected", "name"),
 }
@@ -191,6 +205,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(onnx.parser.parse_model(two), folder / "two.onnx")
     sized = '<ir_version: 10, opset_import: ["" : 20]> g (float[n, h] a) => (float[n, h] y) { y = Relu(a) }'
     onnx.save(onnx.parser.parse_model(sized), folder / "sized.onnx")
+    (folder / "slow.py").write_text("raise AssertionError('the reference was built first')\n")
     model = '[model]\nsource = "net.py:Net"\nweights = "none.pt"\n'
     (folder / "typo.toml").write_text(model + "[train]\nepoch = 3\n")
     (folder / "wrong.toml").write_text(model + "[train]\nepochs = 0\n")

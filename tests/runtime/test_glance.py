@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from normdeploy.runtime import Settings
 from normdeploy.runtime.tuning import glance as room
+from normdeploy.runtime.tuning.candidates import Candidate
 from normdeploy.runtime.tuning.glance import glance
+from normdeploy.runtime.tuning.judge import Outcome
+from normdeploy.runtime.tuning.measured import Measured
 
 
 class Busy:
@@ -42,6 +49,29 @@ def test_what_is_thrown_out_does_not_depend_on_load(unit, load, seed, monkeypatc
     if not load:
         assert slow == {"hopeless", "worse"}
     assert times.keys() == WAYS.keys()
+
+
+def test_the_numbers_told_of_a_hopeless_way_do_not_contradict_the_reason(monkeypatch):
+    """Both are of the glance: the rounds that follow may be slower by whatever else runs then."""
+    clock = Busy(3, load=False)
+    monkeypatch.setattr(room, "time", clock)
+    times, slow = glance({name: (lambda f=factor: clock.work(f * 1e-3)) for name, factor in WAYS.items()}, "untuned")
+    assert slow
+    model = Path("a.onnx")
+    winner = Measured(Candidate("untuned", "float32", model, Settings()))
+    for name in slow:
+        entry = Measured(
+            Candidate(name, "int8", Path("a.int8.onnx"), Settings()),
+            outcome=Outcome(True, "int8"),
+            hopeless=(times[name], times["untuned"]),
+        )
+        trial = entry.to_trial(winner, model, model)
+        assert trial.latency is None
+        assert trial.ratio is None
+        mine, beside = (float(found) for found in re.findall(r"([\d.e+-]+) ms", trial.reason))
+        assert mine == pytest.approx(1e3 * np.median(times[name].samples), rel=0.01)
+        assert mine > room.HOPELESS * beside * 0.99  # three digits are printed
+        assert "more than 5 times" in trial.reason
 
 
 def test_turns_are_interleaved(monkeypatch):

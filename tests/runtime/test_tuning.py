@@ -408,8 +408,10 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
     assert slow
     for trial in slow:
         assert trial.status == "accepted"
-        assert "at first glance" in trial.reason
-        assert trial.latency["median_s"] >= 0.05
+        assert trial.latency is None  # a time that was not taken in the rounds stands beside none that was
+        mine, beside = (float(found) for found in re.findall(r"([\d.]+) ms", trial.reason))
+        assert mine >= 50
+        assert mine > beside  # that it is HOPELESS times as much is asked in test_glance.py
         assert trial.loss["rounding"] <= 1
     assert max(backend.calls for backend in made) < 40
 

@@ -197,7 +197,8 @@ def test_an_answer_that_is_no_tensor_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [({"runtime": "browser"}, "expected one of cpu, web, mobile"), ({"runtime": ""}, "cpu, web")]
+    ("given", "said"),
+    [({"runtime": "browser"}, "expected one of cpu, cuda, tensorrt, web, mobile"), ({"runtime": ""}, "cpu, cuda")],
 )
 def test_an_unknown_runtime_is_refused(given: dict[str, str], said: str, exported: tuple[nn.Module, Path]) -> None:
     with pytest.raises(UsageError, match=said):

@@ -22,9 +22,10 @@ class Measured:
         candidate: what is tried.
         outcome: what the judge says; None before, or where it could not be run.
         failure: why it could not be run.
-        latency: its times.
-        ratio: its time over the untuned model's, as ``Ratio.to_dict``; None where it was not timed in rounds.
-        hopeless: a first glance at its time was enough.
+        latency: its times in rounds; None where it was not timed in rounds.
+        ratio: its time over the untuned model's, as ``Ratio.to_dict``; None likewise.
+        hopeless: a first glance was enough: its time in that glance and the untuned model's beside it. They are no
+            times of the rounds, and are told together or not at all.
     """
 
     candidate: Candidate
@@ -32,7 +33,7 @@ class Measured:
     failure: str = ""
     latency: Latency | None = None
     ratio: dict[str, float] | None = None
-    hopeless: bool = False
+    hopeless: tuple[Latency, Latency] | None = None
 
     @property
     def accepted(self) -> bool:
@@ -70,12 +71,7 @@ class Measured:
             status = "accepted"
             reason = f"unclear: {interval} of the untuned model's time; tune again when the machine is less busy"
         else:
-            glance = (
-                f": more than {HOPELESS:.0f} times the untuned model, each time, at first glance"
-                if self.hopeless
-                else ""
-            )
-            status, reason = "accepted", f"slower{glance}"
+            status, reason = "accepted", f"slower{self._glance()}"
         kept = model if self.candidate.file == model else (file if chosen else None)
         return Trial(
             name=self.candidate.name,
@@ -87,4 +83,14 @@ class Measured:
             latency=self.latency.to_dict() if self.latency else None,
             ratio=self.ratio,
             loss=self.outcome.loss if self.outcome else None,
+        )
+
+    def _glance(self) -> str:
+        """Say what the first glance saw, where it was enough."""
+        if self.hopeless is None:
+            return ""
+        mine, beside = (1e3 * seen.median for seen in self.hopeless)
+        return (
+            f": {mine:.3g} ms where the untuned model took {beside:.3g} ms, more than {HOPELESS:.0f} times as long in "
+            "each turn of a first glance"
         )

@@ -88,7 +88,7 @@ class Tried:
         glances, slow = glance(runs, UNTUNED)
         for entry in entries:
             if (label := entry.candidate.name) in slow:
-                entry.latency, entry.hopeless = glances[label], True  # with it in every round there would be few rounds
+                entry.hopeless = glances[label], glances[UNTUNED]  # with it in every round there would be few rounds
                 del runs[label]
         self.tell(f"timing {len(runs)} ways, {seconds:.0f} s")
         measured = measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=self.seed)

@@ -26,9 +26,8 @@ from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph import bare_proto, constant_tensor
 from normdeploy.graph.walk import bodies_of
 from normdeploy.ort.levels import LEVEL_NAMES
-from normdeploy.ort.mobile import ORT_FORMAT
-from normdeploy.ort.settings import WEB
-from normdeploy.verification.sides.sessions import Setting
+from normdeploy.ort.settings import CPU
+from normdeploy.verification.sides.sessions import RUNTIMES, Setting
 from normdeploy.verification.sides.values import Array
 
 _RUN = '''"""Rerun this failure: python run.py. Prints the largest error per output; exits with 1 above a bound."""
@@ -157,7 +156,7 @@ def write_bundle(
     settings: dict[str, Any] = {
         "level": LEVEL_NAMES[setting.level],
         "name": setting.level,
-        "runtime": "web" if setting.provider == WEB else "mobile" if setting.provider == ORT_FORMAT else "cpu",
+        "runtime": next((name for name, provider in RUNTIMES.items() if provider == setting.provider), "cpu"),
         "providers": list(dict.fromkeys([setting.provider, "CPUExecutionProvider"])),
         "threads": setting.threads,
         "disabled": list(setting.disabled),
@@ -166,7 +165,7 @@ def write_bundle(
         "note": note,
     }
     (target / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    imports, run = _ELSEWHERE if setting.provider in (WEB, ORT_FORMAT) else _HERE
+    imports, run = _HERE if setting.provider == CPU else _ELSEWHERE
     script = _RUN.replace("{imports}", imports).replace("{run}", run)
     (target / "run.py").write_text(script, encoding="utf-8")
     return f"python {target / 'run.py'}"

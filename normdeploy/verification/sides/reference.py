@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from normdeploy.exporting.forward import flatten_outputs
+from normdeploy.exporting.ieee import ieee_float32
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import Evaluator
 from normdeploy.nn.object_walk import Snapshot
@@ -71,14 +72,14 @@ class EagerReference:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Put the module in evaluation mode for the block; what a run assigns to its objects is taken back.
+        """Put the module in evaluation mode and float32 for the block; what a run assigns to its objects is taken back.
 
         A run outside of such a block prepares itself; the block only saves doing it for every run.
         """
         if self._snapshot is not None:
             yield
             return
-        with evaluation_mode(self.model):
+        with ieee_float32(), evaluation_mode(self.model):
             self._snapshot = Snapshot(self.model)
             try:
                 yield

@@ -14,8 +14,12 @@ from normdeploy.errors import GraphError, UsageError
 from normdeploy.onnxfile import session_source
 from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.ort.mobile import ORT_FORMAT, converted
-from normdeploy.ort.settings import CPU, WEB
+from normdeploy.ort.providers import float32_options, prepare_gpu, provider_chain
+from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, TENSORRT, WEB, Settings
 from normdeploy.verification.sides.values import Feeds
+
+RUNTIMES = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT, "web": WEB, "mobile": ORT_FORMAT}
+"""What a file can be judged under, by the name that users give."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,9 @@ class Setting:
 
 
 def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any:
-    """Open a session and make certain that the provider asked for is the one that runs.
+    """Open a session and make certain that the provider asked for is the one that runs, in float32.
+
+    A provider whose default is less (CUDA: TF32) is told to multiply in float32, as `normdeploy.load` tells it.
 
     Raises:
         UsageError: unknown level, or the provider is not available here.
@@ -73,7 +79,9 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for key, value in setting.config:
         options.add_session_config_entry(key, value)
-    providers = list(dict.fromkeys((provider, CPU)))
+    if provider in GPU_PROVIDERS:
+        prepare_gpu()
+    providers = provider_chain(Settings(provider, options=float32_options(provider)))
     source: str | bytes
     entries: Mapping[str, str]
     if setting.provider == ORT_FORMAT:
@@ -84,7 +92,11 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         options.add_session_config_entry(key, value)
     try:
         session = ort.InferenceSession(
-            source, options, providers=providers, disabled_optimizers=list(setting.disabled) or None
+            source,
+            options,
+            providers=providers,
+            disabled_optimizers=list(setting.disabled) or None,
+            enable_fallback=0,  # a provider that fails shall fail, not hand over to another and print
         )
     except Exception as error:  # onnxruntime raises its own classes and RuntimeError
         raise GraphError(f"onnxruntime cannot load the file ({setting}): {error}") from error
