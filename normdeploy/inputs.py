@@ -199,19 +199,19 @@ def _filled(structure: Any, values: dict[str, Any]) -> Any:
     return values[structure]
 
 
-def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0, renames: bool = True) -> Example:
+def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0) -> Example:
     """Make example tensors for ``specs``: N(0, 1) for floats, 0 or 1 for integers.
 
-    Inputs are passed in the order given; when every name is a parameter of ``model.forward``, by name.
+    When every name is a parameter of ``model.forward``, inputs are passed by name. When none is, they are passed in the
+    order given and their names are those of the graph's inputs.
 
     Args:
         specs: the inputs.
         model: takes them.
         seed: of the draws.
-        renames: whether names that are no parameters of the author's forward name the graph's inputs, in order.
 
     Raises:
-        InputError: the model takes fewer inputs than given, or none of such a name.
+        InputError: the model takes fewer inputs than given, or some names are parameters and others are not.
         UsageError: names with dots contradict each other.
     """
     import torch
@@ -241,15 +241,7 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
         structure = _nested(names)
         ordered = [name.replace(".", "_") for name in _leaves(structure)]
         return Example((), _filled(structure, tensors), ordered, _filled(structure, shapes))
-    stars = any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in parameters.values())
-    # names in torch's own forwards (nn.Sequential's `input`) are nobody's choice
-    if not renames and not stars and type(model).forward.__module__.partition(".")[0] != "torch":
-        unknown = next(root for root in roots if root not in parameters)
-        near = difflib.get_close_matches(unknown, parameters, 1)
-        raise InputError(
-            f"input {unknown} is no parameter of {type(model).__name__}.forward; expected names among "
-            f"{', '.join(parameters)}" + (f": did you mean {near[0]}?" if near else ": name the inputs so")
-        )
+    _require_one_way(roots, model)
     starred = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values())
     if len(names) > len(parameters) and not starred:
         raise InputError(
@@ -257,3 +249,34 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
             f"expected at most {len(parameters)}: {type(model).__name__}.forward takes {', '.join(parameters)}"
         )
     return Example(tuple(tensors.values()), {}, names, tuple(shapes.values()))
+
+
+def _require_one_way(roots: Sequence[str], model: nn.Module) -> None:
+    """Refuse names of which some are parameters of ``model.forward`` and others are not: the others are mistyped.
+
+    Raises:
+        InputError: it is so.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    if any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in parameters.values()):
+        return
+    if not any(root in parameters for root in roots):
+        return
+    unknown = next(root for root in roots if root not in parameters)
+    near = difflib.get_close_matches(unknown, parameters, 1)
+    raise InputError(
+        f"input {unknown} is no parameter of {type(model).__name__}.forward, and others are; expected names among "
+        f"{', '.join(parameters)}" + (f": did you mean {near[0]}?" if near else ", or none of them: name the inputs so")
+    )
+
+
+def renaming(specs: Sequence[InputSpec], model: nn.Module) -> str:
+    """Say which parameters of ``model.forward`` get inputs of other names; empty where inputs are passed by name."""
+    parameters = list(inspect.signature(model.forward).parameters)
+    # names in torch's own forwards (nn.Sequential's `input`) are nobody's choice
+    if type(model).forward.__module__.partition(".")[0] == "torch":
+        return ""
+    if all(spec.name.partition(".")[0] in parameters for spec in specs):
+        return ""
+    pairs = ", ".join(f"{name} gets {spec.name}" for name, spec in zip(parameters, specs, strict=False))
+    return f"{type(model).__name__}.forward has other names: in order, {pairs}; the file has the names given"

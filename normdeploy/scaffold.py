@@ -94,8 +94,8 @@ def _data(data: str, target: Path) -> str:
 
 
 def next_steps(target: Path) -> str:
-    """Say what to do with a recipe."""
-    return f"next: look it through, then normdeploy build {target}"
+    """Say what to do with a recipe; outputs go into a folder of their own, where no earlier export lies."""
+    return f"next: look it through, then normdeploy build {target} --out build"
 
 
 def _relative(path: Path, target: Path) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.inputs import DTYPES, InputSpec, make_example, parse_arguments, parse_input, parse_inputs
+from normdeploy.inputs import DTYPES, InputSpec, make_example, parse_arguments, parse_input, parse_inputs, renaming
 
 WORDS = st.from_regex(r"[a-wyz_][a-wyz_0-9]{0,5}", fullmatch=True)
 SIZES = st.one_of(st.integers(1, 999), WORDS)
@@ -82,6 +82,20 @@ def test_other_names_are_passed_in_order_at_the_size_asked_for() -> None:
     assert [tuple(tensor.shape) for tensor in example.args] == [(2, 64), (2, 1)]
     assert [tensor.dtype for tensor in example.args] == [torch.float16, torch.bfloat16]
     assert [sorted(axes) for axes in example.dynamic_shapes] == [[0, 1], [0]]
+
+
+def test_names_are_either_all_parameters_or_none() -> None:
+    with pytest.raises(InputError, match=r"input msk is no parameter.*among ids, mask: did you mean mask\?"):
+        make_example(parse_inputs(["ids=float32:2", "msk=float32:2"]), Two())
+    with pytest.raises(InputError, match=r"input weights is no parameter.*or none of them"):
+        make_example(parse_inputs(["weights=float32:2", "mask=float32:2"]), Two())
+
+
+def test_other_names_are_said_with_what_they_are_given_to() -> None:
+    said = renaming(parse_inputs(["a=float32:2", "b=float32:2"]), Two())
+    assert "ids gets a, mask gets b" in said
+    assert renaming(parse_inputs(["mask=float32:2", "ids=float32:2"]), Two()) == ""
+    assert renaming(parse_inputs(["image=float32:2"]), nn.Sequential(nn.ReLU())) == ""  # `input` is torch's word
 
 
 def test_too_many_inputs() -> None:

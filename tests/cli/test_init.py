@@ -22,7 +22,7 @@ def test_a_recipe_of_ones_own_builds(run: Run, home: Path, tmp_path: Path, monke
     made = run("init", "net.py:Net", "--weights", "net.pt", "--arg", "width=5", "-o", "sub/mine.toml")
     assert made.exit_code == 0, made.output
     assert "inputs are guessed (conv is Conv2d(3, 5" in made.stderr
-    assert "normdeploy build sub/mine.toml" in made.stdout
+    assert "normdeploy build sub/mine.toml --out build" in made.stdout
     recipe = load_recipe(tmp_path / "sub" / "mine.toml")
     assert recipe.model.source == "../net.py:Net"
     assert recipe.model.arguments == {"width": 5}

@@ -84,7 +84,13 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "sizes or words joined by x",
         "batchx3x224x224",
     ),
-    "a wrong input name": (EXPORT + " --input y=float32:batchx3x6x6", 4, "input y", "names among x", "name"),
+    "a wrong input name": (
+        "export {out}/pair.py:Pair --input ids=float32:nx3 --input msk=float32:nx3 -o {out}/pair.onnx",
+        4,
+        "input msk",
+        "names among ids, mask",
+        "did you mean mask?",
+    ),
     "an input given twice": (EXPORT + f" {INPUT} {INPUT}", 2, "x is given 2 times", "each name once", "once"),
     "an output that exists": (
         f"export {{home}}/net.py:Net {INPUT} -o {{home}}/net.onnx",
@@ -205,6 +211,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(onnx.parser.parse_model(two), folder / "two.onnx")
     sized = '<ir_version: 10, opset_import: ["" : 20]> g (float[n, h] a) => (float[n, h] y) { y = Relu(a) }'
     onnx.save(onnx.parser.parse_model(sized), folder / "sized.onnx")
+    (folder / "pair.py").write_text(
+        "from torch import nn\nclass Pair(nn.Module):\n    def forward(self, ids, mask):\n        return ids * mask\n"
+    )
     (folder / "slow.py").write_text("raise AssertionError('the reference was built first')\n")
     model = '[model]\nsource = "net.py:Net"\nweights = "none.pt"\n'
     (folder / "typo.toml").write_text(model + "[train]\nepoch = 3\n")
