@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import normdeploy as nd
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite
@@ -113,3 +114,64 @@ def test_of_a_file_that_is_not_confirmed_nothing_is_taken_as_seen(net: nn.Module
     verdict = verify(net, tmp_path / "wrong.onnx", args=X)
     assert verdict.status == "fail"
     assert not any(m.by is Killer.MODULE for s in verdict.sites for m in s.mutants if m.killed)
+
+
+def growing(layers: int) -> ir.Model:
+    """Norms of which each makes its input a thousand times larger: behind a few of them a shift of 1 rounds away."""
+    generator = np.random.default_rng(5)
+    lines, held, at = [], [], "x"
+    for i in range(layers):
+        scale, shift = 1e3 * (1 + generator.random(3)), generator.random(3) + 0.5
+        mean, variance = generator.standard_normal(3), generator.random(3) + 0.5
+        for name, numbers in (("s", scale), ("t", shift), ("m", mean), ("v", variance)):
+            held.append(f"float[3] {name}{i} = {{{', '.join(f'{n:.6f}' for n in numbers)}}}")
+        lines.append(f"n{i} = BatchNormalization({at}, s{i}, t{i}, m{i}, v{i}) r{i} = Relu(n{i})")
+        at = f"r{i}"
+    return ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["": 20]> g (float[2,3,4] x) => (float[2,3,4] {at}) '
+        f"<{', '.join(held)}> {{ {' '.join(lines)} }}"
+    )
+
+
+def test_of_a_graph_that_is_the_reference_each_site_is_seen_as_deep_as_it_may_lie(tmp_path: Any, monkeypatch: Any):
+    """What is left to be run one by one grows with the square of the depth; here nothing is."""
+    runs: list[int] = []
+    run = Evaluator.run
+    monkeypatch.setattr(Evaluator, "run", lambda *args, **kwargs: (runs.append(1), run(*args, **kwargs))[1])
+    counts = []
+    for layers in (4, 8):
+        save_graph(growing(layers), tmp_path / f"{layers}.onnx")
+        runs.clear()
+        folded = nd.fold(tmp_path / f"{layers}.onnx", tmp_path / f"{layers}-folded.onnx").verdict
+        assert folded is not None
+        assert folded.status == "pass", folded.summary()
+        assert {m.by for s in folded.sites for m in s.mutants if m.killed} == {Killer.DERIVATION}
+        assert len(folded.sites) == layers
+        counts.append(len(runs))
+    assert counts[1] <= counts[0] + 8
+
+
+def test_what_a_shift_moves_on_inputs_of_the_stored_statistics():
+    graph, x = growing(6), np.linspace(-1, 1, 24).reshape(2, 3, 4)
+    evaluator = Evaluator(graph)
+    watch = SiteWatch(graph.graph, [(evaluator, sites_of(graph.graph))], {"x": x}, reference=True)
+    with torch.no_grad():
+        evaluator.run({"x": x}, hook=watch.graph_hook)
+    _, found = watch.compared()
+    said = next(r for (_, output, name), r in found.items() if (output, name) == ("n5", "shift dropped"))
+    stored = graph.graph.initializers
+    scale, shift = (np.asarray(stored[f"{name}5"].const_value, np.float64) for name in "st")
+    # of inputs with the stored mean and variance the results' means are the shifts and their deviations the scales
+    want = np.linalg.norm(shift) / np.linalg.norm([*shift, *scale])
+    assert said * 1e-13 == pytest.approx(want, rel=1e-6)
+
+
+def test_a_file_that_is_not_the_graph_is_not_taken_for_it(tmp_path: Any):
+    save_graph(growing(4), tmp_path / "source.onnx")
+    wrong = growing(4)
+    value = wrong.graph.initializers["t2"]
+    value.const_value = ir.Tensor(np.zeros(3, np.float32), name="t2")
+    save_graph(wrong, tmp_path / "wrong.onnx")
+    verdict = verify(tmp_path / "source.onnx", tmp_path / "wrong.onnx")
+    assert verdict.status == "fail", verdict.summary()
+    assert not any(m.by is Killer.DERIVATION for s in verdict.sites for m in s.mutants if m.killed)

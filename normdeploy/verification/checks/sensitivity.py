@@ -24,6 +24,7 @@ from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.sides.grids import unrounded
+from normdeploy.verification.sides.reference import EagerReference
 from normdeploy.verification.sides.structure import plural
 
 
@@ -44,7 +45,7 @@ def check_sensitivity(context: Context) -> list[Check]:
     everything, targets = targets, [t for t in targets if not t.note]
     estimated = not context.level.exact_mutants
     if estimated and targets:
-        context.leave_out("mutants one by one (tried where the trace was compared with the module, or by derivative)")
+        context.leave_out("mutants one by one (tried at their site's own value, or by derivative)")
         _seen_at_sites(context, targets)
         prove(context, groups, [t for t in alive_of(targets) if t.mutant.affine], context.cases[:1])
         if len(alive_of(targets)) > FEW:
@@ -80,14 +81,15 @@ def check_sensitivity(context: Context) -> list[Check]:
 
 
 def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
-    """Kill what the comparison of the traced graph's sites with the module would have shown."""
+    """Kill what the comparison of the traced graph's sites with the reference would have shown."""
     if not context.links.hold:
         return
+    by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
     kill, family = context.cases[0].constants.kill, context.cases[0].family.name
     for target in targets:
         ratio = context.watched[1].get((target.site.where, target.site.output, target.mutant.name), 0.0)
         if ratio >= kill:
-            target.killed, target.chain_ratio, target.family = Killer.MODULE, ratio, family
+            target.killed, target.chain_ratio, target.family = by, ratio, family
 
 
 _EAGER_FAMILIES = 3

@@ -94,7 +94,11 @@ def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[
     else:  # the evaluator counts what a graph asks for; a runtime may be at it for years
         truth, weak = _truth(context, example)
         expected = context.reference.native(example)
-        context.weigh(example)
+        own = context.reference.has_truth and context.reference.graph is not None and not weak
+        watch = _watch(context, example) if own else None
+        context.weigh(example, hook=None if watch is None else watch.graph_hook)
+        if watch is not None:
+            context.watched = watch.compared()
     context.example = Evaluated(example, truth, expected)
     return expected, truth, weak
 
@@ -105,7 +109,8 @@ def _watch(context: Context, example: Arrays) -> SiteWatch | None:
         return None
     if context.canonical is None or context.reference.graph is None:
         return None
-    return SiteWatch(context.evaluator.graph, site_groups(context), example)
+    own = not isinstance(context.reference, EagerReference)
+    return SiteWatch(context.evaluator.graph, site_groups(context), example, reference=own)
 
 
 def _truth(context: Context, example: Arrays, seen: Seen | None = None) -> tuple[list[Array], list[Check]]:

@@ -12,6 +12,10 @@ numbers would have been off by <r, c>: by that very amount, since nothing lies b
 mutant is seen where one of them is twice what the comparison lets pass, the larger of 10 d and 1e-13. Neither a
 derivative nor a probability is in this. What it does not see, by chance or because no call of the module returns the
 site's value, is left to the other ways.
+
+Where the reference is a graph itself there is no trace to doubt: the confirmed file is that very graph, for every
+input, and d is 0. An affine map of stored statistics is then asked on inputs of these statistics as well as on those
+that the example brings: behind a hundred layers that each double their input, a shift is below any rounding of them.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.graph.evaluate import promote
 from normdeploy.verification.chain import FINEST
 from normdeploy.verification.mutation.derivative import affine_map
-from normdeploy.verification.mutation.mutants import BATCH_NORM, Site
+from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Site, Values
 from normdeploy.verification.sides.values import Feeds
 
 _SAME = 1e-6
@@ -65,10 +69,18 @@ class SiteWatch:
 
     Args:
         graph: the traced graph. groups: sites, by the evaluator of the graph that they were found in.
-        feeds: the inputs of both runs.
+        feeds: the inputs of both runs. reference: the graph is the reference itself; there is no module to watch.
     """
 
-    def __init__(self, graph: ir.Graph, groups: Sequence[tuple[Evaluator, list[Site]]], feeds: Feeds) -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        groups: Sequence[tuple[Evaluator, list[Site]]],
+        feeds: Feeds,
+        *,
+        reference: bool = False,
+    ) -> None:
+        self._reference = reference
         self._patterns: dict[torch.Size, tuple[Tensor, Tensor]] = {}
         self._seen: dict[torch.Size, list[_Seen]] = {}
         there = {str(output.name) for node in graph for output in node.outputs} | set(feeds)
@@ -121,7 +133,7 @@ class SiteWatch:
         size = float(torch.linalg.vector_norm(y)) if y.dtype == torch.float64 and y.dim() else 0.0
         if not 0 < size < math.inf:
             return
-        seen = _Seen(site, y.shape, self._products(y), size)
+        seen = _Seen(site, y.shape, self._products(y), size, away=0.0 if self._reference else math.inf)
         affine = _by_channel(site, y)
         rows = self._rows(values[0]) if affine and values[0] is not None else None
         right = self._mapped(affine_map(site.clean, values), rows, y) if rows is not None else None
@@ -138,6 +150,8 @@ class SiteWatch:
             if wrong is None:
                 wrong = self._products(mutant.apply(values))
             moved = _largest(wrong - seen.products) / size
+            if self._reference and affine and mutant.affine:
+                moved = max(moved, _moved_on_own_statistics(site, mutant.apply, values))
             if math.isfinite(moved):
                 seen.moved[mutant.name] = moved
         self._seen.setdefault(y.shape, []).append(seen)
@@ -175,6 +189,26 @@ class SiteWatch:
 def _by_channel(site: Site, y: Tensor) -> bool:
     """Tell whether a site is one affine map per channel of what it reads first."""
     return site.kind == BATCH_NORM and site.right is None and y.dim() > 1
+
+
+def _moved_on_own_statistics(site: Site, wrong: Apply, values: Values) -> float:
+    """Return what another affine map changes of a BatchNormalization's output, on inputs of its stored statistics.
+
+    With x = m + sd n, n of mean 0 and variance 1, the output a x + b has the mean a m + b and the deviation |a| sd per
+    channel; the change relative to it is that of these two.
+    """
+    mean, variance = values[3], values[4]
+    assert mean is not None
+    assert variance is not None
+    deviation = (variance.double() + site.epsilon).sqrt()
+
+    def moments(scale: Tensor, shift: Tensor) -> Tensor:
+        return torch.cat([scale * mean.double() + shift, scale * deviation])
+
+    right, other = (moments(*affine_map(apply, values)) for apply in (site.clean, wrong))
+    size = float(torch.linalg.vector_norm(right))
+    change = float(torch.linalg.vector_norm(other - right)) / size if size > 0 else 0.0
+    return change if math.isfinite(change) else 0.0
 
 
 def _largest(numbers: Tensor) -> float:

@@ -65,13 +65,16 @@ class Killer(StrEnum):
     """What shows a mutant.
 
     ``FLOAT64`` where only the float64 chain is sharp enough; ``SITE`` where no input of the model reaches the site as
-    it needs, and the site was fed directly; ``MODULE`` where the site's own value was held against the module's.
+    it needs, and the site was fed directly; ``MODULE`` where the site's own value was held against the module's;
+    ``DERIVATION`` where the reference is a graph, the file is confirmed to be it for every input, and the mutant
+    changes the site's own value.
     """
 
     ROUNDING = "rounding"
     FLOAT64 = "float64"
     SITE = "site"
     MODULE = "module"
+    DERIVATION = "derivation"
 
 
 @dataclass(frozen=True)
