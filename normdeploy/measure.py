@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.mode import evaluation_mode
-from normdeploy.graph import load_graph, module_path
+from normdeploy.graph import in_root, load_graph, module_path
 from normdeploy.onnxfile import read_model, session_source
 from normdeploy.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
@@ -53,18 +53,22 @@ def node_facts(model: ir.Model) -> dict[str, Any]:
 def network_facts(model: ir.Model) -> dict[str, Any]:
     """Return a graph's nodes with their modules' paths, and which feeds which: what the report draws.
 
-    A node without a module, as rewriting makes them, counts to that of the node in front of it.
+    A node without a module, as rewriting makes them, counts to that of the node in front of it. "root" names the nodes
+    of the model's own forward, whose names stand in place of a path.
     """
+    root: dict[str, None] = {}
     nodes: list[list[str]] = []
     producer: dict[ir.Value, int] = {}
     edges: list[list[int]] = []
     path = ""
     for node in model.graph:
         path = module_path(node) or path
+        if in_root(node):
+            root[path] = None
         edges += [[producer[value], len(nodes)] for value in node.inputs if value is not None and value in producer]
         producer |= dict.fromkeys(node.outputs, len(nodes))
         nodes.append([path, node.op_type])
-    return {"nodes": nodes, "edges": edges}
+    return {"nodes": nodes, "edges": edges, "root": list(root)}
 
 
 def profile_facts(path: Path, inputs: Mapping[str, np.ndarray[Any, Any]], *, calls: int = 20) -> dict[str, Any]:

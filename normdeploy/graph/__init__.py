@@ -25,7 +25,7 @@ from normdeploy.graph.files import (
     weight_bytes,
 )
 from normdeploy.graph.region import evaluate_alike, evaluate_region
-from normdeploy.graph.scopes import WHERE, module_path
+from normdeploy.graph.scopes import WHERE, in_root, module_path
 
 __all__ = [
     "AFFINE_DOMAIN",
@@ -44,6 +44,7 @@ __all__ = [
     "evaluate_alike",
     "evaluate_node",
     "evaluate_region",
+    "in_root",
     "input_names",
     "is_constant",
     "load_graph",

@@ -15,6 +15,14 @@ _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 """What torch.export writes as the scope of constants that it made itself."""
 
 
+def in_root(node: ir.Node) -> bool:
+    """Return whether a node was traced from the forward of the model itself, and from no module inside it."""
+    scopes = node.metadata_props.get(NAME_SCOPES)
+    if not scopes or node.metadata_props.get(WHERE):
+        return False
+    return not any(name and name != _NO_MODULE for name in ast.literal_eval(scopes)[:-1])
+
+
 def module_path(node: ir.Node) -> str:
     """Return the dotted path of the innermost module that a node was traced from; the node's name outside torch.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from normdeploy.report import console
@@ -45,6 +45,7 @@ VERDICT_WORDS = {
 }
 _ACTION_TONES: dict[str, Any] = {"folded": "good", "fused": "good", "merged": "good", "kept": "warn"}
 _SEVERITY_TONES: dict[str, Any] = {"error": "bad", "warning": "warn"}
+_FEW_PLACES = 3
 _MICRO = 1e6
 
 
@@ -182,21 +183,33 @@ def _verdict(verdict: Mapping[str, Any]) -> Section:
     ]
     blocks: list[Block] = [Table(["check", "result", "detail"], checks)]
     if verdict["sites"]:
-        sites: list[list[Cell]] = [
-            [
-                site["where"],
-                site["kind"],
-                sum(mutant["killed"] for mutant in site["mutants"]),
-                len(site["mutants"]),
-                "; ".join(f"{mutant['name']}: {mutant['note']}" for mutant in site["mutants"] if not mutant["killed"]),
-            ]
-            for site in verdict["sites"]
-        ]
+        sites = _sites(verdict["sites"])
         caption = "A mutant is the graph with one deliberate error; a check that does not notice it proves nothing."
         blocks.append(Table(["site", "operator", "mutants killed", "of", "the others"], sites, caption))
     if verdict["not_checked"]:
         blocks.append(Details("Not checked", [Paragraphs(verdict["not_checked"])]))
     return Section("The proof", blocks)
+
+
+def _sites(sites: Sequence[Mapping[str, Any]]) -> list[list[Cell]]:
+    """Return a row for each place of a mutation; places of which the same is said share one."""
+    alike: dict[tuple[str, int, int, str], list[str]] = {}
+    for site in sites:
+        missed = [mutant for mutant in site["mutants"] if not mutant["killed"]]
+        notes: dict[str, list[str]] = {}
+        for mutant in missed:
+            notes.setdefault(mutant["note"], []).append(mutant["name"])
+        others = "; ".join(f"{', '.join(names)}: {note}" for note, names in notes.items())
+        what = site["kind"], len(site["mutants"]) - len(missed), len(site["mutants"]), others
+        alike.setdefault(what, []).append(site["where"])
+    return [[_places(places), *what] for what, places in alike.items()]
+
+
+def _places(places: Sequence[str]) -> Cell:
+    """Name some places, the rest behind a click."""
+    if len(places) <= _FEW_PLACES:
+        return ", ".join(places)
+    return Folded(f"{places[0]} and {len(places) - 1} more", "all of them", places)
 
 
 def _inspection(report: Mapping[str, Any]) -> Section:
@@ -218,6 +231,13 @@ def _inspection(report: Mapping[str, Any]) -> Section:
     return Section("Inspection before export", [Table(["severity", "where", "what", "remedy"], rows)])
 
 
+def _plain(value: Any) -> str:
+    """Write a list's or a mapping's entries side by side."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {entry}" for name, entry in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _origin(report: Mapping[str, Any]) -> Section:
     training: list[tuple[str, Cell]] = [
         (key.replace("_", " "), value) for key, value in sorted(report["training"].items())
@@ -226,8 +246,7 @@ def _origin(report: Mapping[str, Any]) -> Section:
     blocks: list[Block] = [Details("Training", [Facts(training)]), Details("Versions", [Facts(versions)])]
     if "machine" in report:
         machine: list[tuple[str, Cell]] = [
-            (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
-            for key, value in report["machine"].items()
+            (key, _plain(value)) for key, value in report["machine"].items() if value not in ("", [], {})
         ]
         blocks.append(Details("Machine", [Facts(machine)]))
     if report["onnx_sha256"]:

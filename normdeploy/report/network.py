@@ -30,8 +30,11 @@ ALGEBRA = {
 
 @dataclass
 class _Group:
+    """One box: a module cut at the depth shown, or some operators of the model's own forward (``inside``)."""
+
     path: str
     operators: Counter[str] = field(default_factory=Counter)
+    inside: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,11 @@ def network(before: Mapping[str, Any], after: Mapping[str, Any], rows: Sequence[
     """Return an ``<svg>`` of two graphs side by side.
 
     Args:
-        before, after: ``{"nodes": [[module path, operator], ...], "edges": [[from, to], ...]}``.
+        before, after: ``{"nodes": [[module path, operator], ...], "edges": [[from, to], ...], "root": [name, ...]}``;
+            a node of the model's own forward has its name as its path, and is listed under "root".
         rows: the ledger's, in its order; row ``n`` is linked as ``#row-n``.
     """
-    depth = _depth([path for side in (before, after) for path, _ in side["nodes"]])
+    depth = _depth([path for side in (before, after) for path, _ in side["nodes"] if path not in side.get("root", ())])
     sides = [_grouped(side, depth) for side in (before, after)]
     height = _ROW * max(len(side.groups) for side in sides) + 40
     width = 2 * _WIDTH + _GAP + 2 * _ARC
@@ -57,14 +61,22 @@ def network(before: Mapping[str, Any], after: Mapping[str, Any], rows: Sequence[
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" class="network" '
         'xmlns="http://www.w3.org/2000/svg" aria-label="The network before and after">'
     ]
+    tips: list[str] = []
+    shown: list[str] = []
     for left, side, title in zip((_ARC, _ARC + _WIDTH + _GAP), sides, ("as traced", "as exported"), strict=True):
         count = sum(sum(group.operators.values()) for group in side.groups)
         parts.append(f'<text x="{left}" y="18" class="head">{title}: {count:,} operators</text>')
         parts += [_edge(left, *edge) for edge in sorted(side.edges)]
-        parts += [
-            _box(left, place, group, _rows_in(group.path, rows, depth)) for place, group in enumerate(side.groups)
-        ]
-    return "".join([*parts, "</svg>"])
+        for place, group in enumerate(side.groups):
+            found = _rows_in(group, rows, depth)
+            told = _told_of(group, found)
+            name = f"box-{'before' if left == _ARC else 'after'}-{place}"
+            parts.append(_box(left, place, group, found, told, name))
+            if found:
+                tips.append(_tip(left, place, told, name))
+                shown.append(f"#{name}:focus-visible~#{name}-tip{{display:inline}}")
+    style = "".join(shown)
+    return "".join([*parts, *tips, f"<style>{style}</style></svg>"])
 
 
 def _depth(paths: Sequence[str]) -> int:
@@ -81,32 +93,75 @@ def _cut(path: str, depth: int) -> str:
 
 
 def _grouped(side: Mapping[str, Any], depth: int) -> _Side:
-    """Group nodes by module; past the most that can be read, neighbours share a box."""
-    paths = [_cut(path, depth) for path, _ in side["nodes"]]
+    """Group nodes by module; past the most that can be read, neighbours share a box.
+
+    Operators of the model's own forward that follow each other are one box.
+    """
+    root, paths, run = set(side.get("root", ())), [], ""
+    for path, _ in side["nodes"]:
+        run = (run or path) if path in root else ""
+        paths.append(run or _cut(path, depth))
     names = list(dict.fromkeys(paths))
     share = -(-len(names) // _MOST_BOXES)  # modules per box, where even the outermost are too many
     place = {name: number // share for number, name in enumerate(names)}
-    groups = [_Group(_joined(names[start : start + share])) for start in range(0, len(names), share)]
-    for path, (_, operator) in zip(paths, side["nodes"], strict=True):
-        groups[place[path]].operators[operator] += 1
+    shown = ["" if name in root else name for name in names]
+    groups = [_Group(_joined(shown[start : start + share])) for start in range(0, len(names), share)]
+    for path, (name, operator) in zip(paths, side["nodes"], strict=True):
+        group = groups[place[path]]
+        group.operators[operator] += 1
+        if name in root:
+            group.inside.add(name)
     edges = {(place[paths[a]], place[paths[b]]) for a, b in side["edges"]}
     return _Side(groups, {(a, b) for a, b in edges if a != b})
 
 
 def _joined(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    named = [name for name in names if name]
+    return named[0] if len(set(named)) == 1 else f"{named[0]} to {named[-1]}" if named else ""
 
 
-def _rows_in(path: str, rows: Sequence[Mapping[str, Any]], depth: int) -> list[tuple[int, Mapping[str, Any]]]:
-    return [(number, row) for number, row in enumerate(rows) if _cut(str(row["where"]), depth) == path]
+def _rows_in(group: _Group, rows: Sequence[Mapping[str, Any]], depth: int) -> list[tuple[int, Mapping[str, Any]]]:
+    found = []
+    for number, row in enumerate(rows):
+        where = str(row["where"])
+        if where in group.inside or (group.path and _cut(where, depth) == group.path):
+            found.append((number, row))
+    return found
 
 
-def _box(left: int, place: int, group: _Group, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    top = 30 + place * _ROW
-    label = group.path or "(the model itself)"
-    shown = label if len(label) <= _LONGEST else "…" + label[1 - _LONGEST :]
+def _told_of(group: _Group, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> list[str]:
+    """Return the lines that a box tells: its name, its operators, and the algebra of its norms."""
     counts = ", ".join(f"{name} × {n}" if n > 1 else name for name, n in group.operators.most_common())
-    told = [label, counts, *(_told(row) for _, row in rows)]
+    return [_label(group), counts, *(_told(row) for _, row in rows)]
+
+
+def _label(group: _Group) -> str:
+    return group.path or "(the model itself)"
+
+
+def _tip(left: int, place: int, told: Sequence[str], name: str) -> str:
+    """Return what a box tells, to be shown where the keyboard reaches it; a pointer has the title.
+
+    Drawn behind all boxes, so that it lies on top of them.
+    """
+    lines = "".join(f"<div>{escape(line)}</div>" for line in chr(10).join(told).split(chr(10)))
+    return (
+        f'<foreignObject id="{name}-tip" class="tip" x="{left}" y="{30 + place * _ROW + _BOX + 4}" '
+        f'width="{_WIDTH}" height="1"><div xmlns="http://www.w3.org/1999/xhtml">{lines}</div></foreignObject>'
+    )
+
+
+def _box(
+    left: int,
+    place: int,
+    group: _Group,
+    rows: Sequence[tuple[int, Mapping[str, Any]]],
+    told: Sequence[str],
+    name: str,
+) -> str:
+    top = 30 + place * _ROW
+    label = _label(group)
+    shown = label if len(label) <= _LONGEST else "…" + label[1 - _LONGEST :]
     middle = top + _BOX / 2
     every = sum(group.operators.values())
     size = f' <tspan class="soft">{every:,} operators</tspan>' if every > 1 and len(shown) <= _LONGEST - 14 else ""
@@ -115,7 +170,7 @@ def _box(left: int, place: int, group: _Group, rows: Sequence[tuple[int, Mapping
         f'<rect x="{left}" y="{top}" width="{_WIDTH}" height="{_BOX}" rx="5"/>'
         f'<text x="{left + 8}" y="{top + 17}">{escape(shown)}{size}</text>{_marks(left + _WIDTH - 12, middle, rows)}'
     )
-    return f'<a href="#row-{rows[0][0]}">{box}</a>' if rows else f"<g>{box}</g>"
+    return f'<a id="{name}" href="#row-{rows[0][0]}">{box}</a>' if rows else f"<g>{box}</g>"
 
 
 def _marks(right: float, middle: float, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:

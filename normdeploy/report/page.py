@@ -160,6 +160,10 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+_LARGE = 1e9
+"""From here on powers of ten are easier to read than digits."""
+
+
 def _cell_text(value: Cell) -> str:
     """Write a number shortly, and nothing for None."""
     if value is None:
@@ -169,5 +173,5 @@ def _cell_text(value: Cell) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if 1000 <= abs(value) < _LARGE else f"{value:.4g}"
     return str(value)

@@ -172,3 +172,91 @@ def test_a_box_of_many_norms_counts_them() -> None:
     assert [circle.attrib["class"] for circle in link.iter(f"{SVG}circle")] == ["folded", "kept"]
     assert [text.text for text in link.iter(f"{SVG}text") if text.get("class") == "count"] == ["6", "3"]
     assert "100 operators" in "".join(link.itertext())
+
+
+def test_operators_of_the_models_own_forward_are_one_box_and_keep_their_rows() -> None:
+    given = {
+        "nodes": [["shape", "Shape"], ["size", "Gather"], ["stem.conv", "Conv"], ["add", "Add"], ["div", "Div"]],
+        "edges": [[0, 1], [2, 3], [3, 4]],
+        "root": ["shape", "size", "add", "div"],
+    }
+    drawn = ElementTree.fromstring(network(given, given, [row("stem.conv"), row("div")]))
+    labels = [str(text.text) for box in drawn for text in box.findall(f"{SVG}text") if text.get("class") is None]
+    assert [label.strip() for label in labels] == ["(the model itself)", "stem.conv", "(the model itself)"] * 2
+    assert [link.attrib["href"] for link in drawn.findall(f"{SVG}a")] == ["#row-0", "#row-1"] * 2
+
+
+def test_the_graph_tells_which_operators_are_in_no_module() -> None:
+    import torch
+    from torch import nn
+
+    from normdeploy.exporting.trace import trace
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) * 2.5 + x
+
+    found = network_facts(trace(Net(), torch.randn(2, 3)).model)
+    outside = {operator for path, operator in found["nodes"] if path in found["root"]}
+    inside = {operator for path, operator in found["nodes"] if path not in found["root"]}
+    assert {"Mul", "Add"} <= outside
+    assert "Relu" in inside
+    assert "Relu" not in outside
+
+
+_FOCUSED = """(() => {
+  const found = document.activeElement, place = found.getBoundingClientRect();
+  if (found === document.body) return null;
+  const tips = [...document.querySelectorAll(".tip")].filter(tip => getComputedStyle(tip).display !== "none");
+  const inner = [...document.querySelectorAll("summary, a, .scroll")];
+  return {
+    number: inner.indexOf(found), seen: place.bottom > 0 && place.top < innerHeight,
+    outline: getComputedStyle(found).outlineStyle, box: found.id,
+    told: found.querySelector ? (found.querySelector("title") || {textContent: ""}).textContent : "",
+    tips: tips.map(tip => [...tip.firstElementChild.children].map(line => line.textContent).join("\\n"))};
+})()"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed (Debian's package: chromium)")
+def test_by_keyboard_all_is_reached_in_order_seen_and_told(tmp_path: Path) -> None:
+    """Tab from the top to the end: what a pointer is told by resting, the keyboard is told by arriving."""
+    from normdeploy.web.browser import Browser
+
+    (tmp_path / "page.html").write_text(render_page(build_page(full_report())))
+    tab = {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+    stops = []
+    with Browser(Path(CHROMIUM)) as browser:
+        page = browser.open_page((tmp_path / "page.html").as_uri())
+        everything = page.evaluate('[...document.querySelectorAll("summary, a, .scroll")].length')
+        for _ in range(everything + 5):
+            for kind in ("keyDown", "keyUp"):
+                page.call("Input.dispatchKeyEvent", {"type": kind, **tab})
+            if (stop := page.evaluate(_FOCUSED)) is None:
+                break
+            stops.append(stop)
+        page.evaluate("document.querySelector('svg a').focus()")
+        for kind, more in (("keyDown", {"text": "\r"}), ("keyUp", {})):
+            key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
+            page.call("Input.dispatchKeyEvent", {"type": kind, **key, **more})
+        gone_to = page.evaluate("document.querySelector(':target').id")
+    numbers = [stop["number"] for stop in stops if stop["number"] >= 0]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == everything - _inside_closed(page_text=(tmp_path / "page.html").read_text())
+    assert all(stop["seen"] and stop["outline"] != "none" for stop in stops)
+    boxes = [stop for stop in stops if stop["box"].startswith("box-")]
+    assert boxes
+    for stop in stops:
+        assert stop["tips"] == ([stop["told"]] if stop in boxes else [])
+    assert gone_to == "row-0"
+
+
+def _inside_closed(page_text: str) -> int:
+    """Count what a closed <details> hides from the keyboard: what stands in it beside its own summary."""
+    hidden = 0
+    for body in re.findall(r"</summary>(.*?)</details>", page_text, re.DOTALL):
+        hidden += len(re.findall(r'<summary|<a |class="scroll"', body))
+    return hidden
