@@ -18,11 +18,14 @@ PAGES = sorted((Path(__file__).parents[2] / "docs" / "upstream").glob("*.md"))
 def test_reproductions(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
-    for module in (torch, onnxruntime):
-        version = module.__version__.partition("+")[0]
-        for named in re.findall(rf"\b{module.__name__} (\d+\.\d+\.\d+)", text):
+    installed = {"torch": torch.__version__.partition("+")[0], "onnxruntime": onnxruntime.__version__}
+    if page.stem == "openvino":
+        openvino = pytest.importorskip("openvino")
+        installed["OpenVINO"] = openvino.__version__.partition("-")[0]
+    for name, version in installed.items():
+        for named in re.findall(rf"\b{name} (\d+\.\d+\.\d+)", text):
             if named != version:
-                pytest.skip(f"{page.name} was written for {module.__name__} {named}; this is {version}: look again")
+                pytest.skip(f"{page.name} was written for {name} {named}; this is {version}: look again")
     room: dict[str, Any] = {}
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks
