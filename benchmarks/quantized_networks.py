@@ -314,17 +314,9 @@ def ort_dynamic(name: str, folder: Path) -> Path:
 
 
 def torch_onnx(name: str, folder: Path) -> Path:
-    """Fake quantization as torch.onnx.export writes it, its optimizer included."""
+    """Fake quantization as torch.onnx.export writes it, its optimizer included, of one batch size (docs/upstream)."""
     target = folder / "quantized.onnx"
-    model = _by_hand(name, False)
-    torch.onnx.export(
-        model,
-        (rows(name, 4),),
-        target,
-        dynamo=True,
-        verbose=False,
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-    )
+    torch.onnx.export(_by_hand(name, False), (rows(name, 4),), target, dynamo=True, verbose=False)
     return target
 
 

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import normdeploy as nd
+from normdeploy.graph import Evaluator
 from normdeploy.verification.checks import grid
 from normdeploy.verification.judging import flips
+from normdeploy.verification.sides.biases import rounded_biases
 
 OUT, IN = 16, 8
 
@@ -50,6 +54,29 @@ def quantized_conv(path: Path, *, moved: float = 0.0, linear_end: bool = False, 
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
     return path
+
+
+def test_a_runtime_that_rounds_biases_computes_what_float64_makes_of_rounded_biases(tmp_path: Path):
+    path = quantized_conv(tmp_path / "q.onnx")
+    x = np.random.default_rng(5).normal(size=(200, IN, 9, 9)).astype(np.float32)
+    [ran] = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    evaluator = Evaluator(ir.load(path))
+    own = evaluator.run({"x": x})["y"].numpy()
+    rounded = evaluator.run({"x": x}, stand_ins=rounded_biases(evaluator))["y"].numpy()
+    off = [np.count_nonzero(np.abs(ran - found) > 0.1) for found in (own, rounded)]
+    assert off[0] > 20
+    assert off[1] <= 1, off
+
+
+def test_biases_are_rounded_to_steps_of_the_input_times_the_weight(tmp_path: Path):
+    model = ir.load(quantized_conv(tmp_path / "q.onnx", linear_end=True))
+    evaluator = Evaluator(model)
+    x = np.zeros((1, IN, 9, 9))
+    found = evaluator.run({"x": x}, stand_ins=rounded_biases(evaluator))["y"].numpy()
+    stored = {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
+    step = np.float64(stored["sx"]) * stored["sw"].astype(np.float64)
+    np.testing.assert_allclose(found[0, :, 4, 4], np.round(stored["b"] / step) * step, rtol=0, atol=1e-9)
+    assert np.abs(found[0, :, 4, 4] - stored["b"]).max() > 1e-6
 
 
 @pytest.mark.parametrize("integers", [False, True])

@@ -39,7 +39,8 @@ def check_grid(context: Context) -> list[Check]:
         option = f"disabled_optimizers={blamed}"
         text += f" under {runs}: onnxruntime's {', '.join(blamed)} rounds what the file does not"
         text += (
-            f"; furthest off {furthest:.2g} times what simulated flips make (of {FEW:g} allowed); {option} avoids it"
+            f"; what its rounding of biases leaves is at most {furthest:.2g} times what simulated flips make "
+            f"(of {FEW:g} allowed); {option} avoids it"
         )
         measured = {"optimizers": blamed, "flips": count, "size": size, "ratio": furthest}
         checks.append(Check(Question.GRID, Status.NOTE, text, measured))
