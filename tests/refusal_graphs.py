@@ -105,14 +105,6 @@ def quantized_bias(g):
     return g.op("DequantizeLinear", g.constant(np.arange(3, dtype=np.int32), "b"), np.array(0.1))
 
 
-def whole_and_broken_steps(g):
-    """Two layers with biases of whole steps: the first takes 4 steps of 1/8, the second no whole number."""
-    stored = g.op("DequantizeLinear", g.constant(np.arange(3, dtype=np.int32), "b1"), np.array(0.125))
-    first = g.op("Add", conv(g, images(g), quantized(g, 3, 3, 1, name="w1"), stored), np.full((3, 1), 0.5))
-    operands = g.op("Relu", first), quantized(g, 3, 3, 1), quantized_bias(g)
-    return add(g, g.op("Conv", *operands, name="second"), 3, 1)
-
-
 def layer_norm(g, value, gain=None, size=4, **options):
     """A LayerNormalization over the last axis, "norm"."""
     options = {"axis": -1, "name": "norm"} | options
@@ -306,8 +298,6 @@ QUANTIZED = {
     "Conv | has one scale for several places where it varies | 2": Case(
         lambda g: mul(g, conv(g, images(g), quantized(g, 3, 3, 1)), 4), SINGLE, 19
     ),
-    "any | the bias of {} is stored in integers and would take {} steps in channel {}, no whole number: fold before "
-    "quantizing, or on integers": Case(whole_and_broken_steps, SINGLE, 19),
     "any | the weights of {} would overflow {} | 4": Case(
         lambda g: big(g, conv(g, images(g), quantized(g, 3, 3, 1), 300 * some(3))), HALF, 19
     ),

@@ -122,9 +122,18 @@ def test_without_a_grid_the_same_rounding_is_judged_as_any_other(tmp_path: Path)
     assert not [check for check in verdict.checks if check.name == "grid"]
 
 
-def test_a_norm_between_an_integer_convolution_and_its_quantization_is_folded_and_proven(tmp_path: Path):
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_norm_between_an_integer_convolution_and_its_quantization_is_folded_and_proven(tmp_path: Path, whole: bool):
+    """With a bias of floats, or of whole steps in int32, which a shift of broken ones makes one of floats."""
     path = quantized_conv(tmp_path / "q.onnx")
     proto = onnx.load(str(path))
+    if whole:
+        stored = {tensor.name: tensor for tensor in proto.graph.initializer}
+        step = numpy_helper.to_array(stored["sx"]) * numpy_helper.to_array(stored["sw"])
+        steps = np.rint(numpy_helper.to_array(stored["b"]) / step).astype(np.int32)
+        proto.graph.initializer.remove(stored["b"])
+        proto.graph.initializer.extend([numpy_helper.from_array(steps, "bq"), numpy_helper.from_array(step, "sb")])
+        proto.graph.node.insert(0, helper.make_node("DequantizeLinear", ["bq", "sb"], ["b"], axis=0))
     rng = np.random.default_rng(1)
     place = next(at for at, node in enumerate(proto.graph.node) if node.op_type == "Conv")
     proto.graph.node[place].output[0] = "conv"
@@ -149,7 +158,11 @@ def test_a_norm_between_an_integer_convolution_and_its_quantization_is_folded_an
     assert "BatchNormalization" not in {node.op_type for node in saved.graph.node}
     weights = next(t for t in saved.graph.initializer if len(t.dims) == 4)
     assert weights.data_type == TensorProto.INT8
-    assert [row.action for row in result.ledger] == ["folded"]
+    [row] = result.ledger
+    assert row.action == "folded"
+    assert ("a runtime that rounds it to such steps moves it by at most 0.4" in row.reason) == whole, row.reason
+    conv = next(node for node in saved.graph.node if node.op_type == "Conv")
+    assert next(t for t in saved.graph.initializer if t.name == conv.input[2]).data_type == TensorProto.FLOAT
 
 
 def test_a_narrow_range_and_a_reshape_leave_the_grid_what_it_is(tmp_path: Path):

@@ -119,7 +119,6 @@ class MoveAffine(ir.passes.InPlacePass):
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
             other = self._consistent(graph, {**best[0].solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)})
-            # where nothing more goes, the reason says how far the steps are from whole ones
             if saved(other[0]) >= saved(best[0]) and other[0].stays.keys() <= best[0].stays.keys():
                 best = other
             broken = {node for reason in other[0].stays.values() for node in reason.nodes}
@@ -180,7 +179,7 @@ class MoveAffine(ir.passes.InPlacePass):
         for node in plan.gone:
             source, result = required(node, 0), node.outputs[0]
             named = result.name if solution.is_identity(ties.of.get(result)) else None
-            self._settle(node, takers[node], paths)
+            self._settle(node, takers[node], paths, {edit.node: edit.notes for edit in plan.edits})
             if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
                 source = _passed_on(graph, node)
             self.context.carried.same(source, result)
@@ -188,7 +187,9 @@ class MoveAffine(ir.passes.InPlacePass):
             take_place(source, result, named=named is not None and not fixed)
             take_out([node])
 
-    def _settle(self, node: ir.Node, takers: list[ir.Node], paths: dict[ir.Node, str]) -> None:
+    def _settle(
+        self, node: ir.Node, takers: list[ir.Node], paths: dict[ir.Node, str], notes: Mapping[ir.Node, list[str]]
+    ) -> None:
         maps = [taker for taker in takers if is_affine(taker)]
         if maps and len(maps) == len(takers):
             adopt_origins(maps[0], origins_of(node))
@@ -198,7 +199,8 @@ class MoveAffine(ir.passes.InPlacePass):
         mapping = affine_map(node)
         nothing = mapping.no_scale and mapping.no_shift
         alone = "it changes nothing" if nothing else "what it does is undone behind it"
-        settle(self.context.ledger, node, "folded", shown, "" if shown else alone)
+        said = "; ".join(note for taker in takers for note in notes.get(taker, ()))
+        settle(self.context.ledger, node, "folded", shown, said if shown else alone)
 
 
 def _passed_on(graph: ir.Graph, node: ir.Node) -> ir.Value:

@@ -115,12 +115,14 @@ class Edit:
         at: the gauges.
         cost: bytes that the change adds to the graph's cost.
         absorbs: whether weights or constants of the operator change.
+        notes: what the ledger has to say of the change.
     """
 
     node: ir.Node
     at: Solution
     cost: float = 0.0
     absorbs: bool = False
+    notes: list[str] = field(default_factory=list)
     changed: list[ir.Node] = field(default_factory=list)
     made: list[ir.Node] = field(default_factory=list)
     _steps: list[Callable[[], None]] = field(default_factory=list)

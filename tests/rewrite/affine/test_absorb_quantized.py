@@ -80,13 +80,36 @@ def test_a_quantized_bias_takes_a_scale(graph, fold):
     assert fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING).ops == {"DequantizeLinear": 2, "Conv": 1}
 
 
-def test_a_shift_into_a_quantized_bias_is_refused(graph, fold):
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_a_shift_of_broken_steps_makes_a_quantized_bias_one_of_floats(graph, fold, place):
+    """b' = (b + sum W t_x - t_y) / s_y in float64, rounded once; the row says what rounding it to steps would move."""
     rng = np.random.default_rng(0)
     g = graph(dtype=np.float32, opset=19)
-    bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
-    y = g.op("Conv", g.input("x", ["N", 4, 5]), weight(g, rng, (6, 4, 3)), bias, name="conv")
-    g.output(g.batch_norm(y, 6, rng))
-    fold(g).kept("the bias of Conv 'conv' is stored in integers and would take").agree(g.feeds(rng, N=2), ROUNDING)
+    whole, step = rng.integers(-999, 999, 6).astype(np.int32), np.float32(0.01)
+    bias = g.op("DequantizeLinear", g.constant(whole, "b"), step)
+    integers, size = rng.integers(-99, 99, (6, 4, 3)).astype(np.int8), np.float32(0.03)
+    w = g.op("DequantizeLinear", g.constant(integers, "w"), size)
+    shift = rng.normal(size=(6 if place == "behind" else 4, 1)).astype(np.float32)
+    x = g.input("x", ["N", 4, 5])
+    x = g.op("Add", x, shift) if place == "in front" else x
+    y = g.op("Conv", x, w, bias, name="conv")
+    g.output(g.op("Add", y, shift) if place == "behind" else y)
+    result = fold(g).folded().agree(g.feeds(rng, N=2), ROUNDING)
+    assert result.ops == {"DequantizeLinear": 1, "Conv": 1}
+    conv = next(node for node in result.after.graph.node if node.op_type == "Conv")
+    moved = shift[:, 0].astype(np.float64)
+    if place == "in front":
+        moved = (integers.astype(np.float64) * np.float64(size) * moved[:, None]).sum((1, 2))
+    found = result.weight(conv.input[2])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, whole * np.float64(step) + moved, rtol=2.0**-24, atol=0)
+    lost = np.abs(moved / np.float64(step) - np.rint(moved / np.float64(step)))
+    [reason] = [row.reason for row in result.ledger]
+    assert "the bias of Conv 'conv' is stored in float now: " in reason
+    assert (
+        f"steps of its int32; a runtime that rounds it to such steps moves it by at most {lost.max():.2g} of one"
+        in reason
+    )
 
 
 @given(SEED, st.sampled_from(["behind", "in front", "both"]), st.booleans())
@@ -258,22 +281,19 @@ def test_a_scale_per_input_needs_a_step_per_input(graph, fold, kind, steps):
     )
 
 
-@pytest.mark.parametrize("kind", ["Conv", "Gemm"])
-def test_a_shift_in_front_of_a_quantized_bias_is_refused_and_a_scale_is_not(graph, fold, kind):
+@pytest.mark.parametrize("shift", [False, True])
+def test_a_quantized_addend_of_a_product_takes_a_scale_and_no_shift(graph, fold, shift):
     rng = np.random.default_rng(0)
-    for shift in (False, True):
-        g = graph(dtype=np.float32, opset=19)
-        x, shape = features(g, kind)
-        x = g.op("Add", x, rng.normal(size=shape)) if shift else g.op("Mul", x, np.array(1.5))
-        w = weight(g, rng, (6, 4, 1) if kind == "Conv" else (4, 6))
-        bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
-        g.output(g.op(kind, x, w, bias, name="linear"))
-        result = fold(g).agree(g.feeds(rng, N=2), ROUNDING)
-        if shift:
-            stays = ("its shift cannot leave", "Gemm 'linear' has an addend that is")
-            result.kept(*(stays if kind == "Gemm" else ("the bias of Conv 'linear' is stored in integers",)))
-        else:
-            result.folded()
+    g = graph(dtype=np.float32, opset=19)
+    x, shape = features(g, "Gemm")
+    x = g.op("Add", x, rng.normal(size=shape)) if shift else g.op("Mul", x, np.array(1.5))
+    bias = g.op("DequantizeLinear", g.constant(rng.integers(-999, 999, 6).astype(np.int32), "b"), np.array(0.01))
+    g.output(g.op("Gemm", x, weight(g, rng, (4, 6)), bias, name="linear"))
+    result = fold(g).agree(g.feeds(rng, N=2), ROUNDING)
+    if shift:
+        result.kept("its shift cannot leave", "Gemm 'linear' has an addend that is")
+    else:
+        result.folded()
 
 
 def test_steps_in_blocks_take_one_number_in_front(graph, fold):

@@ -365,8 +365,7 @@ GUARDS = {
     "it computes the statistics of each batch (training mode), so it is no fixed map: switch the model to evaluation "
     "mode before exporting it": "said in other words by what recognises norms (recognise/test_batch_statistics.py)",
     "it varies along another axis than the steps of {}": "the ties of integer weights keep such a factor away",
-    "has a bias of whole steps, stored in integers: fold before quantizing, or on integers": "the second try "
-    "says how far the steps are from whole ones",
+    "has a bias stored in integers": "the second try moves shifts into it",
     "reads it as its bias": "what reads integers as a bias is pinned already, so that no proof needs it",
     "reads it as its weight": "the same of a weight",
     "{} pads all channels with one number, which it sends to several": "of a second try, whose first reason is shown",
@@ -375,6 +374,9 @@ GUARDS = {
 """Clauses that a user is not meant to see, and why."""
 
 FOLDED = {
+    "a shift of broken steps into a bias of whole ones": Case(
+        lambda g: add(g, conv(g, images(g), quantized(g, 3, 3, 1), quantized_bias(g)), 3, 1), SINGLE, 19
+    ),
     "a quantized bias beside float weights takes a scale": Case(
         lambda g: mul(g, conv(g, images(g), some(3, 3, 1), quantized_bias(g)), 3, 1), SINGLE, 19
     ),

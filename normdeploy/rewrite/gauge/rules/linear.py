@@ -8,9 +8,9 @@ Which weight leads from which channel to which is described in :mod:`normdeploy.
 and RNN absorb in front alone.
 
 What restricts: the gauge varies along the channels alone; where zeros are padded (or where the number of taps that
-reach a position differs, ConvTranspose) t_x = 0; a bias that is computed cannot change by a shift, and one that is
-stored in integers by whole steps alone (its step is the input's times the weight's); a weight stored in integers takes
-factors as its steps allow; a computed weight takes nothing.
+reach a position differs, ConvTranspose) t_x = 0; a bias that is computed cannot change by a shift; one that is stored
+in integers stays so where the shift is one of whole steps (its step is the input's times the weight's), and is stored
+in floats else; a weight stored in integers takes factors as its steps allow; a computed weight takes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
 
 WHOLE_STEPS = "whole steps"
-"""How :class:`..gauge.Ties` tells that shifts may go into biases that are stored in integers, as far as they fit."""
+"""How :class:`..gauge.Ties` tells that shifts may go into biases that are stored in integers."""
 
 
 def has_stored_bias(node: ir.Node) -> bool:
@@ -98,15 +98,15 @@ def _restrict_front(linear: Linear, ties: Ties, gauge: Gauge, weight: Weight, ch
 
 
 def _with_stiff_bias(node: ir.Node, ties: Ties, gauge: Gauge, result: Gauge, bias: ir.Value) -> Gauge:
-    """Restrict an operator whose bias is computed at run time, or stored in integers, which takes no broken steps.
+    """Restrict an operator whose bias is computed at run time, or stored in integers.
 
-    Whether a shift is one of whole steps is known once there is one: the engine tries that where nothing else goes.
+    Integers are to stay integers: the engine tries shifts into them where nothing else goes.
     """
     stored = fixed_weight(bias)
     if ties.pads.get(node) != WHOLE_STEPS:
         why = Tie(node, "has a bias that is computed at run time, which cannot take a shift")
         if stored is not None:
-            why = Tie(node, "has a bias of whole steps, stored in integers: fold before quantizing, or on integers")
+            why = Tie(node, "has a bias stored in integers")
         ties.no_shift(gauge, why)
         result = ties.no_shift(result, why)
     if stored is None:

@@ -65,19 +65,22 @@ def rescale(
         weight: the old weight.
         factor: of the weight's rank.
         rows: the axes that are summed over together, for what storing may cost.
-        added: to a vector of integers first: whole steps.
+        added: to a vector of integers first. Where that is no whole number of steps, it becomes one of floats.
 
     Raises:
         Refused: it cannot be stored.
     """
-    steps = None if added is None or not added.any() else _whole_steps(edit.node, weight, added)
+    steps = None if added is None or not added.any() else _steps(weight, added)
+    if added is not None and steps is not None and _broken(steps).any():
+        _in_floats(edit, index, weight, factor, added)
+        return
     factor = compress(factor)
     if np.abs(factor).min() < VANISHES:
         factor = np.where(np.abs(factor) < VANISHES, 0.0, factor)
     if (factor == 1).all() and steps is None:
         return
     if weight.quantized is not None:
-        _requantize(edit, index, weight, factor, steps)
+        _requantize(edit, index, weight, factor, None if steps is None else np.rint(steps).astype(np.int64))
         return
     tensor = constant_tensor(weight.value)
     assert tensor is not None
@@ -162,24 +165,35 @@ _BROKEN = 1e-12
 """How far from a whole number, relative to its size, a number of steps may be that float64 computed."""
 
 
-def _whole_steps(node: ir.Node, weight: Weight, added: Floats) -> npt.NDArray[np.int64]:
-    """Return a sum in steps of a vector of integers.
+def _steps(weight: Weight, added: Floats) -> Floats:
+    """Return a sum in steps of a vector of integers."""
+    assert weight.quantized is not None
+    return np.asarray(added / array_of(required(weight.quantized, 1)).reshape(-1))
 
-    Raises:
-        Refused: it is no whole number of them, or what it makes is too large.
-    """
-    quantizer = weight.quantized
-    assert quantizer is not None
-    steps = added / array_of(required(quantizer, 1)).reshape(-1)
-    whole = np.rint(steps)
-    if (np.abs(steps - whole) > _BROKEN * np.maximum(np.abs(steps), 1)).any():
-        at = int(np.abs(steps - whole).argmax())
-        raise Refused(
-            node,
-            f"the bias of {describe(node)} is stored in integers and would take {steps[at]:.6g} steps in channel {at}, "
-            "no whole number: fold before quantizing, or on integers",
-        )
-    return whole.astype(np.int64)
+
+def _broken(steps: Floats) -> npt.NDArray[np.bool_]:
+    """Tell which are no whole numbers."""
+    return np.asarray(np.abs(steps - np.rint(steps)) > _BROKEN * np.maximum(np.abs(steps), 1))
+
+
+def _in_floats(edit: Edit, index: int, weight: Weight, factor: Floats, added: Floats) -> None:
+    """Store a vector of integers in floats, as they stand for it, with what it takes; say what rounding would cost."""
+    stored = constant_tensor(weight.stored)
+    assert stored is not None
+    total = (weight.array() + added) * factor
+    require_small(edit.node, weight.dtype, total)
+    name = str(weight.stored.name)
+    new = edit.constant(lambda: total, total.shape, weight.dtype, name=name, succeeds=weight.stored)
+    edit.absorbs = True
+    edit.read(index, new)
+    steps = _steps(weight, added)
+    lost = np.abs(steps - np.rint(steps))
+    at = int(lost.argmax())
+    edit.notes.append(
+        f"the bias of {describe(edit.node)} is stored in {weight.dtype.name.lower()} now: channel {at} takes "
+        f"{steps[at]:.6g} steps of its {stored.dtype.name.lower()}; a runtime that rounds it to such steps moves it by "
+        f"at most {lost[at]:.2g} of one"
+    )
 
 
 def _requantize(
