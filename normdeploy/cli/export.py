@@ -61,6 +61,7 @@ def export(
     from normdeploy.errors import VerificationError
     from normdeploy.report import console
     from normdeploy.report import markdown as md
+    from normdeploy.report.ledger import print_ledger
 
     try:
         with working("export", f"building {source}") as tell:
@@ -122,7 +123,7 @@ def export(
         console.print_plain(md.export(str(result.path), [row.to_dict() for row in result.ledger], judged))
     else:
         console.print_notes(result.notes)
-        console.print_ledger([row.to_dict() for row in result.ledger])
+        print_ledger([row.to_dict() for row in result.ledger])
         console.print_verdict(result.verdict)
         console.print_written([result.path] + ([html] if html else []))
     options.exit_with(result.verdict)

@@ -30,6 +30,7 @@ def fold(
 
     from normdeploy.errors import VerificationError
     from normdeploy.report import console
+    from normdeploy.report.ledger import print_ledger
 
     try:
         with working("fold", f"reading {source}") as tell:
@@ -57,7 +58,7 @@ def fold(
             {"path": str(result.path), "ledger": json.loads(result.ledger.to_json()), "verdict": verdict}
         )
     else:
-        console.print_ledger([row.to_dict() for row in result.ledger])
+        print_ledger([row.to_dict() for row in result.ledger])
         console.print_verdict(result.verdict)
         console.print_written([result.path])
     options.exit_with(result.verdict)

@@ -8,6 +8,7 @@ from typing import Any
 from normdeploy.report import console
 from normdeploy.report.console import row_words
 from normdeploy.report.latency import graph_section, latency_section, ratio_words, threads_words
+from normdeploy.report.ledger import print_ledger
 from normdeploy.report.page import (
     STATUS_TONES,
     Badge,
@@ -51,7 +52,7 @@ _MICRO = 1e6
 
 def print_build(report: Mapping[str, Any]) -> None:
     """Print a build's tables: normalizations, before and after, latency, quality, and the verdict."""
-    console.print_ledger(report["ledger"]["rows"])
+    print_ledger(report["ledger"]["rows"])
     graph = report["graph"]
     rows = [
         ("nodes", *(graph[key]["nodes"] for key in ("traced", "plain", "ours"))),

@@ -22,9 +22,9 @@ STATUS_STYLES = {
     "fail": "bold red",
     "error": "bold red",
 }
-_ACTION_STYLES = {"folded": "green", "fused": "green", "merged": "green", "kept": "yellow"}
+#: How an action of the ledger looks.
+ACTION_STYLES = {"folded": "green", "fused": "green", "merged": "green", "kept": "yellow"}
 _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan", "info": "cyan"}
-_MOST_ROWS = 40
 
 
 _ASIDE: ContextVar[bool] = ContextVar("standard output is kept for something else", default=False)
@@ -78,20 +78,6 @@ def row_words(row: Mapping[str, Any]) -> str:
         return str(row["reason"])
     words = f"{'as' if row['action'] == 'fused' else 'into'} {row['into']}"
     return f"{words}; {row['reason']}" if row["reason"] else words
-
-
-def print_ledger(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print what became of every normalization and affine map, from `LedgerRow.to_dict` rows."""
-    if not rows:
-        console().print("no normalization or channel-wise affine map was found")
-        return
-    shown = table("Normalizations and affine maps", ["where", "what", "became", "of it"])
-    for row in rows[:_MOST_ROWS]:
-        became = Text(row["action"], style=_ACTION_STYLES[row["action"]])
-        shown.add_row(Text(row["where"]), Text(row["kind"]), became, Text(row_words(row)))
-    console().print(shown)
-    if len(rows) > _MOST_ROWS:
-        console().print(f"... and {len(rows) - _MOST_ROWS} more (all in the JSON)")
 
 
 def print_verdict(verdict: Any) -> None:
