@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+import normdeploy as nd
 from normdeploy.rewrite import rewrite
 
 settings.load_profile("affine")
@@ -446,3 +447,50 @@ def test_a_layer_that_others_read_keeps_its_quantizer_and_says_who():
     (row,) = [row for row in ledger if row.kind == "quantizer"]
     assert re.search("Conv '[^']*' in front of it is read by Sigmoid '[^']*' too", row.reason)
     assert operators(made).count("ConvInteger") == 1  # its sums serve both
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"pads": [1, 1, 1, 1], "strides": [2, 2]},
+        {"pads": [1, 0, 0, 1]},
+        {"pads": [1, 1, 1, 1], "dilations": [2, 1]},
+        {"pads": [1, 0, 1, 0], "strides": [2, 3], "ceil_mode": 1},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+    ],
+    ids=str,
+)
+def test_a_pool_on_integers_never_chooses_its_padding(how, dtype, tmp_path):
+    """Sums below 0 and a zero point in the middle: padding of 0, or of the zero point, would be the largest there."""
+    zero = np.array(100 if dtype is np.uint8 else -5, dtype)
+    net = Net()
+    y = net.op("Sub", conv_and_scale(net, [[[0.5]], [[1]], [[2]], [[3]]]), f32(20.1))
+    y = net.op("MaxPool", y, kernel_shape=[2, 2] if "dilations" not in how else [3, 2], **how)
+    y = net.op("QuantizeLinear", y, np.float32(0.75), zero)
+    model = net.model(y, TensorProto.UINT8 if dtype is np.uint8 else TensorProto.INT8)
+    made, _ = folded(model)
+    assert not float_operators(made)
+    assert "MaxPool" in operators(made)
+    x = np.random.default_rng(0).integers(0, 256, (2, 2, 4, 4)).astype(np.uint8)
+    sums = np.einsum("nchw,oc->nohw", x.astype(np.int64), np.arange(-4, 4).reshape(4, 2)) * 0.125
+    real = sums * np.array([0.5, 1, 2, 3]).reshape(-1, 1, 1) - np.float64(np.float32(20.1))
+    assert real.max(axis=(2, 3)).min() < 0
+    got = run(made, {"x": x})
+    size = got.shape[2:]
+    begin = how["pads"][:2] if "pads" in how else [0, 0]
+    (high, wide), step, gap = [2 + ("dilations" in how), 2], how.get("strides", [1, 1]), how.get("dilations", [1, 1])
+    expected = np.full((2, 4, *size), -np.inf)
+    for row, column in np.ndindex(*size):
+        for i, j in np.ndindex(high, wide):
+            r, c = row * step[0] + i * gap[0] - begin[0], column * step[1] + j * gap[1] - begin[1]
+            if 0 <= r < 4 and 0 <= c < 4:
+                expected[:, :, row, column] = np.maximum(expected[:, :, row, column], real[:, :, r, c])
+    info = np.iinfo(dtype)
+    np.testing.assert_array_equal(got, np.clip(np.rint(expected / 0.75) + int(zero), info.min, info.max))
+    np.testing.assert_array_equal(run(model, {"x": x}), got)
+    paths = tmp_path / "source.onnx", tmp_path / "made.onnx"
+    for path, proto in zip(paths, (model, made), strict=True):
+        onnx.save(proto, path)
+    verdict = nd.verify(*paths, level="quick")
+    assert verdict.status in ("pass", "not-exercised"), verdict.summary()
