@@ -252,31 +252,37 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0)
 
 
 def _require_one_way(roots: Sequence[str], model: nn.Module) -> None:
-    """Refuse names of which some are parameters of ``model.forward`` and others are not: the others are mistyped.
+    """Refuse what looks mistyped: a name that is nearly a parameter of ``model.forward``, or stands beside some that are.
 
     Raises:
-        InputError: it is so.
+        InputError: there is one.
     """
     parameters = inspect.signature(model.forward).parameters
     if any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in parameters.values()):
         return
-    if not any(root in parameters for root in roots):
+    if _is_torchs(model):
         return
-    unknown = next(root for root in roots if root not in parameters)
-    near = difflib.get_close_matches(unknown, parameters, 1)
+    unknown = [root for root in roots if root not in parameters]
+    near = {root: match for root in unknown for match in difflib.get_close_matches(root, parameters, 1)}
+    if not near and len(unknown) == len(roots):
+        return
+    name = next(iter(near), unknown[0])
+    remedy = f": did you mean {near[name]}?" if near else ", or none of them: name the inputs so"
     raise InputError(
-        f"input {unknown} is no parameter of {type(model).__name__}.forward, and others are; expected names among "
-        f"{', '.join(parameters)}" + (f": did you mean {near[0]}?" if near else ", or none of them: name the inputs so")
+        f"input {name} is no parameter of {type(model).__name__}.forward; expected names among "
+        f"{', '.join(parameters)}{remedy}"
     )
+
+
+def _is_torchs(model: nn.Module) -> bool:
+    """Return whether forward is torch's own: its names (nn.Sequential's ``input``) are nobody's choice."""
+    return type(model).forward.__module__.partition(".")[0] == "torch"
 
 
 def renaming(specs: Sequence[InputSpec], model: nn.Module) -> str:
     """Say which parameters of ``model.forward`` get inputs of other names; empty where inputs are passed by name."""
     parameters = list(inspect.signature(model.forward).parameters)
-    # names in torch's own forwards (nn.Sequential's `input`) are nobody's choice
-    if type(model).forward.__module__.partition(".")[0] == "torch":
-        return ""
-    if all(spec.name.partition(".")[0] in parameters for spec in specs):
+    if _is_torchs(model) or all(spec.name.partition(".")[0] in parameters for spec in specs):
         return ""
     pairs = ", ".join(f"{name} gets {spec.name}" for name, spec in zip(parameters, specs, strict=False))
     return f"{type(model).__name__}.forward has other names: in order, {pairs}; the file has the names given"

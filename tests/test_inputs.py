@@ -91,6 +91,16 @@ def test_names_are_either_all_parameters_or_none() -> None:
         make_example(parse_inputs(["weights=float32:2", "mask=float32:2"]), Two())
 
 
+def test_a_name_that_is_nearly_a_parameters_is_mistyped() -> None:
+    class Image(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            return image
+
+    with pytest.raises(InputError, match=r"input imgae is no parameter.*did you mean image\?"):
+        make_example(parse_inputs(["imgae=float32:2"]), Image())
+    assert make_example(parse_inputs(["x=float32:2"]), Image()).input_names == ["x"]
+
+
 def test_other_names_are_said_with_what_they_are_given_to() -> None:
     said = renaming(parse_inputs(["a=float32:2", "b=float32:2"]), Two())
     assert "ids gets a, mask gets b" in said

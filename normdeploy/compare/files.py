@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from normdeploy.compare.difference import Difference, OutputDifference, WeightDifference
 from normdeploy.compare.ulps import Array, ulps_between
-from normdeploy.errors import UsageError
+from normdeploy.errors import InputError, UsageError
 from normdeploy.graph import load_graph
 from normdeploy.graph.files import stored_tensors
 from normdeploy.ort.settings import Settings
@@ -157,7 +157,15 @@ def _outputs(
         feeds = make_samples(specs, batch, sizes=sizes, seed=seed)
     else:
         feeds = check_feeds(specs, inputs if isinstance(inputs, Mapping) else {specs[0].name: inputs})
-    results: tuple[Any, Any] = one(feeds), two(_renamed(feeds, specs, two.inputs))  # a dict each, for a dict given
+    theirs = _renamed(feeds, specs, two.inputs)
+    try:
+        check_feeds(two.inputs, theirs)
+    except InputError:
+        raise UsageError(
+            f"{first} takes {_listed(specs)} and {second} takes {_listed(two.inputs)}; expected inputs that both take: "
+            "compare operators and weights alone (--no-run, run=False)"
+        ) from None
+    results: tuple[Any, Any] = one(feeds), two(theirs)  # a dict each, for a dict given
     return [_output(*pair) for pair in _paired(*results)], feeds
 
 

@@ -102,6 +102,12 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
         nd.diff(one, tmp_path / "none.onnx")
     with pytest.raises(InputError, match="expected"):
         nd.diff(one, one, inputs=np.zeros((2, 5), np.float32))
+    fixed = onnx.load(one)
+    for size in (fixed.graph.input[0], fixed.graph.output[0]):
+        size.type.tensor_type.shape.dim[0].dim_value = 7
+    onnx.save(fixed, tmp_path / "fixed.onnx")
+    with pytest.raises(UsageError, match=r"takes x.*'?n'?, 2\].*takes x.*\[7, 2\].*both take.*--no-run"):
+        nd.diff(one, tmp_path / "fixed.onnx")  # nobody gave an input that could be resized
     two = onnx.load(one)
     two.graph.input.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, ["n", 2]))
     two.graph.node[0].input[0] = "s"

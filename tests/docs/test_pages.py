@@ -7,25 +7,17 @@ import re
 import shlex
 import subprocess
 import sys
-import types
-import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from pages import ROOT, blocks, run_block
 from typer.testing import CliRunner
 
 from normdeploy.cli.app import app
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "quickstart.md", DOCS / "training.md", *sorted((DOCS / "howto").glob("*.md"))]
-_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """A page's blocks of Python and of commands; blocks of ``console`` show what cannot run here."""
-    return _BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -49,21 +41,6 @@ def test_code_runs_in_the_order_of_the_page(page: Path, tmp_path: Path, monkeypa
             assert done.returncode == 0, done.stderr
         else:
             run_block(text, tmp_path, monkeypatch)
-
-
-def run_block(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a block as ``python -c`` in ``folder`` does, without another start of Python and of torch."""
-    page = types.ModuleType("page")
-    with monkeypatch.context() as patch, warnings.catch_warnings():
-        patch.setitem(sys.modules, "page", page)
-        patch.syspath_prepend(folder)
-        warnings.simplefilter("default")  # a reader's Python shows them and goes on
-        try:
-            exec(compile(text, "page", "exec"), vars(page))
-        finally:
-            for name, module in list(sys.modules.items()):  # another page has another net.py
-                if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
-                    del sys.modules[name]
 
 
 def test_every_page_is_in_the_site() -> None:
