@@ -47,6 +47,9 @@ def load_graph(path: str | os.PathLike[str], *, called: str | os.PathLike[str] |
     _without_sparse(proto, name)
     try:
         model = ir.serde.deserialize_model(proto)
+        for stored, replace in stored_tensors(model):
+            if isinstance(stored, ir.TensorProtoTensor) and stored.dtype != ir.DataType.STRING:
+                replace(_taken_out(stored))
     except Exception as error:  # onnx_ir raises many types for what it does not know
         raise GraphError(
             f"{name} cannot be read as ONNX ({error}); expected a valid .onnx file: write it again"
@@ -63,6 +66,18 @@ def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
         return ir.Tensor(
             tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name, doc_string=tensor.doc_string
         )
+
+
+def _taken_out(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
+    """Return a tensor of the same numbers that holds them as an array: a message copies them each time it is asked."""
+    return ir.Tensor(
+        tensor.numpy(),
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
 
 
 def _without_sparse(proto: onnx.ModelProto, name: str) -> None:

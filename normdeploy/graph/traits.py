@@ -193,6 +193,10 @@ TRAITS: dict[tuple[str, str], Trait] = {
 }
 
 
+_BITS = {kind: own.value for kind, own in TRAITS.items()}
+"""The same in numbers, which are asked far faster."""
+
+
 def kind_of(node: ir.Node) -> tuple[str, str]:
     """Return an operator's domain, which is "" for the standard one (onnx_ir sees to it), and its name."""
     return node.domain, node.op_type
@@ -210,7 +214,7 @@ def traits_of(node: ir.Node) -> Trait:
 
 def has(node: ir.Node | None, traits: Trait) -> TypeGuard[ir.Node]:
     """Tell whether there is an operator, and it has one of these traits."""
-    return node is not None and bool(traits_of(node) & traits)
+    return node is not None and bool(_BITS.get((node.domain, node.op_type), 0) & traits._value_)
 
 
 def kinds(traits: Trait) -> frozenset[tuple[str, str]]:

@@ -10,10 +10,15 @@ import onnx_ir as ir
 
 _ONE, _SEVERAL = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
+HOLDING = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""The standard operators that hold graphs; of another domain any may."""
+
 
 def bodies_of(node: ir.Node) -> list[ir.Graph]:
     """Return the graphs that an operator holds."""
     found: list[ir.Graph] = []
+    if not node.domain and node.op_type not in HOLDING:
+        return found
     for attribute in node.attributes.data.values():
         kind = attribute.type
         if kind is _ONE:

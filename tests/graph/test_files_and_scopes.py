@@ -9,6 +9,7 @@ import pytest
 
 from normdeploy.errors import GraphError, OutputExistsError, UsageError
 from normdeploy.graph import Evaluator, files, load_graph, module_path, save_graph
+from normdeploy.graph.walk import HOLDING
 
 TEXT = (
     '<ir_version: 10, opset_import: ["" : 20]> g (float[N, 4] x) => (float[N, 4] y)'
@@ -21,6 +22,20 @@ def test_a_graph_comes_back_as_it_was_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.onnx"]
     again = load_graph(tmp_path / "a.onnx")
     assert again.graph.initializers["w"].const_value.numpy().tolist() == [1, 2, 3, 4]
+
+
+def test_the_weights_of_a_file_are_arrays_which_are_not_copied_each_time_they_are_read(tmp_path):
+    save_graph(ir.from_onnx_text(TEXT), tmp_path / "a.onnx")
+    tensor = load_graph(tmp_path / "a.onnx").graph.initializers["w"].const_value
+    assert tensor.name == "w"
+    assert np.shares_memory(tensor.numpy(), tensor.numpy())
+
+
+def test_all_standard_operators_that_hold_graphs_are_walked_into():
+    kinds = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
+    schemas = [schema for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain]
+    found = {schema.name for schema in schemas if any(own.type in kinds for own in schema.attributes.values())}
+    assert found == HOLDING
 
 
 def test_nothing_is_overwritten_unasked(tmp_path):

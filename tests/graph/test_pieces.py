@@ -210,3 +210,38 @@ def test_other_products_are_not_read_together():
     assert not pieces.alike(old, ir.node("MatMul", [source, constant("w", ir.tensor(weight))], version=20))
     gemm = ir.node("Gemm", [source, mine], version=20)
     assert not pieces.alike(gemm, ir.node("Gemm", [source, theirs], {"transA": 1}, version=20))
+
+
+@pytest.mark.parametrize(
+    ("shape", "per_group", "settings_"),
+    [
+        ((2, 32, 9), (2, 1), {"strides": [2], "dilations": [2], "pads": [1, 0]}),
+        ((1, 48, 7, 8), (1, 3), {"strides": [2, 1], "dilations": [1, 2], "pads": [0, 1, 2, 1]}),
+        ((2, 16, 5, 4, 6), (2, 1), {"strides": [1, 2, 1], "pads": [1, 1, 1, 1, 1, 1]}),
+    ],
+)
+def test_a_convolution_of_many_groups_is_one_of_each_group(shape, per_group, settings_):
+    outs, ins = per_group
+    groups, rank = shape[1] // ins, len(shape) - 2
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.standard_normal(shape))
+    w, b = rng.standard_normal((groups * outs, ins, *(3, 2, 3)[:rank])), rng.standard_normal(groups * outs)
+    node = ir.Node("", "Conv", [ir.Value(name=name) for name in "xwb"], version=20, attributes=[])
+    for name, value in {"group": groups, **settings_}.items():
+        node.attributes[name] = ir.convenience.convert_attribute(name, value)
+    feeds = dict(zip(node.inputs, (x, torch.from_numpy(w), torch.from_numpy(b)), strict=True))
+    (found,) = evaluate_region([node], feeds, list(node.outputs))
+    pads = settings_["pads"]
+    padded = functional.pad(x, [n for axis in reversed(range(rank)) for n in (pads[axis], pads[axis + rank])])
+    convolve = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[rank]
+    wanted = [
+        convolve(
+            padded[:, group * ins : (group + 1) * ins],
+            torch.from_numpy(w[group * outs : (group + 1) * outs]),
+            torch.from_numpy(b[group * outs : (group + 1) * outs]),
+            stride=settings_["strides"],
+            dilation=settings_.get("dilations", 1),
+        )
+        for group in range(groups)
+    ]
+    assert float((found - torch.cat(wanted, dim=1)).abs().max()) <= 1e-13

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,8 +20,32 @@ def _conv(call: Call, inputs: Inputs) -> Tensor:
     x, w, b = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
     rank = w.dim() - 2
     stride, dilation = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
-    x = padded(call, x, w.shape[2:])
-    return _CONV[rank](x, w, b, stride=stride, padding=0, dilation=dilation, groups=call.attr("group", 1))
+    x, groups = padded(call, x, w.shape[2:]), call.attr("group", 1)
+    if groups >= _MANY_GROUPS and x.numel() * math.prod(w.shape[2:]) <= _FEW_READ:
+        return _by_groups(x, w, b, stride, dilation, groups)
+    return _CONV[rank](x, w, b, stride=stride, padding=0, dilation=dilation, groups=groups)
+
+
+_MANY_GROUPS = 16
+"""From here on torch, which computes float64 group by group, takes three times as long as one product of stacks."""
+
+_FEW_READ = 1 << 22
+"""Elements that may be laid out for it, each input as often as there are taps."""
+
+
+def _by_groups(
+    x: Tensor, w: Tensor, b: Tensor | None, stride: Sequence[int], dilation: Sequence[int], groups: int
+) -> Tensor:
+    """Convolve in many groups, as one product of stacks: [G, O/g, I/g taps] @ [N, G, I/g taps, positions]."""
+    rank, count = w.dim() - 2, x.shape[0]
+    for axis, (step, apart) in enumerate(zip(stride, dilation, strict=True), start=2):
+        extent = (w.shape[axis] - 1) * apart + 1
+        x = x.unfold(axis, extent, step)[..., ::apart]
+    shown = tuple(x.shape[2 : 2 + rank])
+    x = x.permute(0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
+    y = w.reshape(groups, w.shape[0] // groups, -1) @ x.reshape(count, groups, -1, math.prod(shown))
+    y = y.reshape(count, w.shape[0], *shown)
+    return y if b is None else y + b.reshape(-1, *([1] * rank))
 
 
 def padded(call: Call, x: Tensor, kernel: Sequence[int]) -> Tensor:

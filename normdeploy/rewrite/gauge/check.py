@@ -130,9 +130,8 @@ def _plain(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
     gauge = at.ties.of.get(value)
     if gauge is None or not drawn.is_floating_point() or at.is_identity(gauge):
         return drawn
-    scale, shift = (torch.from_numpy(np.array(array)) for array in (at.scale(gauge), at.shift(gauge)))
     _require_cells(gauge, drawn)
-    return scale * drawn + shift
+    return torch.from_numpy(at.scale(gauge) * drawn.numpy() + at.shift(gauge))
 
 
 def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:
@@ -151,20 +150,23 @@ def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor) -> fl
         return math.inf
     if not old.is_floating_point() or gauge is None:
         return 0.0 if bool(((old == new) | (torch.isnan(old.double()) & torch.isnan(new.double()))).all()) else 1.0
-    scale, shift = (torch.from_numpy(np.array(array)) for array in (at.scale(gauge), at.shift(gauge)))
-    expected = old
-    size = old.abs()
-    if bool(shift.any()):
-        expected, size = expected - shift, size + shift.abs()
-    if bool((scale != 1).any()):
-        expected, size = expected / scale, size / scale.abs()
-        nought = scale.abs() * VANISHES > 1  # it stands for infinity: nothing is left of the value
-        expected, size = torch.where(nought, -shift / scale, expected), torch.where(nought, (shift / scale).abs(), size)
-    difference, top = float((expected - new).abs().max()), float(size.max())
+    scale, shift = at.scale(gauge), at.shift(gauge)
+    expected, found = old.numpy(), new.numpy()
+    size = np.abs(expected)
+    with np.errstate(all="ignore"):  # what is not finite is looked at below
+        if shift.any():
+            expected, size = expected - shift, size + np.abs(shift)
+        if (scale != 1).any():
+            expected, size = expected / scale, size / np.abs(scale)
+            nought = np.abs(scale) * VANISHES > 1  # it stands for infinity: nothing is left of the value
+            if nought.any():
+                rest = shift / scale
+                expected, size = np.where(nought, -rest, expected), np.where(nought, np.abs(rest), size)
+        apart = np.abs(expected - found)
+    difference, top = float(apart.max()), float(size.max())
     if not math.isfinite(difference):  # what is not finite has to be so in both
-        finite = torch.isfinite(expected)
-        if bool((finite != torch.isfinite(new)).any()):
+        finite = np.isfinite(expected)
+        if (finite != np.isfinite(found)).any():
             return math.inf
-        difference, top = (float(array[finite].max()) if bool(finite.any()) else 0.0
-                           for array in ((expected - new).abs(), size))  # fmt: skip
+        difference, top = (float(array.max(where=finite, initial=0.0)) for array in (apart, size))
     return difference / top if top > 0 else difference

@@ -1,6 +1,6 @@
 """Made-up inputs on which one operator is checked: as few values as show what its gauges tell apart.
 
-Along an axis on which an operator does not act, and along which no gauge and no constant varies, three positions are as
+Along an axis on which an operator does not act, and along which no gauge and no constant varies, two positions are as
 good as all.
 """
 
@@ -28,7 +28,7 @@ from normdeploy.rewrite.gauge.rules.moves import ACTS
 Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, Tensor]]
 """Makes up inputs; leaves out what it has none for."""
 
-_FEW = 3
+_FEW = 2
 """Positions that stand for all that are treated alike."""
 
 _PROBE_SIZES = (2, 3, 5, 4, 6)
@@ -186,6 +186,10 @@ def _sized_feeds(
         if has(node, Trait.SHAPED) and value is node.inputs[1]:
             target = node.outputs[0]
             dims = [_size(dim, target, axis, sizes, reach) for axis, dim in enumerate(target.shape or ())]
+            data = feeds.get(required(node, 0))
+            if data is not None and is_standard(node, "Expand"):  # what it has stays, whatever it is called behind it
+                own = (*(1,) * (len(dims) - data.dim()), *data.shape)
+                dims = [new if size == 1 else size for size, new in zip(own, dims, strict=True)]
             feeds[value] = torch.tensor(dims, dtype=torch.int64)
             continue
         if value.dtype is not None and value.dtype not in FLOATS:

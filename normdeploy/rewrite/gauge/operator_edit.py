@@ -71,11 +71,15 @@ class Solution:
 
     def scale(self, gauge: Gauge) -> Floats:
         """Return s."""
-        return np.asarray(self.scales[gauge.scale_of])
+        if gauge not in self._scales:
+            self._scales[gauge] = np.asarray(self.scales[gauge.scale_of])
+        return self._scales[gauge]
 
     def shift(self, gauge: Gauge) -> Floats:
         """Return t."""
-        return np.asarray(gauge.factor * self.shifts[gauge.shift_of])
+        if gauge not in self._shifts:
+            self._shifts[gauge] = np.asarray(gauge.factor * self.shifts[gauge.shift_of])
+        return self._shifts[gauge]
 
     def is_identity(self, gauge: Gauge | None) -> bool:
         """Tell whether a value stays what it is."""
@@ -87,6 +91,16 @@ class Solution:
             moved = scaled[gauge.scale_of].any() or (shifted[gauge.shift_of] & (gauge.factor != 0)).any()
             known = self._identities[gauge] = not moved
         return known
+
+    @cached_property
+    def _scales(self) -> dict[Gauge, Floats]:
+        """The scales that were asked for."""
+        return {}
+
+    @cached_property
+    def _shifts(self) -> dict[Gauge, Floats]:
+        """The shifts that were asked for."""
+        return {}
 
     @cached_property
     def _identities(self) -> dict[Gauge, bool]:

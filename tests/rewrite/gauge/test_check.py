@@ -66,6 +66,12 @@ UNNAMED = {
         "y = Mul (e, one)",
         {"x": (2, 5, 8)},
     ),
+    "what is repeated, with axes of another name behind it": (
+        "float[n,l,6] x, int64[4] t",
+        "float[6,6] w, int64[1] at = {1}, float[n2,2,l2,6] e",
+        "p = MatMul (x, w)\n q = Unsqueeze (p, at)\n e = Expand (q, t)\n y = Mul (e, s)",
+        {"x": (3, 5, 6)},
+    ),
 }
 
 
@@ -77,7 +83,8 @@ def test_sizes_without_names_are_drawn_as_the_operator_needs_them(name):
         net ({inputs}) => (float[?,?,?] y)
         <{constants}, float one = {{0.5}}, float[6] s = {{1, 2, 3, 4, 5, 6}}> {{ {body} }}"""
     rng = np.random.default_rng(0)
-    model = ir.from_onnx_text(text.replace("float[?,?,?] y", "float[?,?] y") if "Gemm" in name else text)
+    rank = 2 if "Gemm" in name else 4 if "int64[4] t" in inputs else 3
+    model = ir.from_onnx_text(text.replace("float[?,?,?] y", f"float[{','.join('?' * rank)}] y"))
     for value in {value for node in model.graph for value in node.inputs if value is not None}:
         if value.name in ("w", "c"):
             array = rng.standard_normal(value.shape.numpy()).astype(np.float32)
@@ -85,6 +92,7 @@ def test_sizes_without_names_are_drawn_as_the_operator_needs_them(name):
             model.graph.register_initializer(value)
     feeds = {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
     feeds |= {"t": np.array([2, 5, 6])} if "int64[3] t" in inputs else {}
+    feeds |= {"t": np.array([3, 2, 5, 6])} if "int64[4] t" in inputs else {}
     expected = Evaluator(model).run(feeds)["y"]
     result = rewrite(model)
     assert [row.action for row in result.ledger] == ["folded"], [row.reason for row in result.ledger]
