@@ -82,6 +82,8 @@ def _few_feeds(at: Solution) -> Draw:
     def draw(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
         if len(nodes) > 1 or any(value.shape is None or value.dtype not in FLOATS for value in inputs):
             return {}
+        if is_standard(nodes[0], "Reshape"):  # of fewer values its target would group others
+            return {}
         shapes = _shapes_that_matter(at, nodes[0])
         if shapes is None or any(value not in at.ties.of for value in inputs):
             return {}
