@@ -37,7 +37,7 @@ VANISHES = 2.0**-150
 _NOTHING = 2.0**-100
 """Numbers over a scale that stands for infinity are 0 below this; what is meant to be seen there is far larger."""
 
-_PIECE = 1 << 18
+_PIECE = 1 << 16
 """Numbers that are looked at together."""
 
 
@@ -75,17 +75,21 @@ def rescale(
         _in_floats(edit, index, weight, factor, added)
         return
     factor = compress(factor)
-    if np.abs(factor).min() < VANISHES:
+    extremes = _extremes([factor])
+    if extremes[0] < VANISHES:
         factor = np.where(np.abs(factor) < VANISHES, 0.0, factor)
-    if (factor == 1).all() and steps is None:
+        extremes = _extremes([factor])
+    if extremes == (1.0, 1.0) and steps is None and (factor == 1).all():
         return
     if weight.quantized is not None:
         _requantize(edit, index, weight, factor, None if steps is None else np.rint(steps).astype(np.int64))
         return
     tensor = constant_tensor(weight.value)
     assert tensor is not None
-    require_storable(edit.node, weight, factor, rows)
-    parts, key = parts64(tensor), (weight.value, factor.shape, factor.tobytes())
+    require_storable(edit.node, weight, factor, rows, extremes)
+    parts = parts64(tensor)
+    shared = len(weight.value.uses()) > 1  # another operator may want the same of it
+    key = (weight.value, factor.shape, factor.tobytes()) if shared else None
     new = edit.constant(
         lambda: tensor64(tensor) * factor,
         weight.shape,
@@ -99,14 +103,23 @@ def rescale(
     edit.read(index, new)
 
 
-def require_storable(node: ir.Node, weight: Weight, factor: Floats, rows: Sequence[int]) -> None:
+def require_storable(
+    node: ir.Node, weight: Weight, factor: Floats, rows: Sequence[int], extremes: tuple[float, float]
+) -> None:
     """Refuse a float weight times a factor that its type cannot hold as well as the weight.
+
+    Args:
+        node: the operator.
+        weight: its weight.
+        factor: of the weight's rank.
+        rows: the axes that are summed over together.
+        extremes: the smallest size of the factor's numbers that are not zero, and the greatest.
 
     Raises:
         Refused: it overflows, or what rounds off is more than :data:`LOSS` units of a row.
     """
     unit, smallest, largest = FORMATS[weight.dtype]
-    least, greatest = _extremes([factor])
+    least, greatest = extremes
     if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30:
         low, high = _extremes(_pieces(weight))
         if high * greatest <= largest and low * least >= smallest / unit:
@@ -142,8 +155,11 @@ def _pieces(weight: Weight) -> Iterable[npt.NDArray[np.floating]]:
 def _extremes(pieces: Iterable[npt.NDArray[np.floating]]) -> tuple[float, float]:
     """Return the smallest size of the numbers that are not zero, and the greatest."""
     low, high = math.inf, 0.0
+    room: npt.NDArray[np.floating] | None = None
     for piece in pieces:
-        size = np.abs(piece)
+        if room is None or room.shape != piece.shape or room.dtype != piece.dtype:
+            room = np.empty_like(piece)
+        size = np.abs(piece, out=room)
         high = max(high, float(size.max(initial=0.0)))
         least = float(size.min(initial=math.inf))
         low = min(low, least if least > 0 else float(size.min(initial=math.inf, where=size > 0)))
