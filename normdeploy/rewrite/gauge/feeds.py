@@ -223,12 +223,13 @@ def _size(dim: int | ir.SymbolicDim, value: ir.Value, axis: int, sizes: dict[str
         return dim
     if dim.value is None:
         return sizes.setdefault(f"{value.name}.{axis}", reach + 3 if axis >= 2 else 2)
-    symbols = sorted(dim.free_symbols())
+    plain = dim.value.isidentifier()  # no expression, so that none has to be read
+    symbols = [dim.value] if plain else sorted(dim.free_symbols())
     for symbol in symbols:
         spatial = axis >= 2 and reach > 3
         sizes.setdefault(symbol, reach + 3 + 2 * len(sizes) if spatial else _PROBE_SIZES[len(sizes) % 5])
     if symbols:
-        found = dim.evaluate(sizes)
+        found = sizes[dim.value] if plain else dim.evaluate(sizes)
         if isinstance(found, int) and found > 0:
             return found
     return sizes.setdefault(str(dim.value), _PROBE_SIZES[len(sizes) % 5])

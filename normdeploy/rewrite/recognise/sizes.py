@@ -118,6 +118,8 @@ def names_of(dim: int | ir.SymbolicDim) -> list[str]:
     """
     if isinstance(dim, int) or dim.value is None:
         return []
+    if dim.value.isidentifier():  # no expression, so that none has to be read
+        return [dim.value]
     try:
         return sorted(dim.free_symbols()) or [dim.value]
     except ValueError:  # what other tools write: "batch size"

@@ -334,6 +334,8 @@ FURTHER = {
             ),
         )
     ),
+    "any | channel {} ({} in all) is scaled by 0, and what others read in front of it would have to carry its shift "
+    "over 0": Case(lambda g: switched_off(g, [1.0, 0.0, 2.0], [0.1, 0.5, 0.2])),
     "any | what others read in front of it would have to carry {} times the size of its values, and be rounded with "
     "it": Case(
         lambda g: (
@@ -420,6 +422,15 @@ EINSUM = {
         lambda g: ranked(g, g.op("Einsum", mul(g, images(g), 3, 1), unranked(g), equation="nij,nkj->nik"))
     ),
 }
+
+
+def switched_off(g, gamma, beta):
+    """A residual block of a norm in front of a Relu, as pre-activation networks have it."""
+    y = conv(g, images(g, "L"))
+    normed = batch_norm(g, y, np.array(gamma), np.array(beta), np.zeros(3), np.ones(3))
+    inner = g.op("Conv", g.op("Relu", normed), some(3, 3, 3), pads=[1, 1])
+    return g.op("Conv", g.op("Add", y, inner), some(2, 3, 1))
+
 
 CASES = EINSUM | ABSORBING | QUANTIZED | CROSSING | RECOGNISING | SEARCHING | FURTHER
 

@@ -431,6 +431,30 @@ def test_preactivation_whose_stream_is_read_as_it_is_keeps_every_negative_scale(
     assert {"norm0", "norm2"} <= {row.where for row in result.ledger.kept}
 
 
+@pytest.mark.parametrize(
+    ("gamma", "beta", "said"),
+    [
+        (0.0, 0.5, "channel 1 (1 in all) is scaled by 0, and what others read"),
+        (1e-6, 0.5, "would have to carry"),
+        (0.0, 0.0, ""),
+        (1e-6, 0.0, ""),
+    ],
+)
+def test_a_channel_that_a_preactivation_norm_switches_off_leaves_where_its_beta_is_0(graph, fold, gamma, beta, said):
+    """relu(0 x + beta) is no relu of x + t, but for beta = 0: what docs/folding.md advises."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = conv(g, g.input("x", ["N", 3, 6, 6]), rng, 3, 3, 2, name="stem")
+    scale, shift = np.array([1.0, gamma, 1.5]), np.array([0.1, beta, 0.2])
+    y = g.op("Relu", g.op("BatchNormalization", x, scale, shift, np.zeros(3), np.ones(3), name="norm"))
+    y = g.op("Conv", y, rng.normal(size=(3, 3, 3, 3)), pads=[1] * 4)
+    g.output(conv(g, g.op("Add", x, y), rng, 3, 2, 2, name="head"))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    kept = [row.reason for row in result.ledger.kept]
+    assert len(kept) == bool(said)
+    assert said in "".join(kept)
+
+
 @pytest.mark.parametrize("source", ["input", "output"])
 def test_a_map_that_does_nothing_leaves_the_names_of_outputs(graph, fold, source):
     """x * 1 as a graph output, where x is an input or another output."""
