@@ -98,13 +98,15 @@ def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
         with np.errstate(divide="ignore"):
             unit = float(np.median(1 / np.abs(factor)))
         size = float(np.sqrt(np.square(carried).mean()))
-        off = np.flatnonzero(np.broadcast_to(factor == 0, carried.shape) & (carried != 0))
-        if size > LARGEST * unit and off.size:
+        if size <= LARGEST * unit:
+            continue
+        off = np.flatnonzero((factor == 0) & (carried != 0))
+        if off.size:
             found[node] = (
                 f"channel {off[0]} ({off.size} in all) is scaled by 0, and what others read in front of it would have "
                 "to carry its shift over 0"
             )
-        elif size > LARGEST * unit:
+        else:
             found[node] = (
                 f"what others read in front of it would have to carry {size / unit:.2g} times the size of its "
                 "values, and be rounded with it"
