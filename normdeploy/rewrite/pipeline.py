@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
-import torch
 
 from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.integer_weights import quantize_constants
+from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
@@ -162,7 +162,7 @@ def rewrite(
         RewriteError: a rewrite changed the function, or failed (a bug of ours); nothing is returned.
         GraphError: the graph's types or sizes contradict each other.
     """
-    with _collection_paused(), _one_thread():
+    with _collection_paused(), one_thread():
         context = RewriteContext(approximate=approximate, check=check, highest_opset=highest_opset, integer=integer)
         return _rewrite(model, context)
 
@@ -199,17 +199,6 @@ def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
         context.carried.settle()
     ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
     return RewriteResult(work, canonical, Ledger(ordered), context.carried.derivation(work))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread meanwhile: what is checked is small, and handing it to several takes longer."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from normdeploy.budget import parse_budget
 from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import Traced
 from normdeploy.graph.derivation import Derivation
+from normdeploy.graph.threads import one_thread
 from normdeploy.onnxfile import Copied
 from normdeploy.rewrite import RewriteResult
 from normdeploy.verification.bounds.noise import NoisyGraph
@@ -110,7 +111,8 @@ def verify(
     """
     chosen = level_named(level)
     allowed = None if budget is None or budget == "exact" else parse_budget(budget)
-    with tempfile.TemporaryDirectory(prefix="normdeploy-verify-") as folder:
+    # on one thread: what is measured here is written into the certificate, which other numbers of threads share
+    with one_thread(), tempfile.TemporaryDirectory(prefix="normdeploy-verify-") as folder:
         workspace = Path(folder)
         # What is judged is a copy: a file that is replaced meanwhile is not what the verdict and its digests are of
         judged = copied_file(path, workspace / "file")

@@ -1,4 +1,4 @@
-"""What a verdict was made with: versions, processor, threads, digests."""
+"""What a verdict was made with: versions, processor, digests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def environment(settings: Sequence[Setting] = ()) -> dict[str, Any]:
         },
         "platform": platform.platform(),
         "processor": {"name": machine.processor, "features": list(machine.instructions), "cores": machine.cores},
-        "torch_threads": torch.get_num_threads(),
     }
 
 

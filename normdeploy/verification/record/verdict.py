@@ -34,7 +34,7 @@ class Verdict:
         checks: every check made.
         sites: every normalization site with its mutants.
         measurements: the rounding measurements, for the HTML page and the calibration.
-        environment: versions, processor, threads, digests, seeds, shapes.
+        environment: versions, processor, digests, seeds, shapes.
         not_checked: what this verdict says nothing about.
         localization: where a failure starts, or None.
         depth: float64-against-runtime error along the graph, for the HTML page.
