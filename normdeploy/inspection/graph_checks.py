@@ -22,6 +22,7 @@ from normdeploy.inspection.holders import running_layernorm
 from normdeploy.inspection.neighbours import check_neighbours
 from normdeploy.inspection.site import StoredNorm
 from normdeploy.inspection.statistics import check_statistics
+from normdeploy.inspection.stored_numbers import check_stored_numbers
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.ledger import Ledger
@@ -49,6 +50,7 @@ def check_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None = 
             continue
         yield from check_statistics(site)
         yield from check_neighbours(site, constants)
+    yield from check_stored_numbers(model)
     yield from _random(model, constants)
     canonical, ledger = _recognised(model)
     yield from _mixes_samples(canonical, ledger, dict(feeds or example_feeds(model.graph)))

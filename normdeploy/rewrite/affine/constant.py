@@ -28,13 +28,8 @@ def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
     return cost.copy_bytes(value)
 
 
-def fits(dtype: ir.DataType, compute: Callable[[], Array]) -> bool:
-    """Tell whether a new weight can be stored; only float16 is narrow enough to compute it for the question."""
-    return dtype != ir.DataType.FLOAT16 or storable(dtype, compute())
-
-
 def storable(dtype: ir.DataType | None, *arrays: Array) -> bool:
-    """Tell whether small arrays are finite when rounded to a float type (float32 where it is not known)."""
+    """Tell whether arrays are finite when rounded to a float type (float32 where it is not known)."""
     largest = FORMATS[dtype or ir.DataType.FLOAT][2]
     return all(bool(np.abs(array).max(initial=0.0) <= largest) for array in arrays)
 

@@ -16,7 +16,6 @@ Done where
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -33,7 +32,6 @@ from normdeploy.rewrite.affine.constant import (
     copy_cost,
     derive,
     dtype_of,
-    fits,
     optional,
     required,
     shape_of,
@@ -62,7 +60,7 @@ def fold_border(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> bool
         return False
     if sum(_price(reader) for reader in readers) >= cost.pass_bytes(result):
         return False
-    if any(not fits(dtype_of(required(reader, 1)), partial(_scaled, reader, mapping)) for reader in readers):
+    if not all(storable(dtype_of(required(reader, 1)), _scaled(reader, mapping)) for reader in readers):
         return False
     maps = {} if mapping.no_shift else {reader: _map(reader, source, mapping) for reader in readers}
     if not all(storable(dtype_of(required(reader, 1)), array) for reader, array in maps.items()):

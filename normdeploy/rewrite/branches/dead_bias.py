@@ -8,6 +8,7 @@ Done where the norm is the only reader of the convolution, whose bias is constan
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -16,11 +17,14 @@ from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear import linear_of
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.constant import optional, required, shape_of
+from normdeploy.rewrite.affine.constant import array_of, optional, required, shape_of
 from normdeploy.rewrite.affine.region import Region
 from normdeploy.rewrite.context import RewriteContext
 
 RULE = "dead bias before a norm"
+
+FAR = 1e4
+"""Largest bias in units of its channel's largest weight: beyond, it is no longer dead to a file that rounds."""
 
 
 def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> bool:
@@ -32,7 +36,7 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
     if conv is None or conv.graph is not graph or conv.op_type not in ("Conv", "ConvTranspose"):
         return False
     bias = optional(conv, 2)
-    if bias is None or not is_constant(bias) or only_reader(value) is not node:
+    if bias is None or not is_constant(bias) or only_reader(value) is not node or _is_heard(conv):
         return False
     region = Region(graph)
     region.before = [conv, node]
@@ -45,6 +49,17 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
         region.discard()
         return False
     return True
+
+
+def _is_heard(conv: ir.Node) -> bool:
+    """Tell whether a bias is no number, or so large beside the weights that it rounds away what it is added to."""
+    weight, bias, linear = array_of(required(conv, 1)), array_of(required(conv, 2)), linear_of(conv)
+    assert linear is not None
+    channels = linear.channels(weight.shape)
+    assert channels.written is not None  # no recurrent operator
+    largest = np.zeros(channels.outs)
+    np.maximum.at(largest, np.broadcast_to(channels.written, weight.shape), np.abs(weight))
+    return not bool((np.abs(bias) <= FAR * largest)[largest > 0].all() and np.isfinite(bias).all())
 
 
 def _few(context: RewriteContext, conv: ir.Node) -> torch.Tensor:

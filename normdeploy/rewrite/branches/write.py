@@ -35,10 +35,8 @@ def has_own_bias(reading: Reading, frame: Frame) -> bool:
 
 
 def fits(reading: Reading) -> bool:
-    """Tell whether kernel and bias can be stored; only float16 is narrow enough to compute them for the question."""
+    """Tell whether kernel and bias can be stored."""
     dtype, mapping = dtype_of(required(main_node(reading), 1)), reading.map
-    if dtype != ir.DataType.FLOAT16:
-        return True
     return storable(dtype, mapping.kernel()) and (mapping.bias is None or storable(dtype, mapping.bias()))
 
 

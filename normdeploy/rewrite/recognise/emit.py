@@ -261,6 +261,11 @@ def _unbiased_ratio(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
 def emittable(norm: Norm, x: ir.Value, opset: int) -> str:
     """Return why a normalization cannot be written as operators here; empty if it can."""
     dims = list(x.shape or ())
+    kind = x.dtype or ir.DataType.FLOAT
+    with np.errstate(over="ignore"):
+        stored = [array.astype(kind.numpy()).astype(np.float64) for array in (norm.scale, norm.shift)]
+    if not all(np.isfinite(array).all() for array in stored):
+        return f"its scale or shift, taken together, would overflow {kind.name.lower()}"
     if norm.outside or norm.correction:
         if opset < 18:
             return f"its short form needs operator set 18, this graph has {opset}; export with opset_version=18"

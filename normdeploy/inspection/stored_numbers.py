@@ -1,0 +1,108 @@
+"""Numbers in a file that are none, or that no calculation survives: in any constant, not only those of a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, module_path
+from normdeploy.graph.exact import tensor64
+from normdeploy.inspection.findings import Finding
+from normdeploy.inspection.site import Array
+
+_MEANT = ("Where", "Clip", "Max", "Min", "Pad", "IsInf", "IsNaN", "Equal", "Less", "Greater", "ScatterElements")
+"""What reads an infinity, or the largest number there is, as a bound or as a mark."""
+_SHARES = ("Softmax", "LogSoftmax", "Attention")
+_BETWEEN = ("Add", "Sub", "Mul", "Where", "Cast", "Reshape", "Expand", "Slice", "Unsqueeze", "Transpose", "Concat",
+            "Gather", "Identity", "Max", "Min")  # fmt: skip
+_STEPS = 8
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+_RANGES = {
+    ir.DataType.FLOAT: (2.0**-126, 2.0**96),
+    ir.DataType.BFLOAT16: (2.0**-126, 2.0**96),
+    ir.DataType.DOUBLE: (2.0**-1022, 2.0**992),
+}
+"""Smallest normal number, and a 2**32nd of the largest; float16 is narrow, and its weights are at both ends."""
+
+
+def check_stored_numbers(model: ir.Model) -> Iterator[Finding]:
+    """Yield constants that hold NaN, infinity, what overflows in a product or what is below the normal numbers.
+
+    NaN in the parameters of BatchNormalization is :mod:`.statistics`' to tell of, channel by channel. What ends in a softmax, or is a bound, may be
+    infinite or the largest number there is: so masks are written.
+    """
+    seen: set[ir.Value] = set()
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for place, value in enumerate(node.inputs):
+            tensor = None if value is None or value in seen else value.const_value
+            if value is None or tensor is None or value.is_graph_input() or tensor.dtype not in FLOATS:
+                continue
+            seen.add(value)
+            array = tensor64(tensor)
+            if node.op_type == "BatchNormalization" and not np.isfinite(array).all():
+                continue
+            yield from _check(node, place, str(value.name), array, tensor.dtype)
+
+
+def _check(node: ir.Node, place: int, name: str, array: Array, dtype: ir.DataType) -> Iterator[Finding]:
+    if not array.size:
+        return
+    low, high = float(array.min()), float(array.max())
+    mask = node.op_type in _MEANT or _is_shared(node)
+    if np.isnan(low) or (not mask and (np.isinf(low) or np.isinf(high))):
+        broken = ~np.isfinite(array)
+        yield Finding(
+            "error",
+            "not-finite",
+            module_path(node),
+            f"constant {name!r} of {node.op_type} is NaN or infinite at {int(broken.sum())} of {array.size} places: "
+            "what is computed from them is, too",
+            "training diverged, or the weights are damaged: take an earlier checkpoint",
+            detail={"constant": name, "count": int(broken.sum())},
+        )
+        return
+    if node.op_type in _QUANTIZERS and place == 1 and low <= 0:
+        yield Finding(
+            "error",
+            "quantizer",
+            module_path(node),
+            f"step {name!r} of {node.op_type} is {low:.3g}: a quantizer's step is positive",
+            "calibrate it again",
+            detail={"constant": name},
+        )
+    smallest, largest = _RANGES.get(dtype, (0.0, np.inf))
+    size = np.abs(array[np.isfinite(array)])
+    if not mask and (size > largest).any():
+        yield Finding(
+            "warning",
+            "magnitude",
+            module_path(node),
+            f"constant {name!r} of {node.op_type} holds {float(size.max()):.3g}: products with it overflow "
+            f"{dtype.name.lower()}",
+            "rescale it, or take an earlier checkpoint",
+            detail={"constant": name},
+        )
+    tiny = (size > 0) & (size < smallest)
+    if tiny.any():
+        yield Finding(
+            "note",
+            "magnitude",
+            module_path(node),
+            f"constant {name!r} of {node.op_type} holds {int(tiny.sum())} of {array.size} numbers below "
+            f"{smallest:.3g}: kernels that flush such numbers take them for zero",
+            "set them to zero where they are meant to be",
+            detail={"constant": name, "count": int(tiny.sum())},
+        )
+
+
+def _is_shared(node: ir.Node) -> bool:
+    """Tell whether what a node computes becomes shares of a softmax, a few steps on."""
+    reached = [node]
+    for _ in range(_STEPS):
+        if any(one.op_type in _SHARES for one in reached):
+            return True
+        ahead = [one for one in reached if one.op_type in _BETWEEN]
+        reached = list(dict.fromkeys(use.node for one in ahead for value in one.outputs for use in value.uses()))
+    return False
