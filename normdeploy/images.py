@@ -27,11 +27,18 @@ def decode_image(
         interpolation: of pixels.
 
     Raises:
-        Exception: whatever Pillow raises on a broken file.
+        Exception: whatever Pillow raises on a broken file, or a file that declares more pixels than
+            PIL.Image.MAX_IMAGE_PIXELS.
     """
     from PIL import Image, ImageOps
 
     with Image.open(path) as image:
+        width, height = image.size  # declared: nothing has been decoded
+        if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
+            raise ValueError(
+                f"it declares {width} x {height} pixels; expected at most {Image.MAX_IMAGE_PIXELS} "
+                "(PIL.Image.MAX_IMAGE_PIXELS): make it smaller"
+            )
         upright, white = ImageOps.exif_transpose(image), 255
         if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format == "PNG"):
             grey = np.asarray(upright).astype(np.float32)

@@ -18,21 +18,33 @@ import numpy as np
 
 
 class _Lines:
-    """Lines for the csv module, which can be given back; ``taken`` are those of the record at hand."""
+    """Lines for the csv module, which can be given back; ``taken`` are those of the record at hand.
+
+    A line that was inside a quote of a record that was not believed, and leaves one open itself, would be followed to
+    the same end: no record of several lines begins there. Else each of n such lines would be read n times.
+    """
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._back, self.taken = iter(lines), deque[str](), list[str]()
+        self._inside, self._alone = 0, False
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        self.taken.append(self._back.popleft() if self._back else next(self._lines))
-        return self.taken[-1]
+        if self.taken and self._alone:
+            raise csv.Error("a quote is opened where another one was")
+        line = self._back.popleft() if self._back else next(self._lines)
+        if not self.taken:
+            self._alone = self._inside > 0
+        self._inside = max(0, self._inside - 1)
+        self.taken.append(line)
+        return line
 
     def give_back(self) -> None:
         """Give all lines back but the first."""
         self._back.extendleft(reversed(self.taken[1:]))
+        self._inside = max(self._inside, len(self.taken) - 2)  # in the last line the quote ended, or the text
         del self.taken[1:]
 
 

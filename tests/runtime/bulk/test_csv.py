@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from normdeploy.errors import InputError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import predict
+from normdeploy.runtime.bulk import csv_records
 from normdeploy.runtime.bulk.csv_records import records
 from normdeploy.runtime.bulk.csv_table import CsvSource
 
@@ -243,3 +244,26 @@ def test_noise_never_ends_in_a_foreign_error(linear, tmp_path):
             assert 0 < result.rows <= 81
         except InputError:
             pass
+
+
+@pytest.mark.parametrize("line", ['a","\n', '"a""\n', '1,"2\n', '"\n', 'a,"",b\n'])
+def test_lines_that_leave_quotes_open_are_read_a_few_times_each(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not each to the end of the file: two thousand lines took as long as a million."""
+    taken = []
+    following = csv_records._Lines.__next__
+
+    def counted(self: csv_records._Lines) -> str:
+        taken.append(1)
+        return following(self)
+
+    monkeypatch.setattr(csv_records._Lines, "__next__", counted)
+    lines = [line] * 2000
+    assert "".join(text for text, _ in records(lines, 3, (0, 1, 2))) == "".join(lines)
+    assert len(taken) < 4 * len(lines) + 10
+
+
+def test_a_record_of_several_lines_behind_a_stray_quote() -> None:
+    lines = ['1,"x\n', "2,3\n", '4,"two\n', 'lines"\n', "5,6\n"]
+    found = list(records(lines, 2, (0,)))
+    assert [text for text, _ in found] == [lines[0], lines[1], lines[2] + lines[3], lines[4]]
+    assert [bool(fault) for _, fault in found] == [True, False, False, False]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import resource
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from normdeploy.errors import InputError, UsageError
+from normdeploy.images import decode_image
 from normdeploy.runtime import ImageOptions, predict
 
 GREY = "n (float[batch, 1, h, w] x) => (float[batch, 1, h, w] y) { y = Identity(x) }"
@@ -116,3 +121,24 @@ def test_ways_to_resize(write_model, tmp_path):
     assert not np.array_equal(at("stretch", "bicubic"), at("stretch", "bilinear"))
     wanted = np.asarray(Image.fromarray(picture).resize((4, 4), Image.Resampling.BICUBIC))
     np.testing.assert_array_equal(at("stretch", "bicubic"), wanted)
+
+
+def _declared(width: int, height: int) -> bytes:
+    """A PNG file that declares more pixels than it holds."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 99)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize(("side", "words"), [(9_500, "it declares 9500 x 9500 pixels"), (60_000, "could be decompression bomb")])
+def test_pixels_that_a_file_declares_are_counted_before_they_are_decoded(side, words, tmp_path):
+    path = tmp_path / "huge.png"
+    path.write_bytes(_declared(side, side))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((ValueError, Image.DecompressionBombError), match=words):
+        decode_image(path, 3, (8, 8))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
