@@ -134,7 +134,9 @@ def _declared(width: int, height: int) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-@pytest.mark.parametrize(("side", "words"), [(9_500, "it declares 9500 x 9500 pixels"), (60_000, "could be decompression bomb")])
+@pytest.mark.parametrize(
+    ("side", "words"), [(9_500, "it declares 9500 x 9500 pixels"), (60_000, "could be decompression bomb")]
+)
 def test_pixels_that_a_file_declares_are_counted_before_they_are_decoded(side, words, tmp_path):
     path = tmp_path / "huge.png"
     path.write_bytes(_declared(side, side))
