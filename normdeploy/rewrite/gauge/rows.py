@@ -99,6 +99,10 @@ class Mark:
     signers: int
 
 
+MANY = 32
+"""Terms of a row above which equal unknowns are found by sorting."""
+
+
 def power(base: Floats, exponent: Floats) -> Floats:
     """Return base ** exponent, exactly where the exponent is 1 and to half a unit where it is -1."""
     plain = exponent == 1
@@ -144,6 +148,8 @@ def combined(rows: Rows) -> Rows:
     changed = not live.all()
     if changed:
         unknowns, coefficients = np.where(live, unknowns, 0), np.where(live, coefficients, 0.0)
+    if unknowns.shape[1] > MANY:
+        return trimmed(Rows(*_merged(unknowns, coefficients), rows.constant, rows.size))
     for right in range(1, unknowns.shape[1]):
         for left in range(right):
             same = unknowns[:, left] == unknowns[:, right]
@@ -162,6 +168,20 @@ def combined(rows: Rows) -> Rows:
         return rows
     unknowns = np.where(coefficients != 0, unknowns, 0)
     return trimmed(Rows(unknowns, coefficients, rows.constant, rows.size))
+
+
+def _merged(unknowns: Ints, coefficients: Floats) -> tuple[Ints, Floats]:
+    """Add up the terms of equal unknowns by sorting each row: pairs of columns are too many in a sum of thousands."""
+    order = np.argsort(unknowns, axis=1, kind="stable")
+    unknowns, coefficients = np.take_along_axis(unknowns, order, 1), np.take_along_axis(coefficients, order, 1)
+    first = np.ones(unknowns.shape, bool)
+    first[:, 1:] = unknowns[:, 1:] != unknowns[:, :-1]
+    starts = np.flatnonzero(first)  # every row begins with one, so that no sum goes over its end
+    total, size = np.add.reduceat(coefficients.ravel(), starts), np.add.reduceat(np.abs(coefficients).ravel(), starts)
+    summed = np.zeros(coefficients.size)
+    summed[starts] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
+    summed = summed.reshape(coefficients.shape)
+    return np.where(summed != 0, unknowns, 0), summed
 
 
 def trimmed(rows: Rows) -> Rows:

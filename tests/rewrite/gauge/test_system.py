@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normdeploy.rewrite.gauge.rows import Rows
+from normdeploy.rewrite.gauge import rows as rows_module
+from normdeploy.rewrite.gauge.rows import Rows, combined
 from normdeploy.rewrite.gauge.substitute import values
 from normdeploy.rewrite.gauge.system import Conflict, System
 
@@ -199,3 +200,23 @@ def test_what_has_no_root_is_refused_and_says_what_is_loose(exponents, constant)
     assert sorted(conflict.loose) == [name for name, power in zip(names, exponents, strict=True) if power]
     system.rollback(mark)
     assert snapshot(system, names) == before
+
+
+@given(SEED, st.integers(1, 5), st.integers(1, 12))
+def test_many_terms_are_added_up_as_few_are(seed: int, count: int, width: int) -> None:
+    """Each row's coefficient of each unknown, summed by hand; whole numbers, so that no order of summation tells."""
+    rng = np.random.default_rng(seed)
+    unknowns, coefficients = rng.integers(0, 5, (count, width)), rng.integers(-3, 4, (count, width)).astype(float)
+    given_rows = Rows(unknowns, np.where(unknowns == 0, 0.0, coefficients), np.ones(count), np.ones(count))
+    expected = [
+        {int(u): float(c[names == u].sum()) for u in set(names.tolist()) - {0} if c[names == u].sum()}
+        for names, c in zip(unknowns, coefficients, strict=True)
+    ]
+    for many in (rows_module.MANY, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rows_module, "MANY", many)
+            found = combined(given_rows)
+        for names, c, sums in zip(found.unknowns, found.coefficients, expected, strict=True):
+            live = c != 0
+            assert len(set(names[live].tolist())) == live.sum()
+            assert {int(u): float(x) for u, x in zip(names[live], c[live], strict=True)} == sums
