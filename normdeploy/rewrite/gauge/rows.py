@@ -178,9 +178,9 @@ def _merged(unknowns: Ints, coefficients: Floats) -> tuple[Ints, Floats]:
     first[:, 1:] = unknowns[:, 1:] != unknowns[:, :-1]
     starts = np.flatnonzero(first)  # every row begins with one, so that no sum goes over its end
     total, size = np.add.reduceat(coefficients.ravel(), starts), np.add.reduceat(np.abs(coefficients).ravel(), starts)
-    summed = np.zeros(coefficients.size)
-    summed[starts] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
-    summed = summed.reshape(coefficients.shape)
+    flat = np.zeros(coefficients.size)
+    flat[starts] = np.where(np.abs(total) <= 1e-14 * size, 0.0, total)
+    summed = flat.reshape(coefficients.shape)
     return np.where(summed != 0, unknowns, 0), summed
 
 
