@@ -57,7 +57,11 @@ class InputSpec:
     examples: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}={self.dtype}:{'x'.join(str(size) for size in self.shape)}"
+        sizes = [str(size) for size in self.shape]
+        shape = "x".join(sizes)
+        if _TORN.search(shape) or any("x" in size for size in sizes):
+            shape = ",".join(sizes)
+        return f"{self.name}={self.dtype}:{shape}"
 
 
 def parse_input(text: str) -> InputSpec:
@@ -252,7 +256,7 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0)
 
 
 def _require_one_way(roots: Sequence[str], model: nn.Module) -> None:
-    """Refuse what looks mistyped: a name that is nearly a parameter of ``model.forward``, or stands beside some that are.
+    """Refuse what looks mistyped: a name that is nearly a parameter of forward, or stands beside some that are.
 
     Raises:
         InputError: there is one.

@@ -24,6 +24,13 @@ def test_what_is_written_is_what_is_read(name: str, dtype: str, shape: list[int 
     assert parse_input(str(spec)) == spec
 
 
+@pytest.mark.parametrize("shape", [("mi", 1), ("max", 3), ("ma", "batch"), ("batch", 3, 224)])
+def test_what_an_x_would_tear_is_written_with_commas(shape: tuple[int | str, ...]) -> None:
+    spec = InputSpec("x", "float32", shape)
+    assert parse_input(str(spec)) == spec
+    assert ("," in str(spec)) == (shape[0] != "batch")
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
