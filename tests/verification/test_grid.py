@@ -197,3 +197,37 @@ def test_flips_inside_are_no_fault_of_the_file_either(tmp_path: Path):
     [check] = [check for check in verdict.checks if check.name == "grid"]
     assert "what flips at quantizers inside explain" in check.detail
     assert check.measured["optimizers"] == ["WeightBiasQuantization"]
+
+
+def test_an_optimizer_that_multiplies_with_fewer_digits_is_named(tmp_path: Path):
+    """A norm spelled out between a product with int8 weights and a quantizer: values turn without a bias."""
+    rng = np.random.default_rng(3)
+    constants = {
+        "w": rng.integers(-127, 127, (6, 8)).astype(np.int8),
+        "s": np.float32(0.02),
+        "z": np.int8(0),
+        "two": np.float32(2),
+        "eps": np.float32(1e-6),
+        "gain": rng.normal(size=8).astype(np.float32),
+        "so": np.float32(0.03),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wd"]),
+        helper.make_node("MatMul", ["x", "wd"], ["h"]),
+        helper.make_node("Pow", ["h", "two"], ["p"]),
+        helper.make_node("ReduceMean", ["p"], ["m"], axes=[-1], keepdims=1),
+        helper.make_node("Add", ["m", "eps"], ["me"]),
+        helper.make_node("Sqrt", ["me"], ["sq"]),
+        helper.make_node("Div", ["h", "sq"], ["n"]),
+        helper.make_node("Mul", ["n", "gain"], ["gn"]),
+        helper.make_node("QuantizeLinear", ["gn", "so", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "so", "z"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", k]) for name, k in (("x", 6), ("y", 8))]
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "q.onnx")
+    result = nd.fold(tmp_path / "q.onnx", tmp_path / "folded.onnx")
+    assert result.verdict is not None
+    assert result.verdict.status == "pass", result.verdict.summary()
+    assert [(row.kind, row.action) for row in result.ledger] == [("RMSNormalization", "fused")]
