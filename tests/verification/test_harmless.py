@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
+from normdeploy.verification.record.answers import Question
 
 
 class Masked(nn.Module):
@@ -41,3 +43,40 @@ def test_rows_that_are_nan_on_both_sides_do_not_hide_that_a_mutant_is_the_same_f
     same = {m.name for m in site.mutants if "same function" in m.note}
     assert {"scale dropped", "shift dropped"} <= same
     assert verdict.status == "pass", verdict.summary()
+
+
+class Normed(nn.Module):
+    """A norm in front of a padded convolution, a LayerNorm behind it."""
+
+    def __init__(self, *, shift: float, ones: bool) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.conv, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.LayerNorm(5)
+        self.scale = nn.Parameter(torch.tensor([0.5, 2.0, 3.0]).reshape(3, 1, 1))
+        self.shift = nn.Parameter(torch.full((3, 1, 1), shift))
+        if not ones:
+            with torch.no_grad():
+                self.last.weight.copy_(torch.rand(5) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.conv(x * self.scale + self.shift))
+        return y
+
+
+@pytest.mark.parametrize(("shift", "ones"), [(0.0, True), (0.7, False)])
+def test_constants_that_a_mutant_leaves_as_they_are_need_no_row_fed(shift: float, ones: bool, tmp_path: Path):
+    """A fold that forgets the border adds the shift there: of none, it is the right fold; of some, it is wrong."""
+    model, x = Normed(shift=shift, ones=ones).eval(), torch.randn(2, 3, 5, 5)
+    traced = trace(model, x)
+    rewritten = rewrite(traced.model)
+    save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    verdict = verify(model, tmp_path / "net.onnx", args=x, traced=traced, rewritten=rewritten)
+    assert verdict.status == "pass", verdict.summary()
+    assert Question.SITE not in {check.name for check in verdict.checks}
+    fates = {m.name: m for s in verdict.sites for m in s.mutants}
+    border, dropped = fates["a fold that ignores the zero-padded border"], fates["a neighbouring channel's scale"]
+    assert (border.harmless, border.killed) == (shift == 0, shift != 0)
+    assert (dropped.harmless, dropped.killed) == (ones, not ones)
+    if ones:
+        assert "for every input" in border.note
+        assert "for every input" in dropped.note

@@ -47,7 +47,7 @@ def check_sensitivity(context: Context) -> list[Check]:
     if estimated and targets:
         context.leave_out("mutants one by one (tried at their site's own value, or by derivative)")
         _seen_at_sites(context, targets)
-        prove(context, groups, [t for t in alive_of(targets) if t.mutant.affine], context.cases[:1])
+        prove(context, groups, [t for t in alive_of(targets) if t.mutant.proven_at_once], context.cases[:1])
         if len(alive_of(targets)) > FEW:
             kill_by_derivatives(context, groups, targets)
         prove(context, groups, alive_of(targets))

@@ -66,7 +66,7 @@ def kill_by_derivatives(
     """
     for number, case in enumerate(sorted(context.cases, key=lambda c: elements(c.family.feeds))):
         if number == 1:
-            prove(context, groups, [t for t in alive_of(targets) if t.mutant.affine], context.cases[:1])
+            prove(context, groups, [t for t in alive_of(targets) if t.mutant.proven_at_once], context.cases[:1])
         alive = [t for t in alive_of(targets) if not t.site.inner]
         if number and len(alive) <= FEW:
             return

@@ -40,6 +40,8 @@ class Mutant:
         affine: for whatever the site reads first, the wrong output is one affine map of it, as the right one is.
         statistics: returns what the site would have to read for its right output to be the wrong one, where that
             depends on what it reads first.
+        same: tells from the other values that the site reads whether the wrong output is the right one, whatever it
+            reads first.
     """
 
     name: str
@@ -47,6 +49,12 @@ class Mutant:
     words: str = ""
     affine: bool = False
     statistics: Callable[[Values], Values] | None = None
+    same: Callable[[Values], bool] | None = None
+
+    @property
+    def proven_at_once(self) -> bool:
+        """True where what is seen of one family can show that it is the right function for every input."""
+        return self.affine or self.same is not None
 
 
 @dataclass
@@ -128,6 +136,16 @@ def _changed_input(node: ir.Node, opset: Opset, index: int, change: Callable[[Te
         return evaluate_node(node, wrong, opset_imports=opset)[0]
 
     return apply
+
+
+def _changing(name: str, node: ir.Node, opset: Opset, index: int, change: Callable[[Tensor], Tensor]) -> Mutant:
+    """Return the mutant that changes one input of a node."""
+
+    def same(values: Values) -> bool:
+        value = values[index]
+        return value is None or torch.equal(change(value), value)
+
+    return Mutant(name, _changed_input(node, opset, index, change), same=same)
 
 
 def _rolled(tensor: Tensor) -> Tensor:
@@ -230,10 +248,10 @@ def _row_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
         Mutant("a neighbouring row's statistics", neighbours),
     ]
     if len(node.inputs) > 1:
-        mutants.append(Mutant("scale dropped", _changed_input(node, opset, 1, torch.ones_like)))
-        mutants.append(Mutant("a neighbouring channel's scale", _changed_input(node, opset, 1, _rolled)))
+        mutants.append(_changing("scale dropped", node, opset, 1, torch.ones_like))
+        mutants.append(_changing("a neighbouring channel's scale", node, opset, 1, _rolled))
     if len(node.inputs) > 2:
-        mutants.append(Mutant("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)))
+        mutants.append(_changing("shift dropped", node, opset, 2, torch.zeros_like))
     return mutants
 
 
@@ -259,7 +277,7 @@ def _grouped_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
     return [
         *_epsilon_mutants(node, opset),
         Mutant("variance with the other correction", other_correction),
-        Mutant("scale dropped", _changed_input(node, opset, 1, torch.ones_like)),
-        Mutant("a neighbouring channel's scale", _changed_input(node, opset, 1, _rolled)),
-        Mutant("shift dropped", _changed_input(node, opset, 2, torch.zeros_like)),
+        _changing("scale dropped", node, opset, 1, torch.ones_like),
+        _changing("a neighbouring channel's scale", node, opset, 1, _rolled),
+        _changing("shift dropped", node, opset, 2, torch.zeros_like),
     ]

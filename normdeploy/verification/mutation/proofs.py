@@ -28,7 +28,7 @@ def prove(
         cases: the families seen, all by default; one is enough for a proof that holds for every input.
     """
     if cases is None:  # what is proven for every input needs one family
-        prove(context, groups, [t for t in alive if t.mutant.affine], context.cases[:1])
+        prove(context, groups, [t for t in alive if t.mutant.proven_at_once], context.cases[:1])
         alive = [t for t in alive if t.report is None]
     for evaluator, sites in groups:
         mine = [t for t in alive if t.evaluator is evaluator]

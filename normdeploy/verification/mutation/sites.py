@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 import torch
 from torch import Tensor
@@ -52,7 +54,8 @@ def border_sites(node: ir.Node, where: str, inputs: tuple[str, ...], right: Appl
         if use.op_type != "Conv" or index != 0 or not any(pads):
             continue
         names = tuple(str(v.name) if v is not None and v.name else "" for v in use.inputs)[1:]
-        mutant = Mutant("a fold that ignores the zero-padded border", _border_blind(norm, use, len(inputs)))
+        blind = _border_blind(norm, use, len(inputs))
+        mutant = Mutant("a fold that ignores the zero-padded border", blind, same=_shiftless(norm, len(inputs)))
         clean = _conv_of(norm, use, len(inputs))
         sites.append(Site(where, node, (*inputs, *names), str(use.outputs[0].name), [mutant], right=clean))
     return sites
@@ -61,6 +64,17 @@ def border_sites(node: ir.Node, where: str, inputs: tuple[str, ...], right: Appl
 def _conv_of(norm: Apply, conv: ir.Node, count: int) -> Apply:
     opset = opsets(conv)
     return lambda values: evaluate_node(conv, [norm(values[:count]), *values[count:]], opset_imports=opset)[0]
+
+
+def _shiftless(norm: Apply, count: int) -> Callable[[Values], bool]:
+    """Return what tells whether an affine map leaves zeros as they are: padded before it or behind, it is the same."""
+
+    def same(values: Values) -> bool:
+        x = values[0]
+        assert x is not None
+        return not bool(norm([torch.zeros_like(x), *values[1:count]]).any())
+
+    return same
 
 
 def _border_blind(norm: Apply, conv: ir.Node, count: int) -> Apply:
