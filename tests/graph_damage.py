@@ -20,6 +20,10 @@ Change = Callable[[ModelProto, NodeProto], bool]
 NORMS = ("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization")
 LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
+GUARD = 1e-30
+"""An epsilon below it only keeps 0 from being divided by 0, as in x / (std + eps) written as a norm: ten times as much
+of it changes no result by a rounding."""
+
 
 @dataclass(frozen=True)
 class Damaged:
@@ -237,8 +241,8 @@ def _other_axis(model: ModelProto, node: NodeProto) -> bool:
 
 
 KINDS: dict[str, Change] = {
-    "epsilon x10": _attribute("epsilon", lambda e: e * 10, *NORMS, default=1e-5),
-    "epsilon /10": _attribute("epsilon", lambda e: e / 10, *NORMS, default=1e-5),
+    "epsilon x10": _attribute("epsilon", lambda e: e * 10 if e > GUARD else e, *NORMS, default=1e-5),
+    "epsilon /10": _attribute("epsilon", lambda e: e / 10 if e > GUARD else e, *NORMS, default=1e-5),
     "epsilon 0": _attribute("epsilon", lambda _: 0.0, *NORMS, default=1e-5),
     "training mode": _attribute("training_mode", lambda _: 1, "BatchNormalization", default=0),
     "scale dropped": _on_input(1, np.ones_like, *NORMS),

@@ -33,7 +33,7 @@ from normdeploy.verification.mutation.split_graph import cut, dominators, first_
 from normdeploy.verification.record.answers import Check, Killer, Localization, MutantReport, Question, Side, Status
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import make_families, small_spread_first
-from normdeploy.verification.samples.family import Family
+from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.structure import plural, shortened
@@ -200,6 +200,8 @@ def _feed(
 ) -> tuple[float, Check | None]:
     """Feed one site with every family until all its mutants are dead; return the worst ratio, and a failure.
 
+    A norm gets constant rows in any case: its 0 / 0 is a case of its own, which no mutant that scales anything shows.
+
     Args:
         targets: the site's. behind: these and others that may die of what is fed here.
     """
@@ -207,8 +209,8 @@ def _feed(
     worst = 0.0
     for family in _rows(spec, context.seed + 57, targets):
         alive = [t for t in targets if t.report is None]
-        if not alive:
-            break
+        if not alive and (family.kind is not Kind.CONSTANT or targets[0].site.kind == "affine map"):
+            continue
         alive += [t for t in behind if t.report is None and t not in alive]
         case = made.case(context, family.name, family.feeds[spec.name])
         problems, ratio = judged_cut(context, made, case)

@@ -120,17 +120,20 @@ def make_families(
         epsilons: of the graph's normalizations; the smallest and the largest get a small-variance family each.
     """
     first: list[tuple[Kind, str, Fill]] = [(Kind.NORMAL, "normal", _normal)]
-    rest: list[tuple[str, Fill]] = []
+    rest: list[tuple[Kind, str, Fill]] = []
     if any(spec.is_float for spec in specs):
         chosen = sorted({float(e) for e in epsilons if e > 0}) or [1e-5]
         ends = dict.fromkeys((chosen[0], chosen[-1]))
         first += [(Kind.SMALL_VARIANCE, f"row variance around {e:.0e}", _small_variance(e)) for e in ends]
-        rest += [("image of 0 to 255", _smooth(0.0, 255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
-        rest += [("constant rows", _constant_rows), ("image of 0 to 1", _smooth(0.0, 1.0)), ("spots", _spots)]
-        rest += [("zeros", _full(0.0)), ("ones", _full(1.0)), ("denormals", _denormal)]
+        other = [("image of 0 to 255", _smooth(0.0, 255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
+        more = [("image of 0 to 1", _smooth(0.0, 1.0)), ("spots", _spots), ("zeros", _full(0.0)), ("ones", _full(1.0))]
+        more.append(("denormals", _denormal))
         if any(spec.is_float and len(spec.shape) >= 3 for spec in specs):
-            rest.append(("border impulse", _border))
-    fills = [*first, *((Kind.OTHER, name, fill) for name, fill in rest)]
+            more.append(("border impulse", _border))
+        rest += [(Kind.OTHER, name, fill) for name, fill in other]
+        rest.append((Kind.CONSTANT, "constant rows", _constant_rows))
+        rest += [(Kind.OTHER, name, fill) for name, fill in more]
+    fills = [*first, *rest]
     drawn = [
         Family(name, _feeds(specs, np.random.default_rng((seed, i)), fill), kind)
         for i, (kind, name, fill) in enumerate(fills)

@@ -20,6 +20,7 @@ class Kind(Enum):
     DATA = auto()
     NORMAL = auto()
     SMALL_VARIANCE = auto()
+    CONSTANT = auto()
     OTHER = auto()
 
 
