@@ -178,7 +178,8 @@ def test_sys_names_versions_and_providers(run: Run) -> None:
     result = run("sys", "--json")
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
-    assert data["packages"]["torch"] == torch.__version__
+    # wheels from PyPI name the build (+cu132) in one of the two alone
+    assert data["packages"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert data["providers"]["CPUExecutionProvider"] == "usable"
     assert "CPUExecutionProvider" in run("sys").stdout
 
