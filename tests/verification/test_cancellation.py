@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from normdeploy.graph import Evaluator
 from normdeploy.verification import verify
-from normdeploy.verification.bounds.cancellation import condensed, row_shift, terms
+from normdeploy.verification.bounds.cancellation import condensed, of_one_size, row_shift, terms
 from normdeploy.verification.bounds.noise import NoisyGraph
 
 U, FLOOR = 2.0**-24, 2.0**-126
@@ -215,3 +215,41 @@ def test_a_mean_over_a_background_passes_against_itself(graph_of: Graph, tmp_pat
     ir.save(with_weights(model, w=w, b=rng.standard_normal(16).astype(np.float32)), tmp_path / "g.onnx")
     verdict = verify(tmp_path / "g.onnx", tmp_path / "g.onnx", level="quick")
     assert verdict.check("rounding").status == "pass", verdict.summary()
+
+
+def signs_and_sums(terms_added: int, drifting: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of signs, weights of one size, float32's sums added one after the other, and the right ones."""
+    rng = np.random.default_rng(3)
+    x = np.where(rng.random((64, terms_added)) < 0.5, 1.0, -1.0).astype(np.float32)
+    x[:, rng.random(terms_added) < drifting] = 1.0
+    w = np.full((terms_added, 1), 0.1 / 3, np.float32)
+    added = np.cumsum(x * w[:, 0], axis=1, dtype=np.float32)[:, -1:]
+    return x, w, added, x.astype(np.float64) @ w.astype(np.float64)
+
+
+@pytest.mark.parametrize("drifting", [0.3, 0.9])
+def test_a_product_of_signs_errs_in_one_direction(graph_of: Graph, drifting: float):
+    """Partial sums are multiples of one number, and pass by the same roundings again and again."""
+    x, w, added, right = signs_and_sums(512, drifting)
+    model = with_weights(graph_of("g (float[64,512] x) => (float[64,1] y) { y = MatMul(x, w) }"), w=w)
+    s = spread(model, {"x": x})
+    error = added - right
+    assert np.sqrt(np.mean(error**2)) <= 4 * np.sqrt(np.mean(s**2))
+    other = spread(model, {"x": x + np.linspace(0, 0.1, 512, dtype=np.float32)})
+    assert np.sqrt(np.mean(s**2)) > 2 * np.sqrt(np.mean(other**2)), "terms of many sizes have the noise of chance"
+
+
+@pytest.mark.parametrize(
+    ("operator", "weight", "alike"),
+    [
+        ("MatMul(x, w)", np.outer([1, -1, 1], [0.5, 2.0]), True),  # a size per column
+        ("MatMul(x, w)", np.outer([0.5, -1, 1], [1, 1]), False),
+        ("MatMul(x, w)", np.outer([0.0, -1, 1], [1, 1]), True),  # ternary
+        ("Gemm<transB=1>(x, w)", np.outer([0.5, 2.0], [1, -1, 1]), True),
+        ("Gemm<transB=1>(x, w)", np.outer([1, 1], [0.5, -1, 1]), False),
+    ],
+)
+def test_which_weights_are_of_one_size(graph_of: Graph, operator: str, weight: np.ndarray, alike: bool):
+    model = graph_of(f"g (float[4,3] x) => (float[4,2] y) {{ y = {operator} }}")
+    (node,) = model.graph
+    assert of_one_size(node, 1, torch.from_numpy(weight)) is alike

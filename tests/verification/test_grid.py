@@ -12,7 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import normdeploy as nd
-from normdeploy.graph import Evaluator
+from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.graph import Evaluator, load_graph, save_graph
+from normdeploy.recipe import load_recipe
+from normdeploy.verification import verify
 from normdeploy.verification.checks import grid
 from normdeploy.verification.judging import flips
 from normdeploy.verification.sides.biases import rounded_biases
@@ -231,3 +234,27 @@ def test_an_optimizer_that_multiplies_with_fewer_digits_is_named(tmp_path: Path)
     assert result.verdict is not None
     assert result.verdict.status == "pass", result.verdict.summary()
     assert [(row.kind, row.action) for row in result.ledger] == [("RMSNormalization", "fused")]
+
+
+def test_a_network_of_signs_passes_as_floats_and_a_damage_of_it_fails(tmp_path: Path):
+    """Sums of equal terms are rounded alike at each addition: that is no flip, and hides no wrong number."""
+    recipe = load_recipe(Path(__file__).parents[2] / "export" / "digits_binary.toml")
+    model = load_trained(recipe)
+    example = recipe_example(recipe, model)
+    given = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
+    exported = nd.export(model, example.args, tmp_path / "net.onnx", **given)
+    assert exported.verdict is not None
+    assert exported.verdict.status == "pass", exported.verdict.summary()
+    graph = load_graph(tmp_path / "net.onnx")
+    (head,) = (n for n in graph.graph if n.op_type in ("Gemm", "MatMul"))
+    weight = head.inputs[1]
+    assert weight is not None
+    assert weight.const_value is not None
+    wrong = np.array(weight.const_value.numpy())
+    for place, factor in (((0, 0), -1.0), ((slice(None), 3), 1.001)):
+        damaged = wrong.copy()
+        damaged[place] *= factor
+        weight.const_value = ir.Tensor(damaged, name=weight.name)
+        path = save_graph(graph.clone(), tmp_path / "wrong.onnx", overwrite=True)
+        verdict = verify(model, path, args=example.args, level="quick", **given)
+        assert verdict.status == "fail", verdict.summary()

@@ -34,7 +34,7 @@ def survivors(path: Path) -> dict[str, str]:
 
 def test_a_shift_that_is_subtracted_again_is_harmless_and_says_so(write: Write):
     path = write(MIXED, axes=np.asarray([1], np.int64), **constants())
-    verdict = verify(path, path)
+    verdict = verify(path, path, level="thorough")
     assert verdict.status == "pass", verdict.summary()
     dropped = next(m for m in verdict.sites[0].mutants if m.name == "shift dropped")
     assert dropped.harmless
@@ -57,5 +57,5 @@ def test_what_nearly_cancels_does_not(write: Write, factor: float):
     big = body.replace("y = Add(x, token)", "large = Mul(x, size) y = Add(large, token)")
     extra = {"factor": np.asarray(factor, np.float32), "size": np.asarray(1e7, np.float32)}
     path = write(big, axes=np.asarray([1], np.int64), **constants(), **extra)
-    notes = [m.note for s in verify(path, path).sites for m in s.mutants if m.name == "shift dropped"]
+    notes = [m.note for s in verify(path, path, level="thorough").sites for m in s.mutants if m.name == "shift dropped"]
     assert any("cancels" in note for note in notes) == (factor == 1.0)

@@ -45,7 +45,7 @@ def test_the_number_that_hides_keys_may_be_any_that_hides(
     graph_of: Callable[[str], ir.Model], tmp_path: Path, dtype: str
 ):
     path = written(graph_of, tmp_path / "g.onnx", dtype=dtype)
-    verdict = verify(path, path)
+    verdict = verify(path, path, level="thorough")
     assert verdict.status == "pass", verdict.summary()
     assert "scale off by one in 1000" in hidden(verdict)
     assert "Softmax" in hidden(verdict)["scale off by one in 1000"]

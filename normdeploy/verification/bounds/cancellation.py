@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import evaluate_node
+from normdeploy.graph import constant_tensor, evaluate_node
 from normdeploy.graph.linear import Form, Linear, linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.bounds.hashing import coherent_signs
@@ -111,6 +111,48 @@ def _repeated(node: ir.Node, inputs: Values, x: Tensor, length: int, seed: int) 
     signs = coherent_signs(x, bits, seed)
     one, all_of = (evaluate_node(node, [v, *inputs[1:]], dtype=x.dtype)[0] for v in (signs, torch.ones_like(x)))
     return (one.abs() / all_of * length - 2 * math.sqrt(length)).nan_to_num(nan=1.0).clamp(min=1.0, max=length)
+
+
+def of_one_size(node: ir.Node, index: int, operand: Tensor) -> bool:
+    """Tell whether the terms of each of a product's sums take one size from an operand, zeros aside (signs, ternary).
+
+    Args:
+        node: the product. index: which operand. operand: its value, whole.
+    """
+    linear = _product(node)
+    if linear is None or not operand.is_floating_point() or not operand.numel():
+        return False
+    sizes = operand.abs()
+    if index == linear.weight and operand.dim() >= 2:
+        axis = 0 if linear.form is Form.CONVOLUTION else linear.output_axis(operand.dim())
+        if axis is None:
+            return False
+        sizes = sizes.movedim(axis, 0).flatten(1)
+    else:
+        sizes = sizes.reshape(1, -1)
+    largest = sizes.amax(1, keepdim=True)
+    return bool(((sizes <= _EQUAL * largest) | (sizes >= (1 - _EQUAL) * largest)).all())
+
+
+def drift(node: ir.Node, inputs: Values, length: int, known: Callable[[int], bool]) -> float:
+    """Return how far a product of terms of one size errs, in u of its result; 0 for any other operator.
+
+    Its partial sums are multiples of that size, so that additions are rounded alike wherever they pass by again: k of
+    them, up to u each, of a partial sum that is half the result on average, all in one direction. An eighth of k as
+    noise allows 0.29 k (four times the RMS of what is uniform up to that); sums in order were seen to err by 0.2 k.
+
+    Args:
+        node, inputs, length: as for :func:`terms`. known: tells whether a constant operand is of one size.
+    """
+    linear = _product(node)
+    if linear is None or length <= 16:
+        return 0.0
+    for index in (linear.weight, linear.data):
+        value, operand = node.inputs[index], inputs[index]
+        whole = value is not None and constant_tensor(value) is None and operand is not None
+        if not (of_one_size(node, index, operand) if whole and operand is not None else known(index)):
+            return 0.0
+    return length / 8
 
 
 def _norm(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:

@@ -30,7 +30,7 @@ from normdeploy.verification.bounds.accuracy import (
     INITIAL_CELL,
     gate_weights,
 )
-from normdeploy.verification.bounds.cancellation import condensed, is_looked_at
+from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.bounds.noise_hook import NoiseHook
 from normdeploy.verification.sides.values import SMALLEST_NORMAL, Array, Arrays, Feeds, to_numpy
@@ -89,6 +89,7 @@ class NoisyGraph:
             if is_looked_at(node):
                 self._operands.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
         self._condensed: dict[tuple[str, str, int], Tensor] = {}
+        self._one_size: set[tuple[str, str, int]] = set()
 
     @property
     def graph(self) -> ir.Graph:
@@ -118,7 +119,10 @@ class NoisyGraph:
         key = (str(value.name), node.op_type, index)
         if key not in self._condensed:
             array = tensor64(tensor)
-            self._condensed[key] = condensed(node, index, torch.from_numpy(np.array(array)))
+            whole = torch.from_numpy(np.array(array))
+            self._condensed[key] = condensed(node, index, whole)
+            if of_one_size(node, index, whole):
+                self._one_size.add(key)
         found = self._condensed[key]
         return found.to(dtype) if found.is_floating_point() else found
 
@@ -143,6 +147,7 @@ class NoisyGraph:
             distinct=distinct,
             operands=self._operands,
             constants=lambda node, index: self._constant(node, index, dtype),
+            one_size=lambda node, index: (_named(node, index), node.op_type, index) in self._one_size,
             exact=self._arithmetic if exact else (),
             unit=exact,
         )
@@ -233,6 +238,11 @@ class NoisyGraph:
                     with np.errstate(invalid="ignore"):
                         squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
         return [np.sqrt(s / runs) for s in squares], clean
+
+
+def _named(node: ir.Node, index: int) -> str:
+    value = node.inputs[index]
+    return "" if value is None else str(value.name)
 
 
 def _only_places(value: ir.Value) -> bool:

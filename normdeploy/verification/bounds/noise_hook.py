@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.verification.bounds.accuracy import CELL_REACH, FUNCTIONS, INITIAL_CELL, reduction_length, rounds
-from normdeploy.verification.bounds.cancellation import is_looked_at, row_shift, terms
+from normdeploy.verification.bounds.cancellation import drift, is_looked_at, row_shift, terms
 from normdeploy.verification.bounds.decisions import representable
 from normdeploy.verification.bounds.hashing import hashed_noise
 
@@ -31,6 +31,7 @@ class NoiseHook:
         distinct: equal values get unequal noise.
         operands: how often each value is an operand of a sum; such values are kept until the last of these has run.
         constants: returns a constant operand of a sum, given the node and the operand's place.
+        one_size: tells whether a constant operand of a product, given as above, is of one size, signs aside.
         exact: nodes whose results get no noise where a format of unit roundoff ``unit`` holds them.
     """
 
@@ -45,6 +46,7 @@ class NoiseHook:
         distinct: bool = False,
         operands: Mapping[str, int] | None = None,
         constants: Callable[[ir.Node, int], Tensor | None] | None = None,
+        one_size: Callable[[ir.Node, int], bool] | None = None,
         exact: Collection[ir.Node] = (),
         unit: float = 0.0,
     ) -> None:
@@ -55,7 +57,7 @@ class NoiseHook:
         self._shapes: dict[str, tuple[int, ...]] = {name: tuple(a.shape) for name, a in feeds.items()}
         self._left = {} if plain or operands is None else dict(operands)
         self._kept = {name: tensor for name, tensor in feeds.items() if name in self._left}
-        self._constants = constants
+        self._constants, self._one_size = constants, one_size
         self._exact, self._unit = exact, unit
 
     def __call__(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
@@ -79,6 +81,10 @@ class NoiseHook:
         relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
         amplitude = self._roundoff * max(relative, math.sqrt(length) / 4)
         inputs = self._operands(node)
+        if inputs is not None:
+            alike = self._one_size
+            reach = drift(node, inputs, length, lambda index: alike is not None and alike(node, index))
+            amplitude = max(amplitude, self._roundoff * reach)
         least = None if inputs is None else terms(node, inputs, length, seed=self._seed)
         cell = self._cell(node)
         noisy = [

@@ -14,7 +14,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.context import Context
 from normdeploy.verification.judging.logic import logic_problems
-from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, effect, kill_by_derivatives
+from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
 from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_same_file
@@ -86,7 +86,10 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
         return
     by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
     kill, family = context.cases[0].constants.kill, context.cases[0].family.name
+    dead = set() if by is Killer.MODULE else dead_sites(context, targets)
     for target in targets:
+        if id(target.site) in dead:
+            continue
         ratio = context.watched[1].get((target.site.where, target.site.output, target.mutant.name), 0.0)
         if ratio >= kill:
             target.killed, target.chain_ratio, target.family = by, ratio, family

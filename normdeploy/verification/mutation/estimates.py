@@ -56,6 +56,27 @@ def alive_of(targets: Sequence[Target]) -> list[Target]:
     return [target for target in targets if not target.killed and target.report is None]
 
 
+def dead_sites(context: Context, targets: Sequence[Target]) -> set[int]:
+    """Return the sites (by id) that no output depends on to first order, on the example: one backward pass for all.
+
+    Such a site shows nothing of the runtime's kernels behind it, whatever algebra shows of the file.
+    """
+    case, dead = context.cases[0], set[int]()
+    for evaluator in {id(t.evaluator): t.evaluator for t in targets}.values():
+        sites = list({id(t.site): t.site for t in targets if t.evaluator is evaluator and not t.site.inner}.values())
+        context.effort.spend(2, case.family.feeds)
+        run = CleanRun(evaluator, case, sites, graded=True)
+        generator = torch.Generator().manual_seed(context.seed)
+        signs = {
+            i: torch.randint(0, 2, y.shape, generator=generator).to(y.dtype).mul_(2).sub_(1)
+            for i, y in enumerate(run.results)
+            if y.is_floating_point() and y.requires_grad and y.numel()
+        }
+        found = run.gradients(signs, last=True) if signs else {}
+        dead |= {id(s) for s in sites if s.output not in found or not bool((found[s.output] != 0).any())}
+    return dead
+
+
 def kill_by_derivatives(
     context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]
 ) -> None:
