@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.amounts import require_count
 from normdeploy.proven import ExportResult, FoldResult, Level, PathLike, Progress
 from normdeploy.writing import export, fold
 
@@ -77,6 +78,7 @@ def verify(
         Verdict: ``.status`` is "pass", "weak", "not-exercised", "fail" or "error"; ``.to_json() .to_html()``.
 
     Raises:
+        UsageError: a negative seed.
         ModelError: the reference, the file or the data are unusable.
         MissingDependencyError: the browser, or what it runs, is not here.
         BrowserError: the browser ended, or does not answer.
@@ -88,6 +90,7 @@ def verify(
     from normdeploy.verification import verify as run_verifier
     from normdeploy.verification.runtimes import judged_under
 
+    require_count("seed", seed, least=0)
     with judged_under(runtime) as settings:
         return run_verifier(
             model_or_onnx,

@@ -267,7 +267,8 @@ def _require_one_way(roots: Sequence[str], model: nn.Module) -> None:
     if _is_torchs(model):
         return
     unknown = [root for root in roots if root not in parameters]
-    near = {root: match for root in unknown for match in difflib.get_close_matches(root, parameters, 1)}
+    lowered = {parameter.lower(): parameter for parameter in parameters}
+    near = {root: lowered[match] for root in unknown for match in difflib.get_close_matches(root.lower(), lowered, 1)}
     if not near and len(unknown) == len(roots):
         return
     name = next(iter(near), unknown[0])

@@ -105,6 +105,8 @@ def test_a_name_that_is_nearly_a_parameters_is_mistyped() -> None:
 
     with pytest.raises(InputError, match=r"input imgae is no parameter.*did you mean image\?"):
         make_example(parse_inputs(["imgae=float32:2"]), Image())
+    with pytest.raises(InputError, match=r"input IMAGE is no parameter.*did you mean image\?"):
+        make_example(parse_inputs(["IMAGE=float32:2"]), Image())
     assert make_example(parse_inputs(["x=float32:2"]), Image()).input_names == ["x"]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.amounts import duration
 from normdeploy.cli.progress import working
 
 
@@ -31,6 +32,7 @@ def bench(
         typer.Option(
             "--seconds",
             metavar="S",
+            callback=duration,
             help="Timing per batch size and thread count; torch's compiling comes on top.",
         ),
     ] = 5.0,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.amounts import at_least
 from normdeploy.cli.progress import working
 
 
@@ -16,7 +17,9 @@ def diff(
     second: Annotated[Path, typer.Argument(metavar="B.onnx", help="The ONNX file that differs, perhaps.")],
     data: options.Data = None,
     sizes: options.Sizes = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Samples of made-up inputs.")] = 4,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", callback=at_least(1), help="Samples of made-up inputs.")
+    ] = 4,
     no_run: Annotated[bool, typer.Option("--no-run", help="Compare operators and weights alone.")] = False,
     markdown: options.Markdown = False,
     as_json: options.Json = False,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.amounts import at_least
 from normdeploy.cli.progress import working
 from normdeploy.errors import UsageError
 
@@ -42,17 +43,23 @@ def package(
     title: Annotated[
         str | None, typer.Option("--title", metavar="TEXT", help="The page's; the file's name else.")
     ] = None,
-    max_batch_size: Annotated[int, typer.Option("--max-batch", metavar="N", min=1, help="Largest batch served.")] = 64,
+    max_batch_size: Annotated[
+        int, typer.Option("--max-batch", metavar="N", callback=at_least(1), help="Largest batch served.")
+    ] = 64,
     sizes: options.Sizes = None,
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan made by tune.")] = None,
-    instances: Annotated[int, typer.Option("--instances", metavar="N", min=1, help="How many run at once.")] = 1,
+    instances: Annotated[
+        int, typer.Option("--instances", metavar="N", callback=at_least(1), help="How many run at once.")
+    ] = 1,
     gpus: Annotated[
         str | None,
         typer.Option("--gpus", metavar="N,N,...", help="On which GPUs, for a model on CUDA; all by default."),
     ] = None,
     queue_delay: Annotated[
         int,
-        typer.Option("--queue-delay", metavar="US", min=0, help="Microseconds that a request may wait for others."),
+        typer.Option(
+            "--queue-delay", metavar="US", callback=at_least(0), help="Microseconds that a request may wait for others."
+        ),
     ] = 0,
     preferred: Annotated[
         str | None, typer.Option("--preferred", metavar="N,N,...", help="Batch sizes to wait for.")

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.amounts import at_least
 from normdeploy.cli.progress import working
 
 
@@ -20,9 +21,13 @@ def predict(
         typer.Argument(metavar="DATA...", help=".npy, .npz, .csv, .parquet or images: files, folders, patterns."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="Where the results go.")],
-    batch_size: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Samples per call.")] = 64,
+    batch_size: Annotated[
+        int, typer.Option("--batch", metavar="N", callback=at_least(1), help="Samples per call.")
+    ] = 64,
     engine: Annotated[str, typer.Option("--engine", metavar="local|ray", help="Where the work runs.")] = "local",
-    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="How many workers.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", callback=at_least(1), help="How many workers.")
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option("--column", metavar="NAME", help="A column to read. Repeat, in order."),

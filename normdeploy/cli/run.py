@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.amounts import at_least
 from normdeploy.cli.progress import working
 from normdeploy.errors import UsageError
 
@@ -21,8 +22,10 @@ def run(
         ),
     ] = None,
     sizes: options.Sizes = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Samples of made-up inputs.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of made-up inputs.")] = 0,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", callback=at_least(1), help="Samples of made-up inputs.")
+    ] = 1,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", callback=at_least(0), help="Seed of made-up inputs.")] = 0,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Save: .npy (one output) or .npz."),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.amounts import at_least, duration
 from normdeploy.cli.progress import working
 
 
@@ -30,17 +31,20 @@ def tune(
         typer.Option(
             "--batch",
             metavar="N",
-            min=1,
+            callback=at_least(1),
             help="Samples per timed call, 8 by default: give the batch that will be used.",
         ),
     ] = None,
     sizes: options.Sizes = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", min=0.1, help="Time for all timing; 40 by default.")
+        float | None,
+        typer.Option("--seconds", metavar="S", callback=duration, help="Time for all timing; 40 by default."),
     ] = None,
     time_limit: Annotated[
         float | None,
-        typer.Option("--time-limit", metavar="S", min=1, help="Nothing new is tried after this; 900 by default."),
+        typer.Option(
+            "--time-limit", metavar="S", callback=duration, help="Nothing new is tried after this; 900 by default."
+        ),
     ] = None,
     against: Annotated[
         str | None,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
+from normdeploy.cli.amounts import at_least
 from normdeploy.cli.progress import verifying, working
 
 
@@ -27,7 +28,9 @@ def verify(
         Path | None,
         typer.Option("--data", metavar="FILE", help="Inputs of yours (.npy or .npz)."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the inputs made.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", callback=at_least(0), help="Seed of the inputs made.")
+    ] = 0,
     quick: options.Quick = False,
     thorough: options.Thorough = False,
     runtime: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from normdeploy.amounts import require_count, require_seconds
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.specs import Array
@@ -76,7 +77,7 @@ def bench(
 
     Raises:
         ModelError: our own file cannot be run; a peer's failure is reported in ``skipped``.
-        UsageError: an unknown peer, or sizes below 1.
+        UsageError: an unknown peer, sizes or rounds below 1, or seconds that are not above 0.
 
     >>> import normdeploy as nd
     >>> result = nd.bench("folded.onnx", batch_sizes=[1], threads=[1], rounds=3, memory=False)
@@ -89,6 +90,9 @@ def bench(
     counts = tuple(threads) if threads else tuple(dict.fromkeys((1, usable_cores())))
     if min((*counts, *batch_sizes), default=0) < 1:
         raise UsageError(f"batch_sizes={tuple(batch_sizes)}, threads={counts}; expected sizes of at least 1")
+    require_seconds("seconds", seconds)
+    if rounds is not None:
+        require_count("rounds", rounds)
     tell = progress or _silent
     ours = load(path)
     specs = ours.inputs

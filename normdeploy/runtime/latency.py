@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normdeploy.amounts import require_seconds
 from normdeploy.errors import UsageError
 
 _NANO = 1e-9
@@ -230,10 +231,11 @@ def measure_latency(
         name to Latency, in the order of ``callables``; samples at equal positions belong to the same round.
 
     Raises:
-        UsageError: no callables, a count below 1, or a negative time.
+        UsageError: no callables, a count below 1, no seconds, or a negative pause.
     """
     if not callables:
         raise UsageError("no callables to measure; expected at least one: pass a mapping of name to function")
+    require_seconds("seconds", seconds)
     if (rounds is not None and rounds < 1) or warmup < 1:
         raise UsageError(f"rounds={rounds}, warmup={warmup}; expected at least 1 of each: raise them")
     if stretch < 0 or pause < 0:

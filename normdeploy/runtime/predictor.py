@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from normdeploy.errors import GraphError, InputError, UsageError
+from normdeploy.amounts import require_count
+from normdeploy.errors import GraphError, InputError
 from normdeploy.files import require_model_file
 from normdeploy.ort.digest import model_digest
 from normdeploy.ort.providers import default_settings
@@ -176,10 +177,9 @@ class Predictor:
             InputError: inputs of different sample counts, no samples, or an output without a sample dimension.
             UsageError: a batch size below 1.
         """
-        if batch_size < 1 or batch_size != int(batch_size):
-            raise UsageError(f"batch_size={batch_size!r}; expected a whole number of at least 1")
+        count = require_count("batch_size", batch_size)
         rows = self.rows(self._named(inputs))
-        size = self.fixed_batch or int(batch_size)
+        size = self.fixed_batch or count
         parts = [rows.run(start, min(start + size, rows.total)) for start in range(0, rows.total, size)]
         return self._shape_result(inputs, join(self.outputs, parts))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.amounts import require_count
 from normdeploy.errors import InputError, UsageError
 from normdeploy.files import NUMPY_FILE_ERRORS, arrays_in
 from normdeploy.ort.made import make_inputs
@@ -27,8 +28,10 @@ def make_samples(
         seed: of the numbers.
 
     Raises:
-        UsageError: a dynamic dimension other than the batch has no size.
+        UsageError: a dynamic dimension other than the batch has no size, a batch below 1, or a negative seed.
     """
+    require_count("batch", batch)
+    require_count("seed", seed, least=0)
 
     def size_of(spec: TensorSpec, axis: int) -> int:
         word = spec.shape[axis]

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from normdeploy.amounts import require_count
 from normdeploy.errors import UsageError
 from normdeploy.files import plain_name
 from normdeploy.ort.providers import device_number
@@ -181,8 +182,7 @@ def package_triton(
     >>> nd.package("folded.onnx", "models").as_posix()
     'models/folded'
     """
-    if max_batch_size < 1:
-        raise UsageError(f"max_batch_size={max_batch_size}; expected at least 1")
+    require_count("max_batch_size", max_batch_size)
     label = Path(path).stem if name is None else name
     if not plain_name(label):
         raise UsageError(

@@ -14,6 +14,7 @@ from typing import Literal
 
 import onnxruntime as ort
 
+from normdeploy.amounts import require_count
 from normdeploy.errors import InputError, UsageError, kept_when_stopped
 from normdeploy.files import require_writable
 from normdeploy.ort.specs import TensorSpec
@@ -170,8 +171,9 @@ def predict(
     started = time.perf_counter()
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r} is unknown; expected one of {', '.join(ENGINES)}")
-    if batch_size < 1 or (workers is not None and workers < 1):
-        raise UsageError(f"batch_size={batch_size}, workers={workers}; expected at least 1 of each")
+    require_count("batch_size", batch_size)
+    if workers is not None:
+        require_count("workers", workers)
     target = require_writable(out, overwrite=overwrite)
     bad_file = require_writable(target.with_name(f"{target.name}.bad.csv"), overwrite=overwrite)
     kind, files = find_files(data)

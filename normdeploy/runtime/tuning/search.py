@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.amounts import require_count, require_seconds
 from normdeploy.budget import Budget, parse_budget
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
@@ -107,10 +108,9 @@ def tune(
     """
     model = Path(path)
     limit = parse_budget(budget)
-    if batch_size < 1 or seconds <= 0 or time_limit <= 0:
-        raise UsageError(
-            f"batch_size={batch_size}, seconds={seconds}, time_limit={time_limit}; expected positive values"
-        )
+    require_count("batch_size", batch_size)
+    require_seconds("seconds", seconds)
+    require_seconds("time_limit", time_limit)
     require_model_file(model)
     require_places(model, lossy=limit.metric != "exact", overwrite=overwrite)
     deadline = time.monotonic() + time_limit
