@@ -102,6 +102,25 @@ def test_a_result_is_counted_before_it_is_computed(case: str) -> None:
         Evaluator(model).run(WIDE)
 
 
+@pytest.mark.parametrize(
+    ("body", "depth", "shape"),
+    [
+        ("y = MatMul(x, w)", (1, 25088), (25088, 64)),
+        ("y = Gemm<transB = 1>(x, w)", (1, 25088), (64, 25088)),
+        ("y = Gemm<transA = 1>(x, w)", (25088, 1), (25088, 64)),
+    ],
+)
+def test_a_long_sum_is_no_large_result(body: str, depth: tuple[int, int], shape: tuple[int, int]) -> None:
+    """A classifier behind 25,088 features has a result of 64 numbers, however large its operands are."""
+    header = (
+        f'<ir_version: 9, opset_import: ["" : 18]> g (float[{depth[0]},{depth[1]}] x, float[{shape[0]},{shape[1]}] w)'
+    )
+    model = ir.from_proto(parser.parse_model(f"{header} => (float[a,b] y) {{ {body} }}"))
+    found = Evaluator(model).run({"x": np.ones(depth, np.float32), "w": np.ones(shape, np.float32)})["y"]
+    assert found.shape == (1, 64)
+    assert (found == 25088).all()
+
+
 SPELLED = (
     "m = ReduceMean<axes = [-1]>(x)\n c = Sub(x, m)\n s = Mul(c, c)\n v = ReduceMean<axes = [-1]>(s)\n"
     "e = Constant<value = float {0.00001}>()\n a = Add(v, e)\n d = Sqrt(a)\n y = Div(c, d)"

@@ -19,7 +19,7 @@ Asked = Callable[[Call, Inputs], Sequence[int]]
 
 
 def require_result(call: Call, inputs: Inputs) -> None:
-    """Refuse an operator whose result would have more than ``limits.MOST_ELEMENTS``.
+    """Refuse an operator whose result would have more than ``limits.MOST_ELEMENTS``, and four times its operands.
 
     Raises:
         TooMuchError: it would.
@@ -32,7 +32,9 @@ def require_result(call: Call, inputs: Inputs) -> None:
     if asked in (_broadcast, _product, _taken) and prod(max(1, x.numel()) for x in _given(inputs)) <= MOST_ELEMENTS:
         return
     if asked is not None:
-        require_elements(f"operator {node.op_type} ({node.name})", asked(call, inputs))
+        # of operands that are that large already nothing is blown up
+        most = max(MOST_ELEMENTS, 4 * sum(x.numel() for x in _given(inputs)))
+        require_elements(f"operator {node.op_type} ({node.name})", asked(call, inputs), most)
 
 
 def _given(inputs: Inputs) -> list[Tensor]:
@@ -54,12 +56,13 @@ def _expand(_: Call, inputs: Inputs) -> list[int]:
     return [max(pair) for pair in pairs]
 
 
-def _product(_: Call, inputs: Inputs) -> list[int]:
-    """Return the size of what a product of two matrices gives at most, its batches brought to one shape."""
+def _product(call: Call, inputs: Inputs) -> list[int]:
+    """Return the size of a product of matrices, its batches brought to one shape."""
     a, b = need(inputs, 0), need(inputs, 1)
     batches = zip_longest(reversed(a.shape[:-2]), reversed(b.shape[:-2]), fillvalue=1)
-    # of either operand the axis that is not summed over; which one that is can be transposed
-    return [*(max(pair) for pair in batches), max(a.shape[-2:], default=1), max(b.shape[-2:], default=1)]
+    rows = a.shape[-1 if call.attr("transA", 0) else -2] if a.dim() > 1 else 1
+    columns = b.shape[-2 if call.attr("transB", 0) else -1] if b.dim() > 1 else 1
+    return [*(max(pair) for pair in batches), rows, columns]
 
 
 def _taken(call: Call, inputs: Inputs) -> list[int]:
