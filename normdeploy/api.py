@@ -6,7 +6,7 @@ Each is a short composition of rooms; what a room does is written there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from normdeploy.amounts import require_count
@@ -106,7 +106,17 @@ def verify(
 
 
 def tune(
-    path: PathLike, *, data: Any = None, reference: Any = None, budget: str | None = None, overwrite: bool = False
+    path: PathLike,
+    *,
+    data: Any = None,
+    reference: Any = None,
+    budget: str | None = None,
+    batch_size: int = 8,
+    sizes: Mapping[str, int] | None = None,
+    seconds: float = 40.0,
+    time_limit: float = 900.0,
+    overwrite: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Find the fastest way to run the model on this machine within a verified budget; saved as ``<name>.plan.json``.
 
@@ -115,7 +125,12 @@ def tune(
         data: inputs of yours, needed for reduced precision: an array or a dict of arrays by input name.
         reference: what results are compared with; the file itself in float64 by default.
         budget: "exact" (default), or a loss as "top1=0.5%" or "rel=1e-2".
+        batch_size: samples per timed call: give the batch that will be used.
+        sizes: sizes of dynamic dimensions other than the batch, by word, where ``data`` does not tell them.
+        seconds: for all timing; judging and converting come on top.
+        time_limit: seconds after which nothing new is tried.
         overwrite: allow replacing the plan, and the variant of lower precision, that lie beside the model.
+        progress: called with a sentence before each step.
 
     Returns:
         Plan: what to run, what was tried, what each candidate cost and lost.
@@ -123,7 +138,7 @@ def tune(
     Raises:
         OutputExistsError: there is a plan and ``overwrite`` is false.
         ModelError: the file or the data are unusable.
-        UsageError: the budget does not follow the grammar.
+        UsageError: the budget does not follow the grammar, a count below 1, or seconds that are not above 0.
 
     >>> import normdeploy as nd
     >>> plan = nd.tune("folded.onnx")
@@ -132,4 +147,15 @@ def tune(
     """
     from normdeploy.runtime import tune as run_tuner
 
-    return run_tuner(path, data=data, reference=reference, budget=budget, overwrite=overwrite)
+    return run_tuner(
+        path,
+        data=data,
+        reference=reference,
+        budget=budget,
+        batch_size=batch_size,
+        sizes=sizes,
+        seconds=seconds,
+        time_limit=time_limit,
+        overwrite=overwrite,
+        progress=progress,
+    )

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import normdeploy as nd
 from normdeploy.cli.app import app
 from normdeploy.errors import UsageError
-from normdeploy.runtime import measure_latency, predict, tune
+from normdeploy.runtime import measure_latency, predict
 
 NOT_AMOUNTS = {"--opset"}  # a version: it has a range of its own
 NONE = {int: ["-1"], float: ["0", "-1", "nan", "inf"]}
@@ -82,9 +82,9 @@ FUNCTIONS: dict[str, Callable[[Path], object]] = {
     "bench, nan seconds": lambda path: nd.bench(path, seconds=math.nan),
     "bench, no rounds": lambda path: nd.bench(path, rounds=0, memory=False),
     "bench, endless": lambda path: nd.bench(path, seconds=math.inf),
-    "tune, nan seconds": lambda path: tune(path, seconds=math.nan),
-    "tune, no time": lambda path: tune(path, time_limit=0),
-    "tune, half a sample": lambda path: tune(path, batch_size=1.5),  # type: ignore[arg-type]
+    "tune, nan seconds": lambda path: nd.tune(path, seconds=math.nan),
+    "tune, no time": lambda path: nd.tune(path, time_limit=0),
+    "tune, half a sample": lambda path: nd.tune(path, batch_size=1.5),  # type: ignore[arg-type]
     "diff, no samples": lambda path: nd.diff(path, path, batch=0),
     "diff, a negative seed": lambda path: nd.diff(path, path, seed=-1),
     "verify, a negative seed": lambda path: nd.verify(path, path, seed=-1),

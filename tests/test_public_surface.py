@@ -33,7 +33,10 @@ SIGNATURES = {
         "model_or_onnx": REQUIRED, "path": REQUIRED, "args": None, "kwargs": None, "data": None, "seed": 0,
         "level": "default", "runtime": "cpu", "progress": None,
     },
-    "tune": {"path": REQUIRED, "data": None, "reference": None, "budget": None, "overwrite": False},
+    "tune": {
+        "path": REQUIRED, "data": None, "reference": None, "budget": None, "batch_size": 8, "sizes": None,
+        "seconds": 40.0, "time_limit": 900.0, "overwrite": False, "progress": None,
+    },
     "load": {"path": REQUIRED, "plan": None},
     "diff": {
         "first": REQUIRED, "second": REQUIRED, "inputs": None, "sizes": None, "batch": 4, "run": True, "seed": 0,
@@ -58,7 +61,7 @@ def test_names() -> None:
     ]  # fmt: skip
     for name in nd.__all__:
         assert getattr(nd, name).__module__.startswith("normdeploy.")
-    assert set(nd.__all__) <= set(dir(nd))
+    assert [name for name in dir(nd) if not name.startswith("_")] == sorted(nd.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))

@@ -212,7 +212,8 @@ def require_onnx(path: Path) -> None:
         UsageError: it has another suffix.
     """
     if path.suffix.lower() != ".onnx":
-        raise UsageError(f"output is {path}; expected a name that ends in .onnx: write -o {path.with_suffix('.onnx')}")
+        remedy = path.with_suffix(".onnx") if path.name else path / "model.onnx"  # "." and "/" have no name
+        raise UsageError(f"output is {path}; expected a name that ends in .onnx: write -o {remedy}")
 
 
 def read_numbers(option: str, text: str | None, *, least: int = 1) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -75,6 +76,15 @@ def load_weights(
     unregistered = unregistered_tensors(model)
     given = _without_prefixes(given, [*own, *unregistered], notes)
     spared = tuple(f"{path.rstrip('.')}." for path in allow_missing)
+    for path, prefix in zip(allow_missing, spared, strict=True):
+        if not any(f"{key}.".startswith(prefix) for key in (*own, *unregistered, *given)):
+            modules = [name for name, _ in model.named_modules() if name]
+            near = difflib.get_close_matches(path, modules, 1)
+            hint = f": did you mean {near[0]}?" if near else ": correct the path, or leave it out"
+            raise WeightsError(
+                f"{path!r} may be missing and is no module of {type(model).__name__}; expected one with weights, such "
+                f"as {_short(modules)}{hint}"
+            )
     unfit = [
         key
         for key in {**own, **given}

@@ -106,6 +106,27 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "ends in .onnx",
         "net.onnx",
     ),
+    "a new head of another name": (
+        EXPORT + " --weights {home}/net.pt --allow-missing hed",
+        4,
+        "'hed'",
+        "expected one with weights",
+        "did you mean head?",
+    ),
+    "an output that is a folder": (
+        f"export {{home}}/net.py:Net {INPUT} -o .",
+        2,
+        "output is .;",
+        ".onnx",
+        "model.onnx",
+    ),
+    "a folded output with another suffix": (
+        "fold {home}/net.onnx -o {out}/folded.txt",
+        2,
+        "folded.txt",
+        "ends in .onnx",
+        "folded.onnx",
+    ),
     "an output in no folder": (
         f"export {{home}}/net.py:Net {INPUT} -o {{out}}/no/net.onnx",
         2,
