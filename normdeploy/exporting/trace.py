@@ -37,7 +37,7 @@ from normdeploy.exporting.quantized_trace import quantizers_seen, quantizers_tra
 from normdeploy.exporting.registered import module_tensors, plain_tensors_registered
 from normdeploy.exporting.repair import drop_written_zero_bias
 from normdeploy.exporting.shapes import user_shapes, widened
-from normdeploy.exporting.trace_errors import causes_from_here, essential_line, explain, module_in_traceback
+from normdeploy.exporting.trace_errors import causes_from_here, essential_line, explain, module_in_traceback, too_deep
 from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.exporting.training_operators import statistics_unchanged, training_operators
 from normdeploy.exporting.updates import Updated, updates_seen, updates_traced
@@ -98,6 +98,10 @@ def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor
     args, kwargs = arguments.build(tensors)
     try:
         result = model(*args, **kwargs)
+    except RecursionError as error:
+        raise InputError(
+            f"the model does not run: {module_in_traceback(model, error)}: RecursionError: {too_deep()}"
+        ) from error
     except Exception as error:
         given = ", ".join(
             f"{name}={str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

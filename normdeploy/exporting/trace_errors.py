@@ -125,12 +125,24 @@ def essential_line(error: BaseException) -> str:
     return type(error).__name__
 
 
+def too_deep() -> str:
+    """Return what stopped a model with a RecursionError, and the remedy."""
+    limit = sys.getrecursionlimit()
+    return (
+        f"it calls more functions within functions than Python's recursion limit of {limit} allows (eager torch takes "
+        "about four for each module within a module); expected a model that ends below it: raise the limit where the "
+        f"model is defined, as in sys.setrecursionlimit({10 * limit}), nest fewer modules, or end the recursion"
+    )
+
+
 def explain(model: nn.Module, error: BaseException) -> str:
     """Return the message of a ``TraceError``: the module, what it does, the exporter's own line, the remedy."""
     links = _chain(error)
     first = links[0]
     said = "\n".join(f"{type(link).__name__}: {link}" for link in links)
     where = module_in_traceback(model, error)
+    if any(isinstance(link, RecursionError) for link in links):
+        return f"{where} cannot be traced: {too_deep()}"
     for pattern, wrong, remedy in _CAUSES:
         if re.search(pattern, said):
             return f"{where} cannot be traced: {wrong} ({type(first).__name__}: {essential_line(first)}); {remedy}"
