@@ -53,8 +53,12 @@ def _locked(target: Path) -> tuple[Path, IO[str]]:
             outer.mkdir(mode=_MARKED)
             lock = (outer / _LOCK).open("a+")
             if hold(lock):
-                lock.write(_OURS)
-                lock.flush()
+                try:
+                    os.write(lock.fileno(), _OURS.encode())
+                except OSError:  # a full disk
+                    shutil.rmtree(outer, ignore_errors=True)
+                    lock.close()
+                    raise
                 return outer, lock
             lock.close()
         if not target.parent.is_dir():

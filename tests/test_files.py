@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import SafetensorError
 
 from normdeploy.errors import GraphError, NormdeployError, OutputExistsError, StorageError, UsageError
 from normdeploy.files import (
@@ -23,6 +25,7 @@ from normdeploy.files import (
     written_together,
     written_whole,
 )
+from normdeploy.nn.weight_files import save_torch, write_weights
 
 
 def _folder(place: Path) -> None:
@@ -229,3 +232,36 @@ from normdeploy.files import write_text
 for number in range(150):
     write_text(sys.argv[1], str(number % 10) * 5000, overwrite=True)
 """
+
+
+def test_a_disk_without_room_for_the_lock_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("normdeploy.unfinished.os.write", refuse)
+    with pytest.raises(StorageError, match="No space left on device"):
+        write_text(tmp_path / "a", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.parametrize("size", [1, 10**6])
+def test_torchs_archive_on_a_full_disk_says_what_the_disk_says(size: int) -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        save_torch({"a": torch.zeros(size)}, Path("/dev/full"))
+
+
+def test_torchs_archive_holds_what_was_given(tmp_path: Path) -> None:
+    save_torch({"a": torch.arange(3.0)}, tmp_path / "a.pt")
+    assert torch.load(tmp_path / "a.pt", weights_only=True)["a"].tolist() == [0, 1, 2]
+
+
+def test_weights_on_a_full_disk_are_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(tensors: object, path: str, metadata: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("normdeploy.nn.weight_files.save_file", refuse)
+    with pytest.raises(StorageError, match=r"cannot be written: .*No space left on device"):
+        write_weights({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import zipfile
@@ -126,6 +127,7 @@ def write_weights(
     Raises:
         UsageError: ``path`` has another suffix.
         OutputExistsError: ``path`` exists and ``overwrite`` is false.
+        StorageError: the disk is full, or refuses for another reason.
     """
     require_writable_suffix(path)
     # clone: tensors that share memory may not be written as views, and the file wants them on the CPU
@@ -134,9 +136,43 @@ def write_weights(
     strings = {str(key): str(value) for key, value in (metadata or {}).items()}
     with written_whole(path, overwrite=overwrite) as temporary:
         if Path(path).suffix == ".safetensors":
-            save_file(state, str(temporary), metadata=strings)
+            try:
+                save_file(state, str(temporary), metadata=strings)
+            except SafetensorError as error:  # the tensors are in order: it is the disk, and carries no errno
+                raise OSError(str(error)) from error
         else:
-            torch.save({"state_dict": state, _METADATA: strings}, temporary)
+            save_torch({"state_dict": state, _METADATA: strings}, temporary)
+
+
+class _Stream:
+    """A file for ``torch.save``, whose archive says nothing of what the disk said."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self._raw, self.refused = raw, list[OSError]()
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._raw.write(data)
+        except OSError as error:
+            self.refused.append(error)
+            raise
+
+    def flush(self) -> None:
+        """Do nothing: nothing is kept back."""
+
+
+def save_torch(content: Any, path: Path) -> None:
+    """Write what ``torch.save`` makes of ``content``.
+
+    Raises:
+        OSError: the disk is full, or refuses for another reason.
+    """
+    with io.FileIO(path, "w") as raw:
+        stream = _Stream(raw)
+        try:
+            torch.save(content, stream)  # type: ignore[arg-type] # it writes and flushes, nothing else
+        except RuntimeError as error:  # of the archive, which was not ended
+            raise (stream.refused[0] if stream.refused else error) from error
 
 
 def require_writable_suffix(path: str | os.PathLike[str]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from normdeploy.errors import UsageError
 from normdeploy.files import TORCH_FILE_ERRORS, written_whole
+from normdeploy.nn.weight_files import save_torch
 from normdeploy.train.provenance import Parts, are_parts, changes, summarize
 
 _SCHEMA = 2
@@ -52,7 +53,7 @@ class Checkpoint:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Replace the checkpoint at ``path``: a reader sees the old one or the new one, never a part of one."""
         with written_whole(path, overwrite=True) as temporary:
-            torch.save({"schema": _SCHEMA, **vars(self)}, temporary)
+            save_torch({"schema": _SCHEMA, **vars(self)}, temporary)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], parts: Parts, *, again: bool = False) -> Checkpoint | None:
