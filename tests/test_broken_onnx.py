@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import normdeploy as nd
+from normdeploy import runtime
 from normdeploy.cli.app import app
 from normdeploy.errors import GraphError, NormdeployError
 from normdeploy.graph import load_graph
@@ -198,6 +199,8 @@ def every_call(path: Path, tmp_path: Path):
         "verify": lambda: nd.verify(reference, path, level="quick"),
         "reference": lambda: nd.verify(path, reference, level="quick"),
         "run": lambda: nd.load(path)(X),
+        "diff": lambda: nd.diff(reference, path),
+        "package": lambda: runtime.package_triton(path, tmp_path / "repository"),
     }
 
 
@@ -205,7 +208,7 @@ def all_refuse(path: Path, tmp_path: Path) -> None:
     for name, call in every_call(path, tmp_path).items():
         with pytest.raises(NormdeployError) as error:
             call()
-        assert "expected" in str(error.value) or name == "run", (name, str(error.value))
+        assert "expected" in str(error.value) or name in ("run", "diff", "package"), (name, str(error.value))
     assert not (tmp_path / "out.onnx").exists()
     assert not list(tmp_path.glob(".*"))
 
@@ -223,7 +226,7 @@ def test_names_that_are_no_text_are_refused(broken, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(broken(whole()))
     for name, call in every_call(path, tmp_path).items():
-        if name != "run":
+        if name not in ("run", "package"):
             with pytest.raises(NormdeployError, match="expected names in UTF-8"):
                 call()
 

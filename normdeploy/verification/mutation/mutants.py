@@ -183,7 +183,8 @@ def _batch_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
         x, scale, shift = values[:3]
         assert x is not None
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        return [x, scale, shift, x.mean(axes), x.var(axes, correction=0)]
+        variance = (x - x.mean(axes, keepdim=True)).square().mean(axes)  # torch's own warns of a batch without rows
+        return [x, scale, shift, x.mean(axes), variance]
 
     def by_batch(values: Values) -> Tensor:
         return evaluate_node(node, list(batch_statistics(values)), opset_imports=opset)[0]
