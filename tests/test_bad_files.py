@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import external_models
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from external_models import FEATURES
 from onnx import helper, numpy_helper, parser
@@ -138,6 +140,19 @@ def test_what_cannot_be_run_here_is_not_written_with_a_verdict(what: str, tmp_pa
         node.op_type for node in UNPROVEN[what]().graph.node
         if node.op_type in ("Own", "SequenceConstruct", "SequenceAt")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["quick", False])
+def test_an_optional_that_goes_in_stays_one(level: Literal["quick", False], tmp_path: Path) -> None:
+    path, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    nodes = f"a = OptionalGetElement(x)\n p = MatMul(a, w)\n y = {_NORM}"
+    path.write_bytes(_model(nodes, x="optional(float[n,8]) x").SerializeToString())
+    nd.fold(path, out, verify=level)
+    assert "OptionalGetElement" in {node.op_type for node in load_graph(out).graph}
+    found = ort.InferenceSession(out, providers=["CPUExecutionProvider"]).run(None, {"x": X})[0]
+    np.testing.assert_allclose(found, external_models.expected(X), rtol=1e-4, atol=1e-5)
+    with pytest.raises(GraphError, match="expected a tensor"):
+        nd.load(path)(X)
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -66,6 +66,8 @@ def _remove(regions: GraphRegions, end: ir.Node) -> bool:
 
 def _may_replace(y: ir.Value, source: ir.Value) -> bool:
     """Tell whether all readers of ``y`` can read ``source``: a graph output keeps its name and its own value."""
+    if any(isinstance(value.type, (ir.OptionalType, ir.SequenceType)) for value in (source, y)):
+        return False  # what holds a tensor is none: OptionalGetElement moves nothing, and stays
     if source.dtype != y.dtype or source.shape is None or y.shape is None or len(source.shape) != len(y.shape):
         return False
     for before, after in zip(source.shape, y.shape, strict=True):
