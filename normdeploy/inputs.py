@@ -203,19 +203,22 @@ def _filled(structure: Any, values: dict[str, Any]) -> Any:
     return values[structure]
 
 
-def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0) -> Example:
+def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0, renames: bool = True) -> Example:
     """Make example tensors for ``specs``: N(0, 1) for floats, 0 or 1 for integers.
 
     When every name is a parameter of ``model.forward``, inputs are passed by name. When none is, they are passed in the
-    order given and their names are those of the graph's inputs.
+    order given and their names are those of the graph's inputs, if that is asked for.
 
     Args:
         specs: the inputs.
         model: takes them.
         seed: of the draws.
+        renames: whether names that are no parameters of the author's forward name the graph's inputs, in order. A
+            recipe names them on purpose; a word typed for one export may be mistyped.
 
     Raises:
-        InputError: the model takes fewer inputs than given, or some names are parameters and others are not.
+        InputError: the model takes fewer inputs than given, none of such a name, or some names are parameters and
+            others are not.
         UsageError: names with dots contradict each other.
     """
     import torch
@@ -245,7 +248,7 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0)
         structure = _nested(names)
         ordered = [name.replace(".", "_") for name in _leaves(structure)]
         return Example((), _filled(structure, tensors), ordered, _filled(structure, shapes))
-    _require_one_way(roots, model)
+    _require_one_way(roots, model, renames=renames)
     starred = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values())
     if len(names) > len(parameters) and not starred:
         raise InputError(
@@ -255,8 +258,8 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0)
     return Example(tuple(tensors.values()), {}, names, tuple(shapes.values()))
 
 
-def _require_one_way(roots: Sequence[str], model: nn.Module) -> None:
-    """Refuse what looks mistyped: a name that is nearly a parameter of forward, or stands beside some that are.
+def _require_one_way(roots: Sequence[str], model: nn.Module, *, renames: bool) -> None:
+    """Refuse names that are no parameters of forward, but for all of them at once where that is asked for.
 
     Raises:
         InputError: there is one.
@@ -264,30 +267,17 @@ def _require_one_way(roots: Sequence[str], model: nn.Module) -> None:
     parameters = inspect.signature(model.forward).parameters
     if any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in parameters.values()):
         return
-    if _is_torchs(model):
+    if type(model).forward.__module__.partition(".")[0] == "torch":  # its names (nn.Sequential's `input`) are nobody's
         return
     unknown = [root for root in roots if root not in parameters]
+    if renames and len(unknown) == len(roots):
+        return
     lowered = {parameter.lower(): parameter for parameter in parameters}
     near = {root: lowered[match] for root in unknown for match in difflib.get_close_matches(root.lower(), lowered, 1)}
-    if not near and len(unknown) == len(roots):
-        return
     name = next(iter(near), unknown[0])
-    remedy = f": did you mean {near[name]}?" if near else ", or none of them: name the inputs so"
+    none = ", or none of them" if renames else ""
+    remedy = f": did you mean {near[name]}?" if near else f"{none}: name the inputs so"
     raise InputError(
         f"input {name} is no parameter of {type(model).__name__}.forward; expected names among "
         f"{', '.join(parameters)}{remedy}"
     )
-
-
-def _is_torchs(model: nn.Module) -> bool:
-    """Return whether forward is torch's own: its names (nn.Sequential's ``input``) are nobody's choice."""
-    return type(model).forward.__module__.partition(".")[0] == "torch"
-
-
-def renaming(specs: Sequence[InputSpec], model: nn.Module) -> str:
-    """Say which parameters of ``model.forward`` get inputs of other names; empty where inputs are passed by name."""
-    parameters = list(inspect.signature(model.forward).parameters)
-    if _is_torchs(model) or all(spec.name.partition(".")[0] in parameters for spec in specs):
-        return ""
-    pairs = ", ".join(f"{name} gets {spec.name}" for name, spec in zip(parameters, specs, strict=False))
-    return f"{type(model).__name__}.forward has other names: in order, {pairs}; the file has the names given"

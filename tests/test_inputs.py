@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.inputs import DTYPES, InputSpec, make_example, parse_arguments, parse_input, parse_inputs, renaming
+from normdeploy.inputs import DTYPES, InputSpec, make_example, parse_arguments, parse_input, parse_inputs
 
 WORDS = st.from_regex(r"[a-wyz_][a-wyz_0-9]{0,5}", fullmatch=True)
 SIZES = st.one_of(st.integers(1, 999), WORDS)
@@ -98,23 +98,18 @@ def test_names_are_either_all_parameters_or_none() -> None:
         make_example(parse_inputs(["weights=float32:2", "mask=float32:2"]), Two())
 
 
-def test_a_name_that_is_nearly_a_parameters_is_mistyped() -> None:
+def test_a_word_typed_for_one_export_is_a_parameters_name() -> None:
     class Image(nn.Module):
         def forward(self, image: Tensor) -> Tensor:
             return image
 
-    with pytest.raises(InputError, match=r"input imgae is no parameter.*did you mean image\?"):
-        make_example(parse_inputs(["imgae=float32:2"]), Image())
-    with pytest.raises(InputError, match=r"input IMAGE is no parameter.*did you mean image\?"):
-        make_example(parse_inputs(["IMAGE=float32:2"]), Image())
-    assert make_example(parse_inputs(["x=float32:2"]), Image()).input_names == ["x"]
-
-
-def test_other_names_are_said_with_what_they_are_given_to() -> None:
-    said = renaming(parse_inputs(["a=float32:2", "b=float32:2"]), Two())
-    assert "ids gets a, mask gets b" in said
-    assert renaming(parse_inputs(["mask=float32:2", "ids=float32:2"]), Two()) == ""
-    assert renaming(parse_inputs(["image=float32:2"]), nn.Sequential(nn.ReLU())) == ""  # `input` is torch's word
+    for word, remedy in (("imgae", "did you mean image"), ("IMAGE", "did you mean image"), ("y", "name the inputs so")):
+        specs = parse_inputs([f"{word}=float32:2"])
+        with pytest.raises(InputError, match=rf"input {word} is no parameter of Image.forward.*among image: {remedy}"):
+            make_example(specs, Image(), renames=False)
+        assert make_example(specs, Image()).input_names == [word]  # a recipe names the graph's inputs
+    torchs = nn.Sequential(nn.ReLU())
+    assert make_example(parse_inputs(["image=float32:2"]), torchs, renames=False).input_names == ["image"]
 
 
 def test_too_many_inputs() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.inputs import make_example, parse_arguments, parse_inputs, renaming
+from normdeploy.inputs import make_example, parse_arguments, parse_inputs
 from normdeploy.sources import build
 
 if TYPE_CHECKING:
@@ -167,13 +167,7 @@ def example_for(model: nn.Module, inputs: list[str] | None) -> Example:
     Raises:
         InputError: the model takes others.
     """
-    specs = describe_inputs(model, inputs)
-    example = make_example(specs, model)
-    if note := renaming(specs, model):
-        from normdeploy.report.text import printable
-
-        typer.echo(printable(f"note: {note}"), err=True)
-    return example
+    return make_example(describe_inputs(model, inputs), model, renames=not inputs)
 
 
 def read_sizes(texts: list[str] | None) -> dict[str, int]:

@@ -269,15 +269,3 @@ def test_export_and_verify_as_markdown(run: Run, home: Path, tmp_path: Path) -> 
     bad = run("verify", f"{home}/net.py:Net", tmp_path / "net.onnx", "--quick", "--markdown")
     assert bad.exit_code == 1
     assert bad.stdout.startswith("❌ **FAIL**")
-
-
-def test_an_input_is_named_on_the_command_line_as_in_a_recipe(run, home, tmp_path):
-    """Recipes call forward's x what they like; the same description means the same here, and it is said."""
-    path = tmp_path / "named.onnx"
-    result = run("export", f"{home}/net.py:Net", "--input", "image=float32:batchx3x6x6", "--quick", "-o", path)
-    assert result.exit_code == 0, result.output
-    assert "x gets image" in " ".join(result.stderr.split())
-    assert [entry.name for entry in onnx.load(path).graph.input] == ["image"]
-    again = run("verify", f"{home}/net.py:Net", path, "--input", "image=float32:batchx3x6x6", "--quick")
-    assert again.exit_code in (0, 1)
-    assert "named image" not in again.output

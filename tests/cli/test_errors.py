@@ -150,6 +150,7 @@ def test_what_nobody_expected_is_one_message_too(run: Run, monkeypatch: pytest.M
 
 
 def test_words_that_were_taken_for_others(run: Run, home: Path, tmp_path: Path) -> None:
+    refused(export(run, home, tmp_path, "--input", "y=float32:batchx3x6x6"), 4, "input y", "x", "Net.forward")
     refused(export(run, home, tmp_path, "--input", "X=float32:batchx3x6x6"), 4, "input X", "did you mean x?")
     refused(export(run, home, tmp_path, "--input", "x=float32:maxbatchx3x6x6"), 2, "'max'", "commas")
     refused(export(run, home, tmp_path, "--input", "x=fp32:batchx3x6x6"), 2, "'fp32'", "did you mean float32?")

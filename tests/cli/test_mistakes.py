@@ -84,7 +84,8 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "sizes or words joined by x",
         "batchx3x224x224",
     ),
-    "a wrong input name": (
+    "a wrong input name": (EXPORT + " --input y=float32:batchx3x6x6", 4, "input y", "names among x", "name"),
+    "an input name that is nearly one": (
         "export {out}/pair.py:Pair --input ids=float32:nx3 --input msk=float32:nx3 -o {out}/pair.onnx",
         4,
         "input msk",
