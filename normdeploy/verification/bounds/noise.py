@@ -16,7 +16,7 @@ Sums are rounded relative to their terms, not to a result that cancels
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -57,14 +57,16 @@ class NoisyGraph:
 
     Args:
         model: the graph; it is left as it is.
+        computed: its inputs that stand for what is computed in front of it: they are rounded as that result would be.
 
     Attributes:
         deciding: the nodes whose decisions can be held or shuffled (:mod:`normdeploy.verification.bounds.decisions`).
         decides: the graph takes decisions.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, *, computed: Collection[str] = ()) -> None:
         self.evaluator = Evaluator(model)
+        self._computed = computed
         self._seed = 0
         self._roundoff = self._exact = 0.0
         self._pattern = np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
@@ -152,6 +154,10 @@ class NoisyGraph:
             unit=exact,
         )
 
+    def _fed(self, feeds: Feeds, hook: NoiseHook, dtype: torch.dtype) -> dict[str, Array | Tensor]:
+        """Return the feeds, those that stand for computed values rounded."""
+        return {**feeds, **{name: hook.rounded_once(promote(feeds[name], dtype)) for name in self._computed}}
+
     def run(
         self,
         feeds: Feeds,
@@ -174,7 +180,7 @@ class NoisyGraph:
         self._seed, self._roundoff, self._exact = seed, 0.0 if plain else roundoff, exact
         hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain=plain, distinct=distinct, exact=exact)
         with torch.no_grad(), np.errstate(over="ignore"):
-            found = self._noisy.run(dict(feeds), hook=hook, stand_ins=decisions)
+            found = self._noisy.run(self._fed(feeds, hook, torch.float64), hook=hook, stand_ins=decisions)
             return {name: to_numpy(t) for name, t in found.items()}
 
     def _clean(self, evaluator: Evaluator, feeds: Feeds) -> tuple[list[Array], dict[ir.Node, StandIn]]:
@@ -196,7 +202,8 @@ class NoisyGraph:
         self._seed, self._roundoff, self._exact = seed, FAST_ROUNDOFF, 0.0
         hook = self._hook(feeds, FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, torch.float32)
         with torch.no_grad(), np.errstate(over="ignore"):
-            return [to_numpy(t) for t in self._fast.run(dict(feeds), hook=hook, stand_ins=decisions).values()]
+            fed = self._fed(feeds, hook, torch.float32)
+            return [to_numpy(t) for t in self._fast.run(fed, hook=hook, stand_ins=decisions).values()]
 
     def spread_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> list[Array]:
         """Return S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.

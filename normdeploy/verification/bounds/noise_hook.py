@@ -74,6 +74,10 @@ class NoiseHook:
                 self._kept[str(output.name)] = result
         return results
 
+    def rounded_once(self, value: Tensor) -> Tensor:
+        """Return what an operator outside the graph would have computed, with the noise of its one rounding."""
+        return self._noisy(value, self._roundoff, 0.0)
+
     def _rounded(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         length = reduction_length(node, self._shape, tuple(results[0].shape))
         if self._plain:

@@ -6,6 +6,9 @@ was computed there becomes an input, which gets rows of every family. The file's
 same: its graph in float64 against the reference's, and the runtime against float64, under the same criterion. A mutant
 that moves the outputs of the cut graph by twice the bound is killed at the site.
 
+What is fed stands for the result of an operator, which in the whole graph has its rounding; so has it here. (A fold
+that multiplies x + b by s errs by u |s x| where b cancels x: exact numbers fed there would call that a wrong file.)
+
 A cut is believed only where it is seen to be right: with the value that the model computes, and with other samples'
 values in its place, the cut graphs agree. What this shows and what it does not: docs/verification.md.
 """
@@ -176,7 +179,7 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
         names.append(name)
         models.append(model_cut)
     before = CutReference(models[0], [np.asarray(a).dtype for a in base.eager])
-    file, noisy = CutFile(models[2], context.subject.output_names), NoisyGraph(models[0])
+    file, noisy = CutFile(models[2], context.subject.output_names), NoisyGraph(models[0], computed=names[:1])
     made = Cut(site.where, tuple(names), value, before, Evaluator(models[1]), file, noisy, base)
     return _doubt(context, made) or made
 
