@@ -20,7 +20,7 @@ from normdeploy.graph.evaluate import Hook
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, Evaluated, make_case
 from normdeploy.verification.chain import Links
-from normdeploy.verification.cost import NOISY, NOISY_SINGLE, SINGLE, Counted, Effort, counted, elements
+from normdeploy.verification.cost import DECIDING, NOISY, NOISY_SINGLE, SINGLE, Counted, Effort, counted, elements
 from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.hints import Hints
 from normdeploy.verification.judging.flips import FlipRecord
@@ -154,7 +154,9 @@ class Context:
             except GraphError:  # the runtime may know what is not known here
                 found = Counted(0.0, 0, [])
         operators = max(found.operators, _FEWEST)
-        self.effort = Effort(self.level.work * operators, once=found.work, size=elements(example))
+        limit = self.level.work * operators
+        deciding = DECIDING * operators if math.isfinite(limit) else math.inf
+        self.effort = Effort(limit, once=found.work, size=elements(example), deciding=deciding)
         self.effort.spend(2 + 3 * SINGLE)  # the example, so far
         self.heavy = found.work > self.level.heavy
 

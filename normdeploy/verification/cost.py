@@ -7,6 +7,7 @@ affords is a number of such units, so that what is checked depends on the networ
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +29,10 @@ NOISY, NOISY_SINGLE = 2.0, 1.0
 
 UNPROVEN = 16.0
 """Where algebra does not confirm a file for every input, samples are all there is: so many times as much of them."""
+
+DECIDING = 0.5
+"""Work per operator, at any level but the thorough one, that feeding sites directly may take, and searching for inputs
+after it: what decides between a pass and "not exercised", besides what the level affords."""
 
 PER_ELEMENT = 40.0
 PER_OPERATOR = 1e6
@@ -108,11 +113,13 @@ class Effort:
     Args:
         limit: all of it, in billions of multiply-adds. once: the work of one evaluation of the example in float64.
         size: elements of the example's inputs: larger inputs cost in proportion.
+        deciding: work that each thing may take besides which decides between a pass and "not exercised".
     """
 
     limit: float
     once: float = 0.0
     size: int = 1
+    deciding: float = math.inf
     spent: float = field(default=0.0, init=False)
 
     def spend(self, evaluations: float, feeds: Feeds | None = None) -> None:
@@ -130,6 +137,10 @@ class Effort:
     def affords(self, share: float = 1.0) -> bool:
         """True while less than a share of the limit is spent."""
         return self.spent < share * self.limit
+
+    def last(self) -> float:
+        """Return what may be spent in all by the end of something that decides and begins now."""
+        return self.spent + self.deciding
 
     def _scale(self, feeds: Feeds | None) -> float:
         return 1.0 if feeds is None else max(1.0, elements(feeds) / max(self.size, 1))

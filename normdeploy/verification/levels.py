@@ -21,7 +21,7 @@ class Level:
     Args:
         name: "quick", "default" or "thorough".
         work: per operator that runs, after which what is optional (further families, sizes, the input search) is left
-            out. What decides between a pass and "not exercised" is never left out for it.
+            out. What decides between a pass and "not exercised" has an amount of its own.
         heavy: work of one evaluation of the example above which a network is taken with single rows, noise in float32
             and mutants by derivative.
         batch: rows of axis 0 in the generated families, where it is dynamic.

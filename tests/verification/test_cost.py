@@ -86,20 +86,26 @@ def test_work_that_decides_is_done_whatever_is_spent(small: Any, monkeypatch: py
         assert word in lines[0]
 
 
-def test_what_decides_for_a_site_no_input_reaches_has_no_budget(write: Write, monkeypatch: pytest.MonkeyPatch):
-    """An epsilon that only rows fed at the site show: found with an empty budget as with a full one."""
+def test_what_decides_for_a_site_no_input_reaches_has_work_of_its_own(write: Write, monkeypatch: pytest.MonkeyPatch):
+    """An epsilon that only rows fed at the site show: found where the level has none, named where that has none."""
     rng = np.random.default_rng(0)
     table = (10 * rng.standard_normal((7, 8))).astype(np.float32)
     known = {"table": table, "scale": np.ones(8, np.float32), "shift": np.zeros(8, np.float32)}
     body = "g (int64[N,3] ids) => (float[N,3,8] y) { x = Gather(table, ids) y = %s(x, scale, shift) }"
     one = write(body % "LayerNormalization<axis=-1, epsilon=1e-6>", "a", **known)
     split = """g (int64[N,3] ids) => (float[N,3,8] y) { x = Gather(table, ids)
-        z = LayerNormalization<axis=-1, epsilon=1e-6>(x, scale) y = Add(z, shift) }"""
+        z = LayerNormalization<axis=-1, epsilon=1e-6>(x, scale)
+        sign = Sign(z) size = Abs(z) again = Mul(sign, size) y = Add(again, shift) }"""  # no algebra explains it
     other = write(split, "b", **known)
     full = verify(one, other)
     monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], work=0.0))
     empty = verify(one, other)
     assert full.status == empty.status == "pass", empty.summary()
+    monkeypatch.setattr("normdeploy.verification.context.DECIDING", 0.0)
+    bounded = verify(one, other)
+    assert bounded.status == "not-exercised"
+    for words in ("feeding 1 site directly", "the search for inputs that show"):
+        assert any(words in line for line in bounded.not_checked)
 
 
 def test_what_algebra_does_not_confirm_is_sampled_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

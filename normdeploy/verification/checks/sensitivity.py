@@ -65,12 +65,15 @@ def check_sensitivity(context: Context) -> list[Check]:
         prove_same_file(context, target)
     wrong: list[Check] = []
     for target in _unproven(targets):
-        wrong += _second_chance(context, target)
+        wrong += _second_chance(context, target, until=SHARE * context.effort.limit)
     probe_decisions(context, alive_of(targets))
     fed = probe_sites(context, alive_of(targets))
-    for target in _unproven(targets):
-        if target.unsearched:
-            wrong += _second_chance(context, target, freely=True)
+    until = context.effort.last()
+    for target in [t for t in _unproven(targets) if t.unsearched]:
+        wrong += _second_chance(context, target, until=until)
+    unsearched = sum(target.unsearched for target in _unproven(targets))
+    if unsearched:
+        context.leave_out(f"the search for inputs that show {plural(unsearched, 'mutant')}")
     for evaluator, sites in groups:
         for site in sites:
             mine = [t for t in everything if t.site is site and t.evaluator is evaluator]
@@ -134,21 +137,19 @@ def _unproven(targets: Sequence[Target]) -> list[Target]:
     return [target for target in alive_of(targets) if not target.harmless]
 
 
-def _second_chance(context: Context, target: Target, *, freely: bool = False) -> list[Check]:
+def _second_chance(context: Context, target: Target, *, until: float) -> list[Check]:
     """Look for an input that kills a survivor; such an input is checked like any family, and what fails returned.
 
     Args:
-        freely: nothing else can tell, so that the level's work does not limit the search.
+        until: work spent in all at which no search is begun or goes on.
     """
     name, ratio, family = target.mutant.name, target.ratio, target.family
-    note = target.note if freely else "no input family moves the outputs beyond rounding"
-    target.note, target.unsearched = note, False
-    if not context.level.search_steps:
+    if not target.unsearched:  # what was tried since then is noted already
+        target.note = "no input family moves the outputs beyond rounding"
+    target.unsearched = bool(context.level.search_steps) and context.effort.spent >= until
+    if not context.level.search_steps or target.unsearched:
         return []
-    if not freely and not context.effort.affords(SHARE):
-        target.unsearched = True
-        return []
-    found = search(context, target.evaluator, target.site, target.mutant, freely=freely)
+    found = search(context, target.evaluator, target.site, target.mutant, until=until)
     if found is not None and found[1] >= context.cases[0].constants.kill:
         case = context.case(found[0])
         context.cases.append(case)

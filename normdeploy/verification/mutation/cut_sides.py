@@ -78,6 +78,7 @@ class Cut:
     Args:
         where: the site. names: of the cut value in each graph. value: what the model computes there.
         reference, mutated: the reference's graph and the one the mutants are made in. file: the file's.
+        share: of all operators, those behind the cut.
     """
 
     where: str
@@ -88,6 +89,7 @@ class Cut:
     file: CutFile
     noisy: NoisyGraph
     base: Case
+    share: float = 1.0
 
     def case(self, context: Context, name: str, value: Array, *, runs: int = 0) -> Case:
         """Evaluate the reference on one value at the site; ``runs`` with noise, the level's number by default."""

@@ -27,6 +27,7 @@ from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
+from normdeploy.verification.cost import NOISY, SINGLE
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.mutation.closest_mutant import closest_mutant
 from normdeploy.verification.mutation.cut_sides import Cut, CutFile, CutReference
@@ -53,6 +54,9 @@ weights does. A fresh BatchNorm's scale, 1 - 5e-6, which a fold moved elsewhere,
 _ENTRIES = 3
 """How many entries of a site are tried: a file that fuses its norm holds the outermost only."""
 
+_EACH = 3 + 8 * SINGLE
+"""Evaluations of a cut graph for one family, runs with noise and mutants aside: reference, file, sessions."""
+
 KILLED = "exercised at the site: fed there directly, since no model input reaches it"
 
 
@@ -67,28 +71,35 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
     """
     made: dict[tuple[int, str], Cut | str] = {}
     tried: dict[str, float] = {}
+    until, left = context.effort.last(), 0
     for site, evaluator, known in _by_site(targets):
         mine = [t for t in known if t.report is None]  # what was fed in front may have killed them
         if not mine:
             continue
         why = "it stands in the body of a control flow operator"
         for entry in [] if site.inner else _entries(site, evaluator):
+            if context.effort.spent >= until:
+                why = "the work that the level gives to it was spent"
+                break
             found = _cut_at(context, site, evaluator, entry, made)
             if isinstance(found, str):
                 why = found
                 continue
-            worst, failure = _feed(context, found, mine, _behind(found, evaluator, targets))
+            worst, failure = _feed(context, found, mine, _behind(found, evaluator, targets), until)
             if failure is not None:
                 return [failure]
             tried[site.where] = max(tried.get(site.where, 0.0), worst)
             mine = [t for t in mine if t.report is None]
             if not mine:
                 break
+        left += bool(mine) and context.effort.spent >= until
         for target in mine:
             fed = site.where in tried
             target.note += (
                 ", nor do rows fed at the site itself" if fed else f"; the site cannot be fed directly: {why}"
             )
+    if left:
+        context.leave_out(f"feeding {plural(left, 'site')} directly")
     if not tried:
         return []
     killed = sum(t.report is not None for t in targets)
@@ -161,6 +172,7 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
     if sums_integers(context.subject.model):
         return "the file computes with integers behind it, and other numbers than theirs cannot be fed"
     feeds = base.family.feeds
+    context.effort.spend(4)  # once for the value, once in each graph to find it
     value = run_evaluator(evaluator, feeds, fetch=[entry])[entry]
     if value.dtype != np.float64 or value.ndim < 2 or not np.isfinite(value).all():
         return "its input is no float tensor"
@@ -180,7 +192,8 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
         models.append(model_cut)
     before = CutReference(models[0], [np.asarray(a).dtype for a in base.eager])
     file, noisy = CutFile(models[2], context.subject.output_names), NoisyGraph(models[0], computed=names[:1])
-    made = Cut(site.where, tuple(names), value, before, Evaluator(models[1]), file, noisy, base)
+    share = len(models[1].graph) / max(len(mutated.graph), 1)
+    made = Cut(site.where, tuple(names), value, before, Evaluator(models[1]), file, noisy, base, share)
     return _doubt(context, made) or made
 
 
@@ -199,7 +212,7 @@ def _doubt(context: Context, made: Cut) -> str:
 
 
 def _feed(
-    context: Context, made: Cut, targets: Sequence[Target], behind: Sequence[Target]
+    context: Context, made: Cut, targets: Sequence[Target], behind: Sequence[Target], until: float
 ) -> tuple[float, Check | None]:
     """Feed one site with every family until all its mutants are dead; return the worst ratio, and a failure.
 
@@ -207,6 +220,7 @@ def _feed(
 
     Args:
         targets: the site's. behind: these and others that may die of what is fed here.
+        until: work spent in all after which no further family is fed.
     """
     spec = InputRange(made.names[0], np.dtype(np.float32), made.value.shape, {})
     worst = 0.0
@@ -214,8 +228,11 @@ def _feed(
         alive = [t for t in targets if t.report is None]
         if not alive and (family.kind is not Kind.CONSTANT or targets[0].site.kind == "affine map"):
             continue
+        if context.effort.spent >= until:
+            break
         alive += [t for t in behind if t.report is None and t not in alive]
         case = made.case(context, family.name, family.feeds[spec.name])
+        context.effort.spend(made.share * (_EACH + context.noise_runs * NOISY + len(alive)))
         problems, ratio = judged_cut(context, made, case)
         worst = max(worst, ratio)
         if problems:

@@ -25,19 +25,20 @@ if TYPE_CHECKING:
     from normdeploy.verification.context import Context
 
 SHARE = 0.8
-"""Share of a level's work after which the search stops: feeding the site itself (probes.py) comes after it."""
+"""Share of a level's work after which the search stops at first: feeding the site itself (probes.py) comes before
+the rest of it."""
 
 _SCALES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 10.0)
 
 
 def search(
-    context: Context, evaluator: Evaluator, site: Site, mutant: Mutant, *, freely: bool = False
+    context: Context, evaluator: Evaluator, site: Site, mutant: Mutant, *, until: float
 ) -> tuple[Family, float] | None:
     """Return the best input found and its ratio of effect to rounding bound; None if no input is a float.
 
     Args:
         context: its level says how long to search. evaluator: of the canonical graph. site, mutant: what survived.
-        freely: nothing else can tell: the search is not cut short where the level's work is spent.
+        until: work spent in all at which the search is cut short.
     """
     floats = [spec.name for spec in context.specs if spec.is_float and not spec.is_mask]
     if not floats:
@@ -48,12 +49,10 @@ def search(
     for scale in _SCALES:
         feeds = {k: (v * scale).astype(v.dtype) if k in floats else v for k, v in base.items()}
         best = _better(context, evaluator, site, mutant, Family(name, feeds), best)
-        if (best is not None and best[1] >= 2 * context.cases[0].constants.kill) or (
-            not freely and not context.effort.affords(SHARE)
-        ):
+        if (best is not None and best[1] >= 2 * context.cases[0].constants.kill) or context.effort.spent >= until:
             return best
     start = best[0].feeds if best is not None else base
-    moved = _ascend(context, evaluator, site, mutant, start, floats, freely=freely)
+    moved = _ascend(context, evaluator, site, mutant, start, floats, until=until)
     if moved is not None:
         best = _better(context, evaluator, site, mutant, Family(name, moved), best)
     return best
@@ -68,6 +67,7 @@ def _better(
     best: tuple[Family, float] | None,
 ) -> tuple[Family, float] | None:
     case = context.case(family, runs=4)
+    context.effort.spend(2, family.feeds)
     clean_run = CleanRun(evaluator, case, [site])
     ratio = difference_ratio(case, clean_run.outputs, clean_run.mutated(site, mutant))
     return (family, ratio) if best is None or ratio > best[1] else best
@@ -81,7 +81,7 @@ def _ascend(
     start: Arrays,
     floats: list[str],
     *,
-    freely: bool,
+    until: float,
 ) -> Arrays | None:
     """Ascend log RMS(effect) - log RMS(output) from an input by normalized gradient steps; None without a gradient."""
     inputs: dict[str, Tensor] = {k: torch.from_numpy(np.array(v)) for k, v in start.items()}
@@ -93,7 +93,7 @@ def _ascend(
     best_value = -math.inf
     best_inputs: dict[str, Tensor] | None = None
     for _ in range(context.level.search_steps):
-        if not freely and not context.effort.affords(SHARE):
+        if context.effort.spent >= until:
             break
         context.effort.spend(4, start)
         with torch.enable_grad():
