@@ -66,7 +66,10 @@ def compared_file(
     graph = GraphReference(source, workspace, called=None if isinstance(reference, ir.Model) else reference)
     wanted, have = graph.input_names, list(subject.input_names)
     if sorted(wanted) != sorted(have):
-        raise Incomparable(f"the file takes {have}; the reference takes {wanted}")
+        raise Incomparable(
+            f"the file takes {', '.join(have)}; expected {', '.join(wanted)} as in the reference, since files get "
+            "their inputs by name: rename the inputs of one of them"
+        )
     if isinstance(args, Mapping):
         return Comparison(graph, {k: as_array(v, f"args for {k!r}") for k, v in args.items()})
     assert graph.graph is not None
