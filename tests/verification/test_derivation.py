@@ -361,6 +361,28 @@ def test_a_merged_kernel_is_confirmed_and_its_last_bit_is_not(tmp_path: Path):
         assert not check_derivation(traced.model, file, rewritten.derivation, sizes).confirmed, damaged.kind
 
 
+def test_a_number_of_a_product_whose_shift_the_sum_behind_takes_up_is_proven_wrong_too(tmp_path: Path):
+    """What a norm's shift becomes behind a product stands in the bias of the sum: the two are one linear operator."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6)).eval()
+    nn.init.normal_(model[0].weight)
+    nn.init.normal_(model[0].bias)
+    x = torch.randn(2, 3, 8)
+    nd.export(model, x, tmp_path / "net.onnx", verify=False)
+    proto = onnx.load(str(tmp_path / "net.onnx"))
+    product = next(node for node in proto.graph.node if node.op_type == "MatMul")
+    assert [node.op_type for node in proto.graph.node if product.output[0] in node.input] == ["Add"]
+    (weight,) = [t for t in proto.graph.initializer if t.name == product.input[1]]
+    value = numpy_helper.to_array(weight).copy()
+    value[2, 3] *= np.float32(1 + 1e-5)
+    weight.CopyFrom(numpy_helper.from_array(value, weight.name))
+    onnx.save(proto, str(tmp_path / "wrong.onnx"))
+    check = nd.verify(model, tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
+    assert check.status == "fail", check.detail
+    assert check.detail.startswith("MatMul")
+    assert "1 of 48 numbers differ" in check.detail
+
+
 def test_export_and_fold_hand_the_derivation_over(small: Any, tmp_path: Path):
     exported = nd.export(small.model, small.args, tmp_path / "net.onnx", verify=False)
     report = check_derivation(exported.plain, load_graph(exported.path), exported.derivation, SIZES)

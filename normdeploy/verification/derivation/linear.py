@@ -126,8 +126,9 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     slack = off.reshape(-1, *(1,) * (have.weight.ndim - 1)) * np.abs(have.weight) if off.any() else 0.0
     slack = slack if have.weights.off is None else slack + have.weights.off
     wrong = compare(have.weight, have.weights.dtype, want.weight, factor.reshape(*factor.shape, *rest), slack=slack)
+    parts = (have.node, *have.behind.nodes)
     if wrong is not None:
-        return Wrong(f"weights of {kind(have.node)}: {wrong.text}", wrong.rounding)
+        return Wrong(f"weights of {kind(have.node)}: {wrong.text}", wrong.rounding, parts=parts)
     added, size = np.zeros(want.results), np.zeros(want.results)
     if t_x.any():
         shifts = t_x.reshape(want.groups, -1).repeat(per_group, 0)
@@ -141,9 +142,9 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     if wrong is not None:
         unit = radius(np.maximum(np.abs(expected), size), have.weights.dtype)
         close = bool((np.abs(found - expected) <= slack + 16 * unit).all())
-        return Wrong(f"bias of {kind(have.node)}: {wrong.text}", close)
+        return Wrong(f"bias of {kind(have.node)}: {wrong.text}", close, parts=parts)
     known = Claim(value, target.scale, target.shift, claim.assumed)
-    return Proof("linear: W' = W s_x / s_y", ((target.value, known),), (have.node, *have.behind.nodes))
+    return Proof("linear: W' = W s_x / s_y", ((target.value, known),), parts)
 
 
 _PARTS = ("scale", "shift", "off_scale", "off_shift")

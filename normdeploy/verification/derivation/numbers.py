@@ -21,12 +21,13 @@ class Wrong:
 
     Args:
         text: a clause. rounding: none is further off than another order of rounding explains.
-        node: the operator of a body that holds it.
+        node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
     """
 
     text: str
     rounding: bool = False
     node: ir.Node | None = None
+    parts: tuple[ir.Node, ...] = ()
 
 
 def compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -72,5 +72,15 @@ class Report:
 
     @property
     def contradicted(self) -> list[Row]:
-        """The operators that hold a wrong number each, where all else makes the outputs the source's; [] otherwise."""
-        return self.open if self.follows and all(row.wrong for row in self.open) else []
+        """The operators that hold a wrong number each, where all else makes the outputs the source's; [] otherwise.
+
+        Of operators that are one, as a product and the sum behind it, the first stands for them.
+        """
+        wrong = {part: row.wrong for row in self.open if row.wrong for part in (*row.wrong.parts, row.node)}
+        if not self.follows or any(row.node not in wrong for row in self.open):
+            return []
+        first: dict[int, Row] = {}
+        for row in self.open:
+            found = wrong[row.node]
+            first.setdefault(id(found), replace(row, wrong=found, reason=found.text))
+        return list(first.values())
