@@ -39,3 +39,17 @@ def test_an_output_that_is_a_number_somewhere_is_judged(tmp_path: Path) -> None:
     result = nd.export(Masked(), (torch.randn(2, 4),), tmp_path / "net.onnx", verify="quick")
     assert result.verdict is not None
     assert all(check.name != "finite" for check in result.verdict.checks)
+
+
+def test_an_output_that_float32_never_holds_is_not_exercised(tmp_path: Path) -> None:
+    """1e40 is a number in float64 alone: both sides are infinite, and no element is compared."""
+
+    class Large(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            large = x.abs() + 1e20
+            return x + 1, large * large
+
+    result = nd.export(Large(), (torch.randn(2, 4),), tmp_path / "net.onnx", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.status == "not-exercised"
+    assert any("infinite in float32 on every input" in reason for reason in result.verdict.reasons)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -20,6 +20,7 @@ from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.structure import is_float, shortened
+from normdeploy.verification.sides.values import Array
 
 
 def check_rounding(context: Context) -> list[Check]:
@@ -114,11 +115,12 @@ def _until_decided(context: Context, problems: Mapping[Setting, list[str]]) -> I
 
 def check_finite(context: Context) -> list[Check]:
     """Say which outputs and stored weights are not numbers: NaN equals NaN, and nothing would have been compared."""
-    bad = [
-        f"output {name!r} of the reference is NaN or infinite on every input"
-        for i, name in enumerate(context.subject.output_names)
-        if all(is_float(c.truth[i]) and c.truth[i].size and not np.isfinite(c.truth[i]).any() for c in context.cases)
-    ]
+    bad: list[str] = []
+    for i, name in enumerate(context.subject.output_names):
+        if _nowhere_finite([case.truth[i] for case in context.cases]):
+            bad.append(f"output {name!r} of the reference is NaN or infinite on every input")
+        elif _nowhere_finite([case.eager[i] for case in context.cases]):
+            bad.append(f"output {name!r} of the reference is NaN or infinite in {context.precision} on every input")
     for name, value in context.subject.model.graph.initializers.items():
         tensor = value.const_value
         if tensor is None or tensor.size < 2 or not tensor.dtype.is_floating_point():
@@ -130,6 +132,11 @@ def check_finite(context: Context) -> list[Check]:
         return []
     remedy = "what depends on it cannot be compared: load weights that are numbers"
     return [Check(Question.FINITE, Status.NOT_EXERCISED, f"{shortened(bad)}; {remedy}")]
+
+
+def _nowhere_finite(arrays: Sequence[Array]) -> bool:
+    """Tell whether floats hold no finite number at all."""
+    return all(is_float(array) and array.size and not np.isfinite(array).any() for array in arrays)
 
 
 def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:
