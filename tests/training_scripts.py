@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.nn import BatchNorm
-from normdeploy.train import Split, Splits, TrainResult, fit, train_settings
+from normdeploy.train import Split, Splits, TrainResult, checkpoint, fit, train_settings
 
 
 def resumable(folder: str, die: str = "never") -> TrainResult:
@@ -24,7 +24,7 @@ def resumable(folder: str, die: str = "never") -> TrainResult:
         return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
 
     if die == "writing":
-        _die_at_call(torch, "save", 3, half_written=True)
+        _die_at_call(checkpoint, "save_torch", 3, half_written=True)
     if die == "stepping":
         _die_at_call(torch.optim.AdamW, "step", 10)
     return fit(
@@ -45,7 +45,7 @@ def _die_at_call(owner: Any, name: str, number: int, *, half_written: bool = Fal
         if len(calls) == number:
             if half_written:
                 original(*args, **kwargs)
-                os.truncate(args[1], Path(args[1]).stat().st_size // 2)
+                os.truncate(args[1], args[1].stat().st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*args, **kwargs)
 

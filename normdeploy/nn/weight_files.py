@@ -151,8 +151,11 @@ class _Stream:
         self._raw, self.refused = raw, list[OSError]()
 
     def write(self, data: bytes) -> int:
+        rest = memoryview(data).cast("B")
         try:
-            return self._raw.write(data)
+            while rest:  # a disk that is nearly full takes a part without a word
+                rest = rest[self._raw.write(rest) :]
+            return len(data)
         except OSError as error:
             self.refused.append(error)
             raise

@@ -244,10 +244,14 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _content(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name != "__pycache__")  # Python's own, of a user's module
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_message_that_helps(run: Run, home: Path, out: Path, mistake: str) -> None:
     line, code, value, expected, remedy = MISTAKES[mistake]
-    before = {folder: sorted(folder.iterdir()) for folder in (home, out)}
+    before = {folder: _content(folder) for folder in (home, out)}
     result = run(*line.format(home=home, out=out).split())
     assert result.exit_code == code, result.output
     said = " ".join(result.stderr.split())
@@ -255,7 +259,7 @@ def test_a_mistake_is_one_message_that_helps(run: Run, home: Path, out: Path, mi
     assert "This is a bug" not in said
     for words in (value, expected, remedy):
         assert words in said, said
-    assert before == {folder: sorted(folder.iterdir()) for folder in (home, out)}, "something was left behind"
+    assert before == {folder: _content(folder) for folder in (home, out)}, "something was left behind"
 
 
 def test_there_are_thirty() -> None:

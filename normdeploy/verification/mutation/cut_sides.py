@@ -91,8 +91,12 @@ class Cut:
     base: Case
     share: float = 1.0
 
-    def case(self, context: Context, name: str, value: Array, *, runs: int = 0) -> Case:
-        """Evaluate the reference on one value at the site; ``runs`` with noise, the level's number by default."""
+    def case(self, context: Context, name: str, value: Array, *, runs: int = 0, exact: bool = False) -> Case:
+        """Evaluate the reference on one value at the site.
+
+        Args:
+            runs: with noise, the level's number by default. exact: in float64 also where one run is much work.
+        """
         stored = value.astype(np.float32)
         feeds: Arrays = {**self.base.family.feeds, **dict.fromkeys(self.names, stored)}
         family = Family(f"{name} at {self.where}", feeds)
@@ -104,5 +108,5 @@ class Cut:
             runs=runs or context.noise_runs,
             seed=context.seed,
             precision=context.precision,
-            fast=context.heavy,
+            fast=context.heavy and not exact,
         )
