@@ -12,6 +12,8 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from normdeploy.graph import Evaluator
+from normdeploy.ort.machine import this_machine
+from normdeploy.runtime.tuning.int8 import saturates
 
 Feeds = Mapping[str, np.ndarray | None]
 
@@ -50,6 +52,16 @@ def model(
     )
     imports = [helper.make_opsetid("", 20), *([helper.make_opsetid(domain, 1)] if domain else [])]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def fitting(weights: np.ndarray) -> np.ndarray:
+    """Return weights of 8 bits whose products with uint8 the kernels of this processor add exactly.
+
+    Where pairs of uint8 times int8 are added in 16 bits, weights of 7 bits fit: 2 * 255 * 64.
+    """
+    if weights.dtype != np.int8 or not saturates(this_machine()):
+        return weights
+    return weights >> 1
 
 
 def kernel(proto: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:

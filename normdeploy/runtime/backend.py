@@ -22,7 +22,7 @@ from normdeploy.onnxfile import session_source
 from normdeploy.ort.declared import file_specs
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
-from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
+from normdeploy.ort.settings import CPU, EXACT_PRODUCTS, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 from normdeploy.ort.specs import Array, TensorSpec, session_spec
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 
@@ -49,6 +49,7 @@ def session_options(settings: Settings) -> ort.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", spin)
     options.add_session_config_entry("session.inter_op.allow_spinning", spin)
     options.add_session_config_entry("session.force_spinning_stop", "1" if settings.spinning == "run" else "0")
+    options.add_session_config_entry(*EXACT_PRODUCTS)
     if settings.parallel:
         options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     return options

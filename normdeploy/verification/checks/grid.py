@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import onnx_ir as ir
+
 from normdeploy.errors import GraphError
 from normdeploy.verification.context import Context
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
@@ -16,6 +18,11 @@ from normdeploy.verification.sides.sessions import Setting
 
 def check_grid(context: Context) -> list[Check]:
     """Judge the elements that runs moved by flips: the work of an optimizer that can be named."""
+    if _multiplies_bytes(context.subject.model):
+        context.not_checked.append(
+            "8-bit products where a session lacks session.x64quantprecision=1: they saturate on x64 processors without "
+            "dot-product instructions; normdeploy's own sessions set it"
+        )
     checks: list[Check] = []
     found = context.flips.found
     for place in sorted({flips.output for flips in found}):
@@ -45,6 +52,16 @@ def check_grid(context: Context) -> list[Check]:
         measured = {"optimizers": blamed, "flips": count, "size": size, "ratio": furthest}
         checks.append(Check(Question.GRID, Status.NOTE, text, measured))
     return checks
+
+
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def _multiplies_bytes(model: ir.Model) -> bool:
+    """Tell whether a runtime may multiply values of 8 bits by weights of 8 bits."""
+    weights = any(value.dtype in _BYTES and len(value.shape or ()) > 1 for value in model.graph.initializers.values())
+    names = {node.op_type for node in model.graph.all_nodes()}
+    return weights and any(name.startswith(("Q", "DynamicQuantize")) or "Integer" in name for name in names)
 
 
 def explaining_optimizers(context: Context, moved: Sequence[Flips]) -> tuple[str, ...]:

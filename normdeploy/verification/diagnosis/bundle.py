@@ -26,7 +26,7 @@ from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph import bare_proto, constant_tensor
 from normdeploy.graph.walk import bodies_of
 from normdeploy.ort.levels import LEVEL_NAMES
-from normdeploy.ort.settings import CPU
+from normdeploy.ort.settings import CPU, EXACT_PRODUCTS
 from normdeploy.verification.sides.sessions import RUNTIMES, Setting
 from normdeploy.verification.sides.values import Array
 
@@ -153,6 +153,7 @@ def write_bundle(
     for stem, arrays in (("input", inputs), ("output", expected)):
         for number, (name, array) in enumerate(arrays.items()):
             (data / f"{stem}_{number}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
+    own = [EXACT_PRODUCTS] if setting.provider == CPU else []  # elsewhere `open_session` gives it
     settings: dict[str, Any] = {
         "level": LEVEL_NAMES[setting.level],
         "name": setting.level,
@@ -160,7 +161,7 @@ def write_bundle(
         "providers": list(dict.fromkeys([setting.provider, "CPUExecutionProvider"])),
         "threads": setting.threads,
         "disabled": list(setting.disabled),
-        "config": [list(pair) for pair in setting.config],
+        "config": [list(pair) for pair in (*own, *setting.config)],
         "bounds": {name: float(bound) for name, bound in bounds.items()},
         "note": note,
     }

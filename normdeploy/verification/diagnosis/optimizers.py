@@ -51,7 +51,9 @@ import json, sys
 import onnxruntime as ort
 from normdeploy.onnxfile import session_source
 path, level, disabled = json.loads(sys.argv[1])
+from normdeploy.ort.settings import EXACT_PRODUCTS
 options = ort.SessionOptions()
+options.add_session_config_entry(*EXACT_PRODUCTS)
 source, entries = session_source(path)
 for key, value in entries.items():
     options.add_session_config_entry(key, value)

@@ -15,7 +15,7 @@ from normdeploy.onnxfile import session_source
 from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.ort.mobile import ORT_FORMAT, converted
 from normdeploy.ort.providers import float32_options, prepare_gpu, provider_chain
-from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, TENSORRT, WEB, Settings
+from normdeploy.ort.settings import CPU, CUDA, EXACT_PRODUCTS, GPU_PROVIDERS, TENSORRT, WEB, Settings
 from normdeploy.verification.sides.values import Feeds
 
 RUNTIMES = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT, "web": WEB, "mobile": ORT_FORMAT}
@@ -77,6 +77,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     options.log_severity_level = 4  # what fails raises; its text would stand on the console a second time
     # Spinning threads burn a core between runs and change no result
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry(*EXACT_PRODUCTS)  # as in `normdeploy.load`
     for key, value in setting.config:
         options.add_session_config_entry(key, value)
     if provider in GPU_PROVIDERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contrib_kernels import agree
+from contrib_kernels import agree, fitting
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ def test_products_of_a_range_measured_at_run_time(per_column, dtype, bias):
     info = np.iinfo(dtype)
     feeds = {
         "a": floats(2, 3, 6),
-        "b": RNG.integers(info.min, info.max, (6, 5)).astype(dtype),
+        "b": fitting(RNG.integers(info.min, info.max, (6, 5)).astype(dtype)),
         "step": RNG.uniform(0.01, 0.02, 5 if per_column else ()).astype(np.float32),
         "zero": RNG.integers(0, 100, 5 if per_column else ()).astype(dtype),
         "bias": floats(5) if bias else None,
@@ -35,7 +35,7 @@ def test_products_of_a_range_measured_at_run_time(per_column, dtype, bias):
 def test_products_of_integers_to_floats(per_column, bias):
     feeds = {
         "a": RNG.integers(0, 255, (2, 3, 6)).astype(np.uint8),
-        "b": RNG.integers(-128, 127, (6, 5)).astype(np.int8),
+        "b": fitting(RNG.integers(-128, 127, (6, 5)).astype(np.int8)),
         "a step": np.array(0.02, np.float32),
         "b step": RNG.uniform(0.01, 0.02, 5 if per_column else ()).astype(np.float32),
         "a zero": np.array(110, np.uint8),
@@ -74,7 +74,7 @@ def test_the_standards_own():
     x, w = RNG.integers(0, 255, (2, 4, 6, 5)).astype(np.uint8), RNG.integers(0, 255, (6, 2, 3, 3)).astype(np.uint8)
     zeros = {"xz": np.array(100, np.uint8), "wz": np.array(90, np.uint8)}
     agree("ConvInteger", {"x": x, "w": w} | zeros, domain="", group=2, pads=[1, 0, 1, 1], strides=[1, 2])
-    a, b = RNG.integers(0, 255, (2, 3, 6)).astype(np.uint8), RNG.integers(-128, 127, (6, 5)).astype(np.int8)
+    a, b = RNG.integers(0, 255, (2, 3, 6)).astype(np.uint8), fitting(RNG.integers(-128, 127, (6, 5)).astype(np.int8))
     zeros = {"az": np.array(100, np.uint8), "bz": np.array(3, np.int8)}
     agree("MatMulInteger", {"a": a, "b": b} | zeros, domain="")
     for x in (floats(3, 4), np.abs(floats(5)), -np.abs(floats(5)), np.zeros(4, np.float32)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contrib_kernels import agree, model, ours
+from contrib_kernels import agree, fitting, model, ours
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,7 +119,7 @@ def test_means_follow_their_documentation():
 @settings(deadline=None, max_examples=40)
 def test_gemms(seed, flip_a, flip_b, per_column, bias, quantized, alpha):
     rng = np.random.default_rng(seed)
-    a, b = integers(rng, np.uint8, 4, 6), integers(rng, np.int8, 6, 5)
+    a, b = integers(rng, np.uint8, 4, 6), fitting(integers(rng, np.int8, 6, 5))
     b_step = rng.uniform(0.01, 0.03, 5).astype(np.float32) if per_column else step(0.02)
     feeds = named(
         np.ascontiguousarray(a.T) if flip_a else a,
@@ -138,7 +138,7 @@ def test_gemms(seed, flip_a, flip_b, per_column, bias, quantized, alpha):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_convolutions(domain, per_channel, dtype):
     rng = np.random.default_rng(7)
-    x, w = integers(rng, dtype, 2, 4, 6, 5), integers(rng, np.int8, 6, 2, 3, 3)
+    x, w = integers(rng, dtype, 2, 4, 6, 5), fitting(integers(rng, np.int8, 6, 2, 3, 3))
     w_step = rng.uniform(0.005, 0.02, 6).astype(np.float32) if per_channel else step(0.01)
     w_zero = np.zeros(6, np.int8) if per_channel else np.array(0, np.int8)
     bias = rng.integers(-3000, 3000, 6).astype(np.int32)
@@ -155,7 +155,7 @@ def test_convolutions(domain, per_channel, dtype):
 @pytest.mark.parametrize("past", [0, 2])
 def test_attention(kind, unidirectional, past):
     rng = np.random.default_rng(8)
-    x, w = integers(rng, np.uint8, 2, 3, 6), integers(rng, np.int8, 6, 24)
+    x, w = integers(rng, np.uint8, 2, 3, 6), fitting(integers(rng, np.int8, 6, 24))
     seen = {"ends": np.array([3, 2], np.int32), "square": rng.integers(0, 2, (2, 3, 3 + past)).astype(np.int32)}
     feeds = named(
         x, w, rng.standard_normal(24).astype(np.float32), step(0.02), step(0.01), seen.get(kind),
