@@ -129,6 +129,18 @@ def require_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -
     return target
 
 
+def require_onnx_name(path: str | os.PathLike[str]) -> None:
+    """Require that a file to write is named as the ONNX file that it will be.
+
+    Raises:
+        UsageError: it has another suffix.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ".onnx":
+        free = target.with_suffix(".onnx") if target.name else target / "model.onnx"  # "." and "/" have no name
+        raise UsageError(f"output is {target}; expected a name that ends in .onnx: write {free}")
+
+
 def force_to_disk(path: str | os.PathLike[str]) -> None:
     """Return when a file's bytes, or a folder's entries, are on the disk."""
     handle = os.open(path, os.O_RDONLY)

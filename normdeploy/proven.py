@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from normdeploy.errors import VerificationError
-from normdeploy.files import require_writable, written_together
+from normdeploy.files import require_onnx_name, require_writable, written_together
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite.ledger import Ledger
 
@@ -64,10 +64,15 @@ class FoldResult:
 
 
 def require_outputs(path: PathLike, *, verify: bool, overwrite: bool) -> Path:
-    """Check that the file, and its certificate and derivation where there will be any, may be written."""
+    """Check before the work that the file, and its certificate and derivation if there will be any, may be written.
+
+    Raises:
+        UsageError: its name does not end in .onnx; see ``require_writable`` too.
+    """
     from normdeploy.verification.record.certificate import certificate_path
     from normdeploy.verification.record.kept import derivation_path
 
+    require_onnx_name(path)
     target = require_writable(path, overwrite=overwrite)
     if verify:
         require_writable(certificate_path(target), overwrite=overwrite)

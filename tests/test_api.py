@@ -61,3 +61,20 @@ def test_a_file_in_float16_is_folded_first_and_rounded_once(tmp_path: Path) -> N
     np.testing.assert_array_equal(kernel if kernel.shape == (8, 4) else kernel.T, exact.astype(np.float16))
     with pytest.raises(UsageError, match=r"'int4'.*float32, float16"):
         nd.export(model, SAMPLES, tmp_path / "other.onnx", dtype="int4")  # type: ignore[arg-type]  # a wrong word
+
+
+@pytest.mark.parametrize(("name", "instead"), [("q.txt", "q.onnx"), ("q", "q.onnx"), (".", "model.onnx")])
+def test_an_output_that_is_not_named_onnx_is_refused_before_any_work(name: str, instead: str, tmp_path: Path) -> None:
+    class Unwilling(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError(f"it was called with {x}")
+
+    with pytest.raises(UsageError, match=rf"ends in \.onnx: write .*{instead}"):
+        nd.export(Unwilling(), torch.zeros(1), tmp_path / name if name != "." else name)
+    with pytest.raises(UsageError, match=rf"ends in \.onnx: write .*{instead}"):
+        nd.fold(tmp_path / "unread.onnx", tmp_path / name if name != "." else name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_in_capitals_is_onnx_too(tmp_path: Path) -> None:
+    assert nd.export(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "NET.ONNX", verify=False).path.exists()

@@ -47,13 +47,13 @@ def export(
 ) -> None:
     """Write a trained model as ONNX with its normalizations folded, and prove that nothing changed."""
     from normdeploy.errors import UsageError
-    from normdeploy.files import require_writable, write_text
+    from normdeploy.files import require_onnx_name, require_writable, write_text
 
     level = options.verify_level(quick, thorough)
     options.require_one_form(markdown, as_json)
     if no_verify and html is not None:
         raise UsageError("--html is given with --no-verify; expected one of them: the page shows what was verified")
-    options.require_onnx(output)
+    require_onnx_name(output)
     require_writable(output, overwrite=overwrite)
     if html is not None:
         require_writable(html, overwrite=overwrite)

@@ -26,7 +26,6 @@ def fold(
     as_json: options.Json = False,
 ) -> None:
     """Fold the normalizations of an ONNX graph from anywhere, and prove the result equal to it."""
-    options.require_onnx(output)
     level = options.verify_level(quick, thorough)
 
     from normdeploy.errors import VerificationError

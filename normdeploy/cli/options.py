@@ -199,17 +199,6 @@ def require_opset(version: int | None) -> None:
         raise UsageError(str(error)) from None
 
 
-def require_onnx(path: Path) -> None:
-    """Require that a file to write is named as the ONNX file that it will be.
-
-    Raises:
-        UsageError: it has another suffix.
-    """
-    if path.suffix.lower() != ".onnx":
-        remedy = path.with_suffix(".onnx") if path.name else path / "model.onnx"  # "." and "/" have no name
-        raise UsageError(f"output is {path}; expected a name that ends in .onnx: write -o {remedy}")
-
-
 def read_numbers(option: str, text: str | None, *, least: int = 1) -> tuple[int, ...]:
     """Parse ``N,N,...``; none for None.
 

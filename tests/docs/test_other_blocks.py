@@ -6,37 +6,57 @@ of README. Here are all other pages, and every command line that a page prints i
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from pages import ROOT, run_block
 from typer.testing import CliRunner
 
 from normdeploy.cli.app import app
+from normdeploy.recipe import parse_recipe
+from normdeploy.rewrite.outside import GROUP
 
 DOCS = ROOT / "docs"
 ALL = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.rglob("*.md"))]
-_FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-CODE = {"python", "py", "sh", "bash", "console"}
+_FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CODE = {"python", "py", "sh", "bash", "console", "toml"}
+SHOWN = {"text", "{toctree}", "{eval-rst}"}  # what a command printed, a synopsis, and what Sphinx reads
 
-# run by test_pages and test_consoles (README's two commands by .ci/run), and by test_upstream
-WHOLE = {"README.md", "docs/quickstart.md", "docs/training.md"}
-FOLDERS = {"docs/howto": "test_pages and test_consoles", "docs/upstream": "test_upstream"}
+# (page or folder, language of the block) -> the file that runs every one of them, in the order of the page
+RUN = {
+    ("README.md", "console"): "tests/docs/test_consoles.py",
+    ("README.md", "sh"): ".ci/run",
+    ("docs/quickstart.md", "python"): "tests/docs/test_pages.py",
+    ("docs/quickstart.md", "sh"): "tests/docs/test_pages.py",
+    ("docs/training.md", "python"): "tests/docs/test_pages.py",
+    ("docs/howto", "python"): "tests/docs/test_pages.py",
+    ("docs/howto", "sh"): "tests/docs/test_pages.py",
+    ("docs/howto", "console"): "tests/docs/test_consoles.py",
+    ("docs/upstream", "python"): "tests/docs/test_upstream.py",
+    ("docs/upstream", "py"): "tests/docs/test_upstream.py",
+}
 # (page, how the block begins) -> the test that runs it, or why none can; what runs in this file is found by its name
 ELSEWHERE = {
     ("CONTRIBUTING.md", "python3 -m venv"): "sets up a machine and runs this suite",
     ("SECURITY.md", "pip install --require-hashes"): "installs; tests/test_packaging.py reads hashes.txt",
     ("docs/conformance.md", "normdeploy conformance --adapter mine.py:optimizer"): "test_an_adapter_of_the_page",
     ("docs/conformance.md", "# mine.py"): "test_an_adapter_of_the_page",
+    ("docs/doctor.md", "normdeploy inspect models/net.py:Net"): "test_the_doctor_is_called",
     ("docs/doctor.md", "import normdeploy as nd"): "test_findings_are_printed",
     ("docs/gpu.md", "pytest -m cuda"): "needs a GPU; without one these tests skip with the reason",
+    ("docs/howto/own-rule.md", "[project.entry-points"): "test_an_entry_point_as_shown_names_the_rule_of_the_page",
     ("docs/quantization.md", "normdeploy export models/digits_int8.py"): "test_an_integer_file_is_exported",
+    ("docs/quantization.md", "[quantize]"): "test_tables_of_a_recipe_are_read",
+    ("docs/quickstart.md", "pip install"): "installs; .ci/run does",
     ("docs/robustness.md", "$ nice -n 10 python -m benchmarks.fuzzing"): "takes hours",
     ("docs/robustness.md", "$ nice -n 10 python benchmarks/power_cut.py"): "takes an hour",
     ("docs/robustness.md", "$ unshare -m sh -c"): "mounts, as root; tests/test_files.py has disks that refuse",
@@ -53,6 +73,16 @@ ELSEWHERE = {
         "docs/running.md",
         "from apache_beam.ml.inference.base import ModelHandler",
     ): "tests/runtime/test_other_engines.py",
+    ("docs/training.md", "[data]"): "test_tables_of_a_recipe_are_read",
+    ("docs/tuning.md", "normdeploy tune net.onnx --budget exact"): "tests/cli/test_runtime_commands.py",
+    (
+        "docs/tuning.md",
+        "python -c \"import numpy as np; np.save('rows.npy', np.random.default_rng(0).normal(size=(400, 3",
+    ): ("takes three minutes of two idle cores; test_rows_made_by_a_line"),
+    (
+        "docs/tuning.md",
+        "python -c \"import numpy as np; np.save('rows.npy', np.random.default_rng(0).normal(size=(400, 48",
+    ): ("takes minutes of two idle cores; test_rows_made_by_a_line"),
     ("docs/verification.md", "from normdeploy.testing"): "test_equivalence_as_a_test_of_ones_own",
     ("docs/web.md", "normdeploy package digits.onnx --web"): "needs the browser's runtime (tests/web, CONTRIBUTING.md)",
     ("docs/web.md", "normdeploy verify model.py:Net"): "needs Chromium and the browser's runtime (tests/web)",
@@ -64,8 +94,21 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def fenced(page: Path) -> list[tuple[str, str]]:
+    """Language and text of every block of a page."""
+    return _FENCED.findall(page.read_text(encoding="utf-8"))
+
+
 def blocks_of(page: Path) -> list[str]:
-    return [text for kind, text in _FENCED.findall(page.read_text(encoding="utf-8")) if kind in CODE]
+    return [text for kind, text in fenced(page) if kind in CODE]
+
+
+def runner(page: Path, kind: str) -> str | None:
+    """The file that runs every block of a language on a page."""
+    name = name_of(page)
+    return next(
+        (path for (where, of), path in RUN.items() if of == kind and where in (name, name_of(page.parent))), None
+    )
 
 
 def block(page: str, begins: str) -> str:
@@ -95,12 +138,18 @@ def parse(words: Sequence[str]) -> None:
 
 def test_every_block_of_every_page_is_run_somewhere_or_says_why_not() -> None:
     known = {page: [begins for named, begins in ELSEWHERE if named == page] for page, _ in ELSEWHERE}
+    used = set()
     for page in ALL:
         name = name_of(page)
-        if name in WHOLE or any(page.is_relative_to(ROOT / folder) for folder in FOLDERS):
-            continue
-        for text in blocks_of(page):
-            assert [begins for begins in known.get(name, []) if text.startswith(begins)], (name, text)
+        text = page.read_text(encoding="utf-8")
+        assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(fenced(page)), name  # none is set in, or open
+        for kind, text in fenced(page):
+            assert kind in CODE | SHOWN, (name, text)  # a block without a language is read by nobody
+            named = [begins for begins in known.get(name, []) if text.startswith(begins)]
+            assert kind in SHOWN or bool(runner(page, kind)) != bool(named), (name, text)
+            used.add(runner(page, kind))
+    assert used - {None} == set(RUN.values())
+    assert all((ROOT / path).exists() for path in RUN.values())
     for page, begins in ELSEWHERE:
         assert block(page, begins)
     for where in ELSEWHERE.values():
@@ -174,6 +223,51 @@ def test_an_adapter_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     result = CliRunner().invoke(app, [*words, "--case", "traps/depthwise multiplier"])
     assert result.exit_code == 0, result.output
     assert "left" in result.output  # a tool that does nothing
+
+
+def test_the_doctor_is_called(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = block("docs/doctor.md", "normdeploy inspect models/net.py:Net").strip().splitlines()
+    (prepared / "models").mkdir()
+    (prepared / "models" / "net.py").write_text(READER.replace("model = Net().eval()\n", "").replace("image", "x"))
+    run_block(
+        f"{READER}from safetensors.torch import save_file\nsave_file(model.state_dict(), 'net.safetensors')\n",
+        prepared,
+        monkeypatch,
+    )
+    for line in (first, second):
+        result = CliRunner().invoke(app, shlex.split(line)[1:])
+        assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)
+
+
+def test_tables_of_a_recipe_are_read() -> None:
+    whole = {"model": {"source": "net.py:Net", "weights": "net.safetensors"}, "data": {"files": "rows.csv"}}
+    asked = tomllib.loads(block("docs/quantization.md", "[quantize]"))
+    recipe = parse_recipe({**whole, **asked}, ROOT / "net.toml")
+    assert recipe.quantize is not None
+    assert asked == {"quantize": {name: getattr(recipe.quantize, name) for name in ("epochs", "lr", "calibration")}}
+    asked = tomllib.loads(block("docs/training.md", "[data]"))
+    recipe = parse_recipe({**whole, **asked}, ROOT / "net.toml")
+    assert recipe.data is not None
+    assert asked["data"] == {"files": recipe.data.files, "size": recipe.data.size, "workers": recipe.data.workers}
+    assert asked["export"] == {"preprocess": True}
+    assert recipe.export.preprocess
+
+
+def test_an_entry_point_as_shown_names_the_rule_of_the_page() -> None:
+    asked = tomllib.loads(block("docs/howto/own-rule.md", "[project.entry-points"))
+    (entry,) = asked["project"]["entry-points"][GROUP].values()
+    file, name = entry.split(":")
+    (page,) = [text for kind, text in fenced(ROOT / "docs/howto/own-rule.md") if text.startswith(f"# file: {file}.py")]
+    assert f"def {name}(" in page
+
+
+@pytest.mark.parametrize("size", ["(400, 3", "(400, 48"])
+def test_rows_made_by_a_line(size: str, tmp_path: Path) -> None:
+    begins = f"python -c \"import numpy as np; np.save('rows.npy', np.random.default_rng(0).normal(size={size}"
+    words = shlex.split(block("docs/tuning.md", begins).splitlines()[0])
+    subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True)
+    assert np.load(tmp_path / "rows.npy").dtype == np.float32
 
 
 def test_findings_are_printed(prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -37,3 +38,13 @@ def test_reproductions(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
                     exec(block, room)
             else:
                 exec(block, room)
+
+
+@pytest.mark.slow  # inductor compiles C++ for a minute
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_a_reproduction_that_compiles() -> None:
+    (page,) = [page for page in PAGES if page.stem == "torch"]
+    (block,) = re.findall(r"^```py\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(f"import torch\nfrom torch import nn\n{block}", {})
