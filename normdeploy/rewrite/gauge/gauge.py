@@ -241,6 +241,12 @@ class Ties:
         terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
         self._stated(Rows.of(*terms, constant=1.0), tie)
 
+    def alike(self, left: Sequence[Gauge], right: Sequence[Gauge], tie: Tie) -> bool:
+        """State product of s on the left = product of s on the right; tell whether that was not known."""
+        known, sides = len(self.scales.held), ((left, 1.0), (right, -1.0))
+        self._stated(Rows.of(*((one.scale_of, power) for side, power in sides for one in side), constant=1.0), tie)
+        return len(self.scales.held) > known
+
     def total(self, result: Gauge, terms: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
         """State t_result = sum of factor * t."""
         parts = [(result.shift_of, result.factor), *((gauge.shift_of, -f * gauge.factor) for gauge, f in terms)]

@@ -16,10 +16,12 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has
+from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.naming import describe, readers
 from normdeploy.rewrite.affine.node import affine_map
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.proof import proof_of
+from normdeploy.rewrite.gauge.rows import Rows
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.system import Conflict
 
@@ -82,6 +84,8 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     front = [limit.text for limit in limits if limit.node is not None and order.get(limit.node, place) <= place]
     front = front or _narrow(node, ties, scale=conflict.system.multiplicative)
     path = [tie.node for tie in proof if tie.node is not None and not tie.clause]
+    if not front:
+        front = list(dict.fromkeys(text for other in path if order[other] < place for text in _cancelled(other, ties)))
     cause = f"its {what} cannot leave"
     if sign:
         channel, count = _negative(node)
@@ -263,6 +267,20 @@ def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
             return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]
         value, gauge = inner, before
     return []
+
+
+def _cancelled(node: ir.Node, ties: Ties) -> list[str]:
+    """Return that a quotient has no scale because both its operands have the same, as x / |x| has none."""
+    if node.op_type != "Div":
+        return []
+    left, right = (ties.of.get(required(node, index)) for index in (0, 1))
+    if left is None or right is None or not left.scale_of.any() or not right.scale_of.any():
+        return []
+    cells = common(left, right)
+    quotient = Rows.of((left.spread(cells).scale_of, 1.0), (right.spread(cells).scale_of, -1.0), constant=1.0)
+    if ties.scales.reduce(quotient).coefficients.any():
+        return []
+    return [f"{describe(node)} divides by what has the same scale, and every scale cancels"]
 
 
 def _distinct(gauge: Gauge) -> int:

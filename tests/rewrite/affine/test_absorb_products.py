@@ -225,6 +225,33 @@ def test_a_scale_of_attention_scores_goes_into_the_query_projection(graph, fold,
     assert result.ops == {"MatMul": 3, "Transpose": 1, "Softmax": 1}
 
 
+@pytest.mark.parametrize("cosine", [True, False])
+def test_a_temperature_of_each_head(graph, fold, cosine):
+    """It goes into the queries' weights; where queries are divided by their length, every scale of theirs cancels."""
+    rng = np.random.default_rng(0)
+    heads, width = 3, 4
+    g = graph()
+    x = g.input("x", ["N", 5, 6])
+
+    def turned(weight, perm):
+        y = g.op("Reshape", g.op("MatMul", x, weight), np.array([0, 5, heads, width]))
+        return g.op("Transpose", y, perm=perm)
+
+    q, k, v = (turned(rng.normal(size=(6, heads * width)), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+    if cosine:
+        q = g.op("Div", q, g.op("Clip", g.op("ReduceL2", q, np.array([-1])), 1e-6), name="cosine")
+        k = g.op("Div", k, g.op("Clip", g.op("ReduceL2", k, np.array([-2])), 1e-6), name="cosine of k")
+    a = g.op("Softmax", g.op("Mul", g.op("MatMul", q, k), rng.uniform(0.5, 2, size=(heads, 1, 1))), name="attention")
+    g.output(g.op("MatMul", a, v))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    if cosine:
+        result.kept("behind it Softmax 'attention' sees every scale", "Div 'cosine' divides by what has the same scale")
+        assert "sums over" not in result.reasons
+    else:
+        assert result.actions == ["folded"]
+        assert "Mul" not in result.ops
+
+
 def test_matmul_refusals(graph, fold):
     rng = np.random.default_rng(0)
     g = graph()

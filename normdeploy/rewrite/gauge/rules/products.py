@@ -134,14 +134,14 @@ def _computed(node: ir.Node, ties: Ties) -> bool:
     first = right.each(lambda array: np.broadcast_to(array[..., :1, :], whole))
     product = replace(first, scale_of=ties.fresh(whole).scale_of)  # an average of what is shifted alike is shifted so
     spread = (*whole[:-2], whole[-2], size, whole[-1])
-    ties.product(
-        product.each(lambda array: np.broadcast_to(array[..., :, None, :], spread)),
-        [
-            (left.each(lambda array: np.broadcast_to(array[..., :, :, None], spread)), 1.0),
-            (right.each(lambda array: np.broadcast_to(array[..., None, :, :], spread)), 1.0),
-        ],
-        sums,
-    )
+    terms = [
+        left.each(lambda array: np.broadcast_to(array[..., :, :, None], spread)),
+        right.each(lambda array: np.broadcast_to(array[..., None, :, :], spread)),
+    ]
+    inner = [gauge.each(lambda array: array[..., 1:, :]) for gauge in terms]
+    outer = [gauge.each(lambda array: array[..., :1, :]) for gauge in terms]
+    why = sums if ties.alike(inner, outer, sums) else Tie(node)  # what varies along no summed axis is passed on
+    ties.product(product.each(lambda array: array[..., None, :]), [(gauge, 1.0) for gauge in outer], why)
     ties.of[node.outputs[0]] = product
     return True
 
