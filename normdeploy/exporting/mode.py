@@ -19,8 +19,9 @@ from torch import nn
 
 from normdeploy.errors import ModeError
 from normdeploy.exporting.flags import is_flag, training_flags
+from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.inference import leave_inference
-from normdeploy.nn.object_walk import Reached, Snapshot, is_foreign, unregistered_tensors, walk
+from normdeploy.nn.object_walk import Reached, Snapshot, is_foreign, walk
 
 # frozen parameters up to here are taken for statistics; larger ones are frozen weights, which nothing updates
 _STATISTICS_ELEMENTS = 1 << 16
@@ -187,8 +188,7 @@ def _may_change(model: nn.Module) -> Iterator[torch.Tensor]:
     Statistics (buffers, parameters without gradient, tensors of plain objects), which a layer that stays in training
     updates, and all weights of modules whose own ``train``/``eval`` fuse or merge something.
     """
-    yield from model.buffers()
-    yield from unregistered_tensors(model).values()
+    yield from state_of(model)
     for parameter in model.parameters():
         if not parameter.requires_grad and parameter.numel() <= _STATISTICS_ELEMENTS:
             yield parameter
@@ -200,16 +200,11 @@ def _may_change(model: nn.Module) -> Iterator[torch.Tensor]:
 @contextmanager
 def _contents_kept(model: nn.Module) -> Iterator[None]:
     """Undo in-place changes of the tensors that running or switching may change."""
-    copies = {id(tensor): (tensor, tensor.detach().clone()) for tensor in _may_change(model)}
+    contents = Contents(_may_change(model))
     try:
         yield
     finally:
-        with torch.no_grad():
-            for tensor, copy in copies.values():
-                if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
-                    tensor.data = copy
-                elif not torch.equal(tensor.detach(), copy):
-                    tensor.data.copy_(copy)  # in place: others may share its memory
+        contents.restore()
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.exporting.training_operators import statistics_unchanged, training_operators
 from normdeploy.exporting.updates import Updated, updates_seen, updates_traced
 from normdeploy.graph.integer_weights import quantize_constants
+from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.object_walk import Snapshot, is_foreign
 
 _OLDEST_OPSET = 18
@@ -197,12 +198,13 @@ def trace(
             notes.append(f"constants in the graph, not inputs: {', '.join(arguments.constants)}")
         parameters = list(inspect.signature(model.forward).parameters)
         tensors = arguments.tensors
-        held, snapshot = module_tensors(model), Snapshot(model)
+        held, snapshot, contents = module_tensors(model), Snapshot(model), Contents(state_of(model))
         with statistics_unchanged(model), updates_seen(model) as seen, quantizers_seen() as quantizers:
             outputs = _run_once(model, arguments, tensors)
         notes += _fast_path_differs(model, arguments, outputs) if mode.fast_paths else []
         kept = [plain for plain in held if plain.unchanged()]
-        snapshot.restore()  # what that run assigned is no constant of the graph
+        snapshot.restore()  # what that run assigned is no constant of the graph, nor what it wrote
+        contents.restore()
         if outputs.dropped:
             notes.append(f"returned by forward but not by the graph (not tensors): {', '.join(outputs.dropped)}")
         if isinstance(dynamic_shapes, torch.export.ShapesCollection):

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import normdeploy as nd
+from normdeploy.errors import VerificationError
 from normdeploy.verification.sides.structure import exact_differences, nonfinite_problems, signature_problems
 
 
@@ -59,3 +63,10 @@ def test_unsigned_integers_do_not_wrap():
 def test_the_int64_extremes_are_compared_as_integers():
     a = np.array([2**63 - 1], np.int64)
     assert exact_differences(a, a - 1).all()  # equal as float64
+
+
+@pytest.mark.parametrize(("dtype", "named"), [(torch.bfloat16, "bfloat16"), (torch.float64, "float64")])
+def test_a_type_that_the_runtime_has_few_operators_for_is_named_with_what_to_do(dtype, named, tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(dtype).eval()
+    with pytest.raises(VerificationError, match=rf"its weights are {named}, .*: export model\.float\(\)"):
+        nd.export(model, torch.randn(2, 3, 8, 8, dtype=dtype), tmp_path / "net.onnx", verify="quick")

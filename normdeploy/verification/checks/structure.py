@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.verification.cases import Evaluated
@@ -31,6 +32,18 @@ class Structure:
 
     checks: tuple[Check, ...]
     comparable: bool
+
+
+_RARE = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.DOUBLE: "float64"}
+
+
+def _rare_type(model: ir.Model) -> str:
+    """Say what to do where the weights have a type for which onnxruntime has few kernels on a CPU; else nothing."""
+    dtypes = {value.dtype for value in model.graph.initializers.values()}
+    found = [name for dtype, name in _RARE.items() if dtype in dtypes]
+    if not found:
+        return ""
+    return f"its weights are {found[0]}, for which onnxruntime has few operators on a CPU: export model.float(); "
 
 
 def check_structure(context: Context, example: Arrays) -> Structure:
@@ -67,7 +80,7 @@ def check_structure(context: Context, example: Arrays) -> Structure:
         context.subject.require_bounded(example)
         outputs = context.subject.run(example, context.settings[0])
     except GraphError as error:
-        return stopped(Status.FAIL, f"the file does not run on the example: {error}")
+        return stopped(Status.FAIL, f"the file does not run on the example: {_rare_type(context.subject.model)}{error}")
     problems = signature_problems(expected, outputs, context.subject.output_names)
     problems += _declared_problems(context, outputs)
     if problems:

@@ -14,6 +14,7 @@ from normdeploy.exporting.forward import flatten_outputs
 from normdeploy.exporting.ieee import ieee_float32
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import Evaluator
+from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.object_walk import Snapshot
 from normdeploy.verification.sides.double import LOW_FLOATS, Seen, float64_mode
 from normdeploy.verification.sides.quantized import quantizers_in_double, quantizers_off, quantizes
@@ -68,28 +69,28 @@ class EagerReference:
         self.written: set[str] = set()
         self.output_names: Sequence[str] = ()
         self._native = next((p.dtype for p in model.parameters() if p.dtype in LOW_FLOATS), torch.float32)
-        self._snapshot: Snapshot | None = None
+        self._before: tuple[Snapshot, Contents] | None = None
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Put the module in evaluation mode and float32 for the block; what a run assigns to its objects is taken back.
+        """Put the module in evaluation mode and float32 for the block; what a run assigns or writes is taken back.
 
         A run outside of such a block prepares itself; the block only saves doing it for every run.
         """
-        if self._snapshot is not None:
+        if self._before is not None:
             yield
             return
         with ieee_float32(), evaluation_mode(self.model):
-            self._snapshot = Snapshot(self.model)
+            self._before = Snapshot(self.model), Contents(state_of(self.model))
             try:
                 yield
             finally:
-                self._snapshot = None
+                self._before = None
 
     def _outputs(self, feeds: Feeds, mode: AbstractContextManager[Any]) -> list[Any]:
         args, kwargs = self.signature.bind(feeds)
         with self.ready(), torch.no_grad():
-            assert self._snapshot is not None
+            assert self._before is not None
             try:
                 with mode:
                     try:
@@ -100,7 +101,8 @@ class EagerReference:
                     self.output_names = outputs.names
                     return [to_numpy(t) for t in outputs.tensors]
             finally:
-                self._snapshot.restore()
+                for held in self._before:  # each run finds the state that the file holds
+                    held.restore()
 
     def native(self, feeds: Feeds) -> list[Any]:
         """Return the module's outputs in its own precision.

@@ -1,0 +1,36 @@
+"""The numbers in tensors that a run may change in place, so that they can be given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from normdeploy.nn.object_walk import unregistered_tensors
+
+
+def state_of(model: nn.Module) -> Iterator[Tensor]:
+    """Yield what holds a model's state: its buffers, and tensors that are registered nowhere."""
+    yield from model.buffers()
+    yield from unregistered_tensors(model).values()
+
+
+class Contents:
+    """Copies of some tensors' numbers.
+
+    Args:
+        tensors: of them, each once.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._copies = {id(tensor): (tensor, tensor.detach().clone()) for tensor in tensors}
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Give every tensor back what it held, in place: others may share its memory."""
+        for tensor, copy in self._copies.values():
+            if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
+                tensor.data = copy.clone()
+            elif not torch.equal(tensor.detach(), copy):
+                tensor.data.copy_(copy)
