@@ -21,7 +21,7 @@ from torch import Tensor
 
 from normdeploy.verification.bounds.criteria import Bounds, rms
 from normdeploy.verification.cases import Case
-from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, Values
+from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Mutant, Site, Values
 from normdeploy.verification.mutation.rerun import CleanRun
 
 _RANDOM = {1: 7.0, 2: 5.0}
@@ -95,7 +95,7 @@ class Sensitivities:
         if not gradients:
             return Estimate(0.0, 0.0)
         with torch.no_grad():
-            if mutant.affine and site.kind == "BatchNormalization":
+            if mutant.affine and site.node.op_type == BATCH_NORM:
                 if site.output not in self._sums:
                     self._sums[site.output] = ChannelSums(gradients, values, site, clean)
                 products, relative = self._sums[site.output].of(*affine_map(mutant.apply, values))

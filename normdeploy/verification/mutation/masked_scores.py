@@ -35,7 +35,7 @@ def only_masked_scores(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutan
     Args:
         clean_runs: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
     """
-    if site.inner or site.kind != "affine map":
+    if site.inner or not site.is_affine:
         return ""
     behind = _softmaxes(clean_runs[0].evaluator.graph, site.output)
     if not behind:

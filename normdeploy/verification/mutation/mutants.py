@@ -85,11 +85,19 @@ class Site:
         return self.opset is not None
 
     @property
+    def is_affine(self) -> bool:
+        """True for an affine map, which is no operator of ONNX."""
+        return self.node.domain == AFFINE_DOMAIN
+
+    @property
+    def is_epsilon(self) -> bool:
+        """True for the sum that adds a norm's epsilon, where the norm is spelled out."""
+        return not self.is_affine and self.node.op_type == "Add"
+
+    @property
     def kind(self) -> str:
-        """The operator in ONNX words; an internal affine map and a spelled-out epsilon are called so."""
-        if self.node.domain == AFFINE_DOMAIN:
-            return "affine map"
-        return "epsilon" if self.node.op_type == "Add" else self.node.op_type
+        """The operator in ONNX words, for people."""
+        return "affine map" if self.is_affine else "epsilon" if self.is_epsilon else self.node.op_type
 
     def clean(self, values: Values) -> Tensor:
         """Return the site's right output."""

@@ -147,7 +147,7 @@ def _entries(site: Site, evaluator: Evaluator) -> list[str]:
     all of it passes. A norm's epsilon shows on rows of small spread, best fed right there; an affine map shows on
     ordinary rows, and the further up these go in, the more is alive behind them (equal keys hide a query's scale).
     """
-    if site.kind == "epsilon":
+    if site.is_epsilon:
         return dominators(joined(site.node.outputs[0]))[:_ENTRIES]
     computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
     value = computed.get(site.inputs[0])
@@ -156,7 +156,7 @@ def _entries(site: Site, evaluator: Evaluator) -> list[str]:
     moved = Trait.MOVES | Trait.JOINS | Trait.CONVERTS
     distinct = [name for name in above if name in computed and not has(computed[name].producer(), moved)]
     entries = [site.inputs[0], *distinct[:_ENTRIES]]
-    return entries[::-1] if site.kind == "affine map" else entries
+    return entries[::-1] if site.is_affine else entries
 
 
 def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut | str:
@@ -226,7 +226,7 @@ def _feed(
     worst = 0.0
     for family in _rows(spec, context.seed + 57, targets):
         alive = [t for t in targets if t.report is None]
-        if not alive and (family.kind is not Kind.CONSTANT or targets[0].site.kind == "affine map"):
+        if not alive and (family.kind is not Kind.CONSTANT or targets[0].site.is_affine):
             continue
         if context.effort.spent >= until:
             break
@@ -253,7 +253,7 @@ def _feed(
 
 def _rows(spec: InputRange, seed: int, targets: Sequence[Target]) -> list[Family]:
     """Return the families to feed: for a norm those with a spread near its epsilon first, near 1e-5 if it has none."""
-    if targets[0].site.kind == "affine map":
+    if targets[0].site.is_affine:
         return list(make_families([spec], seed=seed))
     return small_spread_first(spec, seed, max(target.site.epsilon for target in targets) or 1e-5)
 
@@ -291,7 +291,7 @@ def _failed(context: Context, made: Cut, case: Case, problems: list[str], target
 
 def _likely(context: Context, made: Cut, case: Case, targets: Sequence[Target], outputs: Sequence[Array]) -> str:
     """Name the mutant that explains the outputs: an epsilon written out at the site, or one of those that survived."""
-    written = [s for _, sites in site_groups(context) for s in sites if s.kind == "epsilon" and s.where == made.where]
+    written = [s for _, sites in site_groups(context) for s in sites if s.is_epsilon and s.where == made.where]
     survived = list({id(t.site): t.site for t in targets}.values())
     for evaluator, sites in ((made.reference.evaluator, written), (made.mutated, survived)):
         words = closest_mutant(case, CleanRun(evaluator, case, sites), sites, outputs) if sites else ""

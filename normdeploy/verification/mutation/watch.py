@@ -188,7 +188,7 @@ class SiteWatch:
 
 def _by_channel(site: Site, y: Tensor) -> bool:
     """Tell whether a site is one affine map per channel of what it reads first."""
-    return site.kind == BATCH_NORM and site.right is None and y.dim() > 1
+    return site.node.op_type == BATCH_NORM and site.right is None and y.dim() > 1
 
 
 def _moved_on_own_statistics(site: Site, wrong: Apply, values: Values) -> float:
