@@ -54,8 +54,10 @@ def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
 def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
     """Return a constant, floats as ``dtype``; it may share the constant's memory."""
     value = tensor64(tensor)
-    if tensor.dtype in (ir.DataType.INT4, ir.DataType.UINT4):
-        value = value.astype(np.int8)  # torch has no type of 4 bits
+    if tensor.dtype.is_integer() and tensor.dtype.bitwidth < 8:
+        value = value.astype(np.int8)  # torch has no operators for these types, nor for floats of 8 bits and fewer
+    elif tensor.dtype.is_floating_point() and tensor.dtype not in FLOATS:
+        return torch.from_numpy(value.astype(np.float64)).to(dtype)
     # operators never write to their operands, so a weight need not be copied; torch warns of read-only memory
     shared = torch.from_numpy(value if value.flags.writeable and value.dtype.isnative else np.array(value))
     return shared.to(dtype) if tensor.dtype in FLOATS else shared
