@@ -380,7 +380,40 @@ def test_a_number_of_a_product_whose_shift_the_sum_behind_takes_up_is_proven_wro
     check = nd.verify(model, tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
     assert check.status == "fail", check.detail
     assert check.detail.startswith("MatMul")
+    assert f"is {value[2, 3]:.9g} at [2, 3]; expected" in check.detail
     assert "1 of 48 numbers differ" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "stored", "at"),
+    [
+        (lambda: nn.Linear(6, 4), (2, 6), (4, 6), (3, 5)),
+        (lambda: nn.Linear(6, 4, bias=False), (2, 3, 6), (6, 4), (5, 1)),
+        (lambda: nn.ConvTranspose2d(6, 4, 3, groups=2), (2, 6, 5, 5), (6, 2, 3, 3), (4, 1, 0, 2)),
+        (lambda: nn.Conv1d(6, 4, 3, groups=2), (2, 6, 5), (4, 3, 3), (3, 1, 2)),
+    ],
+    ids=["Gemm", "MatMul", "ConvTranspose", "Conv"],
+)
+def test_a_wrong_weight_is_told_at_the_index_where_the_file_holds_it(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...], stored: tuple[int, ...], at: tuple[int, ...], tmp_path: Path
+):
+    torch.manual_seed(0)
+    model = layer().eval()
+    x = torch.randn(shape)
+    nd.export(model, x, tmp_path / "net.onnx", verify=False)
+    proto = onnx.load(str(tmp_path / "net.onnx"))
+    (weight,) = [t for t in proto.graph.initializer if len(t.dims) > 1]
+    value = numpy_helper.to_array(weight).copy()
+    assert value.shape == stored
+    right = float(value[at])
+    value[at] *= np.float32(1.5)
+    weight.CopyFrom(numpy_helper.from_array(value, weight.name))
+    onnx.save(proto, str(tmp_path / "wrong.onnx"))
+    check = nd.verify(model, tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
+    assert check.status == "fail", check.detail
+    before, said, after = check.detail.partition(f"is {value[at]:.9g} at {list(at)}; expected ")
+    assert said, before
+    assert float(after.split()[0]) == pytest.approx(right, rel=1e-9)
 
 
 def test_export_and_fold_hand_the_derivation_over(small: Any, tmp_path: Path):
