@@ -296,6 +296,42 @@ def test_exchanged_rows_of_a_table_no_sample_touches_are_found_whatever_the_node
     assert "table of Gather" in verdict.check("derivation").detail
 
 
+class DeviationNorm(nn.Module):
+    """Epsilon is added to the deviation: a LayerNormalization and a factor per row, with a guard for its epsilon."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
+
+
+def test_a_guard_that_is_gone_is_told_though_random_rows_need_none(tmp_path: Path):
+    """Only a constant row shows it; what is wrong in one operator stands for all that are one function with it."""
+    x = torch.randn(2, 5, 8)
+    nd.export(DeviationNorm(), x, tmp_path / "net.onnx", verify=False)
+    proto = onnx.load(str(tmp_path / "net.onnx"))
+    (epsilon,) = [
+        a for n in proto.graph.node for a in n.attribute if n.op_type == "LayerNormalization" and a.name == "epsilon"
+    ]
+    assert 0 < epsilon.f < graph_damage.GUARD
+    assert nd.verify(DeviationNorm(), tmp_path / "net.onnx", args=x, level="quick").status == "pass"
+    epsilon.f = 0.0
+    onnx.save(proto, str(tmp_path / "wrong.onnx"))
+    check = nd.verify(DeviationNorm(), tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
+    assert check.status == "fail", check.detail
+    assert "'epsilon' of LayerNormalization: is 0" in check.detail
+
+
+@pytest.mark.parametrize(("behind", "right"), [("Mul(d, d)", True), ("Mul(d, x)", False)])
+def test_operands_of_a_difference_may_change_places_under_a_square(
+    behind: str, right: bool, write: Callable[..., Path]
+):
+    body = "g (float[N,4] x) => (float[N,4] y) { m = ReduceMean<keepdims = 1>(x, a) d = Sub(%s) y = %s }"
+    source, turned = (
+        load_graph(write(body % (order, behind), name, a=np.array([1])))
+        for name, order in (("source", "x, m"), ("turned", "m, x"))
+    )
+    assert check_derivation(source, turned, unchanged(source), [{"x": (n, 4)} for n in (2, 3)]).confirmed is right
+
+
 def test_which_of_two_alike_branches_is_told_by_their_weights(write: Callable[..., Path]):
     body = """g (float[N,4] x) => (float[N,4] y) { a = MatMul(x, v) b = MatMul(x, w) y = Add(%s) }"""
     rng = np.random.default_rng(0)
