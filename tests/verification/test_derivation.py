@@ -296,6 +296,42 @@ def test_exchanged_rows_of_a_table_no_sample_touches_are_found_whatever_the_node
     assert "table of Gather" in verdict.check("derivation").detail
 
 
+class DeviationNorm(nn.Module):
+    """Epsilon is added to the deviation: a LayerNormalization and a factor per row, with a guard for its epsilon."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
+
+
+def test_a_guard_that_is_gone_is_told_though_random_rows_need_none(tmp_path: Path):
+    """Only a constant row shows it; what is wrong in one operator stands for all that are one function with it."""
+    x = torch.randn(2, 5, 8)
+    nd.export(DeviationNorm(), x, tmp_path / "net.onnx", verify=False)
+    proto = onnx.load(str(tmp_path / "net.onnx"))
+    (epsilon,) = [
+        a for n in proto.graph.node for a in n.attribute if n.op_type == "LayerNormalization" and a.name == "epsilon"
+    ]
+    assert 0 < epsilon.f < graph_damage.GUARD
+    assert nd.verify(DeviationNorm(), tmp_path / "net.onnx", args=x, level="quick").status == "pass"
+    epsilon.f = 0.0
+    onnx.save(proto, str(tmp_path / "wrong.onnx"))
+    check = nd.verify(DeviationNorm(), tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
+    assert check.status == "fail", check.detail
+    assert "'epsilon' of LayerNormalization: is 0" in check.detail
+
+
+@pytest.mark.parametrize(("behind", "right"), [("Mul(d, d)", True), ("Mul(d, x)", False)])
+def test_operands_of_a_difference_may_change_places_under_a_square(
+    behind: str, right: bool, write: Callable[..., Path]
+):
+    body = "g (float[N,4] x) => (float[N,4] y) { m = ReduceMean<keepdims = 1>(x, a) d = Sub(%s) y = %s }"
+    source, turned = (
+        load_graph(write(body % (order, behind), name, a=np.array([1])))
+        for name, order in (("source", "x, m"), ("turned", "m, x"))
+    )
+    assert check_derivation(source, turned, unchanged(source), [{"x": (n, 4)} for n in (2, 3)]).confirmed is right
+
+
 def test_which_of_two_alike_branches_is_told_by_their_weights(write: Callable[..., Path]):
     body = """g (float[N,4] x) => (float[N,4] y) { a = MatMul(x, v) b = MatMul(x, w) y = Add(%s) }"""
     rng = np.random.default_rng(0)
@@ -380,7 +416,40 @@ def test_a_number_of_a_product_whose_shift_the_sum_behind_takes_up_is_proven_wro
     check = nd.verify(model, tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
     assert check.status == "fail", check.detail
     assert check.detail.startswith("MatMul")
+    assert f"is {value[2, 3]:.9g} at [2, 3]; expected" in check.detail
     assert "1 of 48 numbers differ" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "stored", "at"),
+    [
+        (lambda: nn.Linear(6, 4), (2, 6), (4, 6), (3, 5)),
+        (lambda: nn.Linear(6, 4, bias=False), (2, 3, 6), (6, 4), (5, 1)),
+        (lambda: nn.ConvTranspose2d(6, 4, 3, groups=2), (2, 6, 5, 5), (6, 2, 3, 3), (4, 1, 0, 2)),
+        (lambda: nn.Conv1d(6, 4, 3, groups=2), (2, 6, 5), (4, 3, 3), (3, 1, 2)),
+    ],
+    ids=["Gemm", "MatMul", "ConvTranspose", "Conv"],
+)
+def test_a_wrong_weight_is_told_at_the_index_where_the_file_holds_it(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...], stored: tuple[int, ...], at: tuple[int, ...], tmp_path: Path
+):
+    torch.manual_seed(0)
+    model = layer().eval()
+    x = torch.randn(shape)
+    nd.export(model, x, tmp_path / "net.onnx", verify=False)
+    proto = onnx.load(str(tmp_path / "net.onnx"))
+    (weight,) = [t for t in proto.graph.initializer if len(t.dims) > 1]
+    value = numpy_helper.to_array(weight).copy()
+    assert value.shape == stored
+    right = float(value[at])
+    value[at] *= np.float32(1.5)
+    weight.CopyFrom(numpy_helper.from_array(value, weight.name))
+    onnx.save(proto, str(tmp_path / "wrong.onnx"))
+    check = nd.verify(model, tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
+    assert check.status == "fail", check.detail
+    before, said, after = check.detail.partition(f"is {value[at]:.9g} at {list(at)}; expected ")
+    assert said, before
+    assert float(after.split()[0]) == pytest.approx(right, rel=1e-9)
 
 
 def test_export_and_fold_hand_the_derivation_over(small: Any, tmp_path: Path):

@@ -55,4 +55,4 @@ def test_as_a_reference_it_is_not_called_misread(write: Write):
 def test_other_norms_are_not_named(graph_of: Callable[[str], ir.Model]):
     other = graph_of(GRAPH.replace("GroupNormalization<num_groups=2, ", "InstanceNormalization<"))
     assert one_pass_variance(other.graph) == ""
-    assert "normdeploy export" in one_pass_variance(graph_of(GRAPH).graph)
+    assert "normdeploy export and fold" in one_pass_variance(graph_of(GRAPH).graph)

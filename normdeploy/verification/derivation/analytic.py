@@ -10,6 +10,7 @@ believed only where each stored number is within half a unit in the last place o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -73,9 +74,9 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
     try:
         wrong = _compared(relation, value, target, (theirs, ours), leaves, claims, constants)
     except Unlike as error:
-        return error.wrong
+        return replace(error.wrong, parts=tuple(theirs))
     if wrong is not None:
-        return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding)
+        return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=tuple(theirs))
     assumed = any(claim.assumed for claim in claims.values())
     known = Claim(value, target.scale, target.shift, assumed)
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
@@ -130,6 +131,8 @@ def _region(
         node = current.producer()
         if node is None or kind(node) not in ANALYTIC:
             raise _Outside(f"{current.name!r} is not known")
+        if side.picks(node):
+            raise _Outside(f"which part of a constant is in {current.name!r} depends on sizes")
         if node not in found:
             found[node] = None
             queue += [read for read in inputs_of(node) if read is not None]

@@ -29,7 +29,9 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
     if len(ours) != len(theirs) and kind(node) != "Pad":
         return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
     reason: Finding = "what it reads is not known"
-    orders = [theirs, theirs[::-1]] if len(theirs) == 2 and has(node, Trait.COMMUTES) else [theirs]
+    opposed = kind(node) == "Sub"  # b - a is -(a - b), as under a square
+    turns = len(theirs) == 2 and (opposed or has(node, Trait.COMMUTES))
+    orders = [theirs, theirs[::-1]] if turns else [theirs]
     for order in orders:
         claims = [relation.by(w, v) for w, v in zip(ours, order, strict=False)]
         if claims[0] is None and not (ours[0] is not None and relation.source.is_sized(ours[0])):
@@ -39,7 +41,8 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
         if not isinstance(found, tuple):
             reason = found
             continue
-        known = Claim(node.outputs[0], *found, any(claim is not None and claim.assumed for claim in claims))
+        scale, shift = (-found[0], found[1]) if opposed and order is not theirs else found
+        known = Claim(node.outputs[0], scale, shift, any(claim is not None and claim.assumed for claim in claims))
         return Proof("the gauge passes", ((origin.outputs[0], known),), (node,))
     return reason
 

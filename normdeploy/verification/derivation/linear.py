@@ -24,20 +24,37 @@ from normdeploy.verification.derivation.side import Side, inputs_of, kind
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights as they are stored and in what; or a constant in float64, and how far rounding may be in it."""
+    """Weights as they are stored and in what; or a constant in float64, and how far rounding may be in it.
+
+    Args:
+        shape: as the file holds them. ways: how they were laid since, one after the other.
+    """
 
     array: Array
     dtype: ir.DataType | None
     off: Floats | None
+    shape: tuple[int, ...]
+    ways: tuple[Callable[[Array], Array], ...] = ()
 
     def laid(self, change: Callable[[Array], Array]) -> _Weights:
-        return _Weights(change(self.array), self.dtype, None if self.off is None else change(self.off))
+        off = None if self.off is None else change(self.off)
+        return _Weights(change(self.array), self.dtype, off, self.shape, (*self.ways, change))
 
     def times(self, factor: float) -> _Weights:
         if factor == 1:
             return self
         off = radius(self.array, self.dtype) if self.off is None else self.off
-        return _Weights(self.array.astype(np.float64) * factor, None, off * abs(factor))
+        return _Weights(self.array.astype(np.float64) * factor, None, off * abs(factor), self.shape, self.ways)
+
+    def stored_at(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Return where the file holds a number, by its place as laid."""
+        found = []
+        for part in np.indices(self.shape, sparse=True):
+            places = np.broadcast_to(part, self.shape)  # a view: an index of each weight would be twice the weights
+            for way in self.ways:
+                places = way(places)
+            found.append(int(places[at]))
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -125,7 +142,9 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     off = np.abs(r_a / a_f)
     slack = off.reshape(-1, *(1,) * (have.weight.ndim - 1)) * np.abs(have.weight) if off.any() else 0.0
     slack = slack if have.weights.off is None else slack + have.weights.off
-    wrong = compare(have.weight, have.weights.dtype, want.weight, factor.reshape(*factor.shape, *rest), slack=slack)
+    factor = factor.reshape(*factor.shape, *rest)
+    stored = have.weights
+    wrong = compare(have.weight, stored.dtype, want.weight, factor, slack=slack, place=stored.stored_at)
     parts = (have.node, *have.behind.nodes)
     if wrong is not None:
         return Wrong(f"weights of {kind(have.node)}: {wrong.text}", wrong.rounding, parts=parts)
@@ -160,9 +179,12 @@ def along_last(array: Floats, linear: Linear) -> Floats | None:
 def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
     tensor = constant_tensor(value)
     if tensor is not None:
-        return None if tensor.dtype == ir.DataType.STRING else _Weights(tensor.numpy(), tensor.dtype, None)
+        array = tensor.numpy()
+        return None if tensor.dtype == ir.DataType.STRING else _Weights(array, tensor.dtype, None, array.shape)
     computed = side.fixed(value)
-    return None if computed is None or value is None else _Weights(computed, None, side.off(value, computed))
+    if computed is None or value is None:
+        return None
+    return _Weights(computed, None, side.off(value, computed), computed.shape)
 
 
 def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) -> tuple[Floats, Floats] | None:

@@ -76,6 +76,8 @@ def _leaves(side: Side, value: ir.Value, known: Callable[[ir.Value], bool], dept
         return
     if node is None or kind(node) not in MOVES or depth > _DEPTH:
         raise _Lost(f"{value.name!r} is not known")
+    if side.picks(node):
+        raise _Lost(f"which part of {node.inputs[0].name if node.inputs[0] else ''!r} is read depends on sizes")
     for operand in _moved(node):
         yield from _leaves(side, operand, known, depth + 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,7 @@ def compare(
     *,
     slack: Floats | float = 0.0,
     size: Floats | float = 0.0,
+    place: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple,
 ) -> Wrong | None:
     """Hold stored numbers against ``want * factor``.
 
@@ -46,6 +48,7 @@ def compare(
         want: of the same shape, or to be broadcast to it. factor: broadcasts against both.
         slack: how far off each may be beyond half a unit.
         size: of the terms that were summed, where they are larger than the result.
+        place: where the file holds a number, by its index here.
     """
     if have.dtype.kind not in "fV" and str(have.dtype) != "bfloat16":
         same = have.shape == want.shape and np.array_equal(have, want)
@@ -61,6 +64,7 @@ def compare(
         return Wrong(f"has shape {list(have.shape)}; expected {list(np.shape(want))}")
     rows = max(_CHUNK // max(have.size // max(len(have), 1), 1), 1)
     worst, furthest, count, rounding = "", 0.0, 0, True
+    index: tuple[int, ...] = ()
     for start in range(0, len(have), rows):
         cut = slice(start, start + rows)
         expected = whole[cut].astype(np.float64, copy=False)
@@ -84,10 +88,13 @@ def compare(
         if far.max() > furthest:
             furthest = float(far.max())
             at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
-            worst = f"is {stored[at]:.9g} at {[at[0] + start, *at[1:]]}; expected {expected[at]:.12g}"
+            index = (at[0] + start, *at[1:])
+            worst = f"is {stored[at]:.9g} at {{}}; expected {expected[at]:.12g}"
         top = radius(np.array([np.abs(expected).max(initial=0.0), np.max(sizes[cut], initial=0.0)]), dtype).max()
         rounding &= bool((off[~good] <= (allowed + _OF_THE_LARGEST * top)[~good]).all())
-    return Wrong(f"{worst} ({count} of {have.size} numbers differ)", rounding) if count else None
+    if not count:
+        return None
+    return Wrong(f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)", rounding)
 
 
 def _is_rounding_of(have: Array, expected: Floats) -> bool:

@@ -17,7 +17,9 @@ from normdeploy.graph.evaluate import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.body import bodies_of, fed, opened, states_of, turns_of
 from normdeploy.verification.derivation.gauges import radius
+from normdeploy.verification.derivation.parts import partly_read, picked
 from normdeploy.verification.derivation.sizes import SMALL, Sizes
+from normdeploy.verification.derivation.typed import result_type
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -26,11 +28,6 @@ _KEPT = 1 << 16
 """Folded constants up to this size are kept."""
 
 _SHAPES = frozenset({"Shape", "Size"})
-
-_TYPES = dict.fromkeys(("ConvInteger", "MatMulInteger"), ir.DataType.INT32) | dict.fromkeys(
-    ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), ir.DataType.BOOL
-)
-"""Types of results that are not those of what is read."""
 
 
 def kind(node: ir.Node) -> str:
@@ -78,10 +75,14 @@ class Side:
                 self._types[value] = value.dtype
         for node in self.nodes:
             self._classify(node)
+        self._resized: bool = len(assignments) > 1 or (beside is not None and beside._resized)
+        self._partly: set[ir.Value] = set()
         runs = [(shapes, self._run(shapes)) for shapes in assignments]
         most = max((len(run) for _, run in runs), default=0)
         self.followed = [shapes for shapes, run in runs if len(run) == most]
         self.runs = [run for _, run in runs if len(run) == most]
+        if self._resized:
+            self._partly = partly_read(self.nodes, self._sized, self._stays)
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return what a constant is stored as (:func:`normdeploy.graph.constant_tensor`), looked up once."""
@@ -100,8 +101,16 @@ class Side:
         return value is not None and (value in self._constants or self.tensor(value) is not None)
 
     def is_sized(self, value: ir.Value) -> bool:
-        """Tell whether a value follows from the sizes of the inputs alone."""
-        return value in self._sized or self.is_constant(value)
+        """Tell whether a value follows from the sizes of the inputs alone, and from all of each constant in it."""
+        return (value in self._sized and value not in self._partly) or self.is_constant(value)
+
+    def picks(self, node: ir.Node) -> bool:
+        """Tell whether sizes that vary decide which part of a constant an operator reads."""
+        return node.outputs[0] in self._partly and picked(node, self._stays)
+
+    def _stays(self, value: ir.Value) -> bool:
+        """Tell whether a value is a constant, or the same at each assignment of sizes."""
+        return self.is_constant(value) or (len(self.runs) > 1 and self.fixed(value) is not None)
 
     def type_of(self, value: ir.Value) -> ir.DataType | None:
         """Return what numbers of a value are stored in."""
@@ -215,27 +224,12 @@ class Side:
             moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs
             if inputs and all(self.is_constant(value) for value in moved):
                 self._constants.update(node.outputs)
-            elif kind(node) in _SHAPES or (inputs and all(self.is_sized(value) for value in inputs)):
+            elif kind(node) in _SHAPES or (inputs and all(v in self._sized or self.is_constant(v) for v in inputs)):
                 self._sized.update(node.outputs)
         for output in node.outputs:
-            found = self._result_type(node, inputs)
+            found = result_type(node, inputs, self.type_of)
             if found is not None:
                 self._types[output] = found
-
-    def _result_type(self, node: ir.Node, inputs: list[ir.Value]) -> ir.DataType | None:
-        if kind(node) in ("Cast", "DequantizeLinear") and "to" in node.attributes:
-            return ir.DataType(node.attributes["to"].as_int())
-        if kind(node) in _TYPES:
-            return _TYPES[kind(node)]
-        if kind(node) == "QuantizeLinear":
-            given = node.attributes.get_int("output_dtype", 0)
-            return self.type_of(inputs[2]) if len(inputs) > 2 else ir.DataType(given or int(ir.DataType.UINT8))
-        if kind(node) == "CastLike" and len(inputs) > 1:
-            return self.type_of(inputs[1])
-        for value in inputs[1:] if kind(node) in ("Where", "DequantizeLinear") else inputs:
-            if self.type_of(value) is not None:
-                return self.type_of(value)
-        return None
 
     def _run(self, shapes: Mapping[str, Shape | Tensor]) -> dict[ir.Value, Tensor]:
         """Follow shapes through the graph: floats are only sizes, what follows from sizes is computed."""

@@ -21,5 +21,5 @@ def one_pass_variance(graph: ir.Graph) -> str:
     return (
         f"onnxruntime has no kernel for {named}{more} and takes its variance as E[x^2] - E[x]^2, of which nothing is "
         "left where a mean is large beside the deviation: the runtime is wrong there and the file right; write it as "
-        "Reshape, InstanceNormalization, Reshape (normdeploy export does), or keep such inputs away"
+        "Reshape, InstanceNormalization, Reshape (normdeploy export and fold do), or keep such inputs away"
     )
