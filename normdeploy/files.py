@@ -15,7 +15,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -244,19 +244,23 @@ def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
     return digest.hexdigest()
 
 
+def words_in(path: str | os.PathLike[str], words: Collection[bytes]) -> set[bytes]:
+    """Return which of some words a file's bytes hold anywhere; read without what reads the file."""
+    found, kept, longest = set[bytes](), b"", max(map(len, words))
+    with storage(path, "read"), open_regular(path) as stream:
+        while len(found) < len(words) and (chunk := stream.read(_CHUNK)):
+            found |= {word for word in words if word in kept + chunk}
+            kept = (kept + chunk)[1 - longest :]
+    return found
+
+
 def names_data(path: str | os.PathLike[str]) -> bool:
     """Tell whether an ONNX file may keep data in other files; read without what reads ONNX.
 
     Every place of such data is written under the key "location". A file without that word keeps all its data itself;
     one that holds it otherwise (as a tensor's name) is found not to when it is read.
     """
-    kept = b""
-    with storage(path, "read"), open_regular(path) as stream:
-        while chunk := stream.read(_CHUNK):
-            if _PLACE in kept + chunk:
-                return True
-            kept = chunk[1 - len(_PLACE) :]
-    return False
+    return bool(words_in(path, [_PLACE]))
 
 
 def require_model_file(path: str | os.PathLike[str]) -> Path:

@@ -20,7 +20,7 @@ from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import in_root, load_graph, module_path
 from normdeploy.onnxfile import read_model, session_source
-from normdeploy.ort.settings import EXACT_PRODUCTS
+from normdeploy.ort.products import product_entries
 from normdeploy.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
@@ -79,9 +79,8 @@ def profile_facts(path: Path, inputs: Mapping[str, np.ndarray[Any, Any]], *, cal
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.enable_profiling = True
-        options.add_session_config_entry(*EXACT_PRODUCTS)
         options.profile_file_prefix = str(Path(folder) / "profile")
-        for key, value in entries.items():
+        for key, value in {**entries, **product_entries(path)}.items():
             options.add_session_config_entry(key, value)
         session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         for _ in range(calls):

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from normdeploy.graph import Evaluator
 from normdeploy.ort.machine import this_machine
-from normdeploy.runtime.tuning.int8 import saturates
+from normdeploy.ort.products import saturates
 
 Feeds = Mapping[str, np.ndarray | None]
 

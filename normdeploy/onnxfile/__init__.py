@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
     from normdeploy.onnxfile.outline import Outline, read_outline, session_source
     from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
+    from normdeploy.onnxfile.schema import parsed
     from normdeploy.onnxfile.stored import (
         element_bits,
         element_count,
@@ -45,6 +46,7 @@ __all__ = [
     "forget_unknown_sizes",
     "graphs",
     "own_digest",
+    "parsed",
     "point_to",
     "pointed",
     "put_inside",
@@ -63,6 +65,7 @@ _LAZY = {
     "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
     "outline": ("Outline", "read_outline", "session_source"),
     "places": ("Place", "point_to", "pointed", "put_inside"),
+    "schema": ("parsed",),
     "stored": (
         "element_bits",
         "element_count",

@@ -37,7 +37,12 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "sparse_tensor": (22, "Sparse"),
         "sparse_tensors": (23, "*Sparse"),
     },
-    "Node": {"attribute": (5, "*Attribute")},
+    "Node": {
+        "input": (1, "*string"),
+        "output": (2, "*string"),
+        "op_type": (4, "string"),
+        "attribute": (5, "*Attribute"),
+    },
     "Dimension": {"dim_value": (1, "int64"), "dim_param": (2, "string")},
     "Shape": {"dim": (1, "*Dimension")},
     "TensorType": {"elem_type": (1, "int32"), "shape": (2, "Shape")},
@@ -76,6 +81,13 @@ ELEMENTS: dict[int, tuple[str, int]] = {
 def new_model() -> Any:
     """Return an empty model, to be parsed into."""
     return _MODEL()
+
+
+def parsed(content: bytes) -> Any:
+    """Return the model that some bytes hold."""
+    model = new_model()
+    model.ParseFromString(content)
+    return model
 
 
 def _model_class() -> Any:

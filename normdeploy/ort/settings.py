@@ -20,13 +20,6 @@ GPU_PROVIDERS = (CUDA, TENSORRT)
 OPENVINO_PLUGIN = "OpenVINOExecutionProvider"
 OPENVINO_RUNTIME = "OpenVINO"  # OpenVINO's own Python runtime, not an onnxruntime provider
 WEB = "onnxruntime-web"  # its WebAssembly in a browser: what verify judges, no provider of this onnxruntime
-EXACT_PRODUCTS = ("session.x64quantprecision", "1")
-"""The session entry with which onnxruntime adds products of 8 bits exactly on every processor.
-
-Without it, kernels for x64 without dot-product instructions (VNNI and the like) add pairs of uint8 and int8 in 16 bits,
-which saturate: 2 * 255 * 127 does not fit. It stores int8 weights as uint8 there (from level "extended" on); elsewhere
-it changes nothing. onnxruntime's documentation of quantization calls the fault U8S8 saturation.
-"""
 _PLAIN = {OPENVINO_PLUGIN: "OpenVINO plugin"}  # without its suffix it would be called like the runtime
 
 

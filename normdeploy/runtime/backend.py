@@ -21,8 +21,9 @@ from normdeploy.installed import conflict
 from normdeploy.onnxfile import session_source
 from normdeploy.ort.declared import file_specs
 from normdeploy.ort.levels import graph_level
+from normdeploy.ort.products import product_entries
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
-from normdeploy.ort.settings import CPU, EXACT_PRODUCTS, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
+from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 from normdeploy.ort.specs import Array, TensorSpec, session_spec
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 
@@ -49,7 +50,6 @@ def session_options(settings: Settings) -> ort.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", spin)
     options.add_session_config_entry("session.inter_op.allow_spinning", spin)
     options.add_session_config_entry("session.force_spinning_stop", "1" if settings.spinning == "run" else "0")
-    options.add_session_config_entry(*EXACT_PRODUCTS)
     if settings.parallel:
         options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     return options
@@ -105,7 +105,7 @@ class OrtBackend:
         if settings.disabled_optimizers:
             chosen["disabled_optimizers"] = list(settings.disabled_optimizers)
         source, entries = session_source(path)
-        for key, value in entries.items():
+        for key, value in {**entries, **product_entries(path)}.items():
             options.add_session_config_entry(key, value)
         try:
             self._session = ort.InferenceSession(source, options, **chosen)

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from normdeploy.graph.files import strip_inner_shapes
 from normdeploy.onnxfile import whole_proto
 from normdeploy.ort.machine import Machine
+from normdeploy.ort.products import saturates
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
@@ -29,7 +30,6 @@ from normdeploy.runtime.tuning.lower import quiet
 from normdeploy.runtime.tuning.plain_norms import move_affines
 from normdeploy.runtime.tuning.statistics import Correction, Moments, moments_of, restore_moments
 
-_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 _LINEAR = ("Conv", "Gemm", "MatMul")
 _FLOAT_OUTPUTS = ("Gemm", "MatMul")  # these have kernels that write float32, convolutions have none
 _FIRST_OPSET = 13  # DequantizeLinear with a step per channel
@@ -80,15 +80,6 @@ INT8_RECIPES = (
     Int8Recipe("int8, linear layers with their bias", equalized=False, every_operator=False, joined=True),
     Int8Recipe("int8, equalized", equalized=True, every_operator=True),
 )
-
-
-def saturates(machine: Machine) -> bool:
-    """Whether 8-bit kernels of ``machine`` can saturate.
-
-    Processors without dot-product instructions multiply pairs of uint8 and int8 into a 16-bit sum: 2 * 255 * 127 does
-    not fit, 2 * 255 * 64 does. For them weights are kept to 7 bits.
-    """
-    return not _DOT_PRODUCTS & set(machine.instructions)
 
 
 class _Reader:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.ort.products import EXACT_PRODUCTS
 from normdeploy.verification.context import Context
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
 from normdeploy.verification.judging.flips import FEW, Flips, step_of
@@ -20,8 +21,8 @@ def check_grid(context: Context) -> list[Check]:
     """Judge the elements that runs moved by flips: the work of an optimizer that can be named."""
     if _multiplies_bytes(context.subject.model):
         context.not_checked.append(
-            "8-bit products where a session lacks session.x64quantprecision=1: they saturate on x64 processors without "
-            "dot-product instructions; normdeploy's own sessions set it"
+            f"8-bit products where a session lacks {'='.join(EXACT_PRODUCTS)}: they saturate on x64 processors without "
+            "dot-product instructions; normdeploy's own sessions set it there, where onnxruntime can be asked"
         )
     checks: list[Check] = []
     found = context.flips.found

@@ -26,7 +26,8 @@ from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph import bare_proto, constant_tensor
 from normdeploy.graph.walk import bodies_of
 from normdeploy.ort.levels import LEVEL_NAMES
-from normdeploy.ort.settings import CPU, EXACT_PRODUCTS
+from normdeploy.ort.products import product_entries
+from normdeploy.ort.settings import CPU
 from normdeploy.verification.sides.sessions import RUNTIMES, Setting
 from normdeploy.verification.sides.values import Array
 
@@ -149,11 +150,12 @@ def write_bundle(
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise GraphError(f"the failing subgraph is not valid ONNX: {error}") from error
-    (target / "model.onnx").write_bytes(proto.SerializeToString())
+    content = proto.SerializeToString()
+    (target / "model.onnx").write_bytes(content)
     for stem, arrays in (("input", inputs), ("output", expected)):
         for number, (name, array) in enumerate(arrays.items()):
             (data / f"{stem}_{number}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
-    own = [EXACT_PRODUCTS] if setting.provider == CPU else []  # elsewhere `open_session` gives it
+    own = product_entries(content).items() if setting.provider == CPU else ()  # elsewhere `open_session` gives it
     settings: dict[str, Any] = {
         "level": LEVEL_NAMES[setting.level],
         "name": setting.level,

@@ -50,12 +50,11 @@ _LOADER = """
 import json, sys
 import onnxruntime as ort
 from normdeploy.onnxfile import session_source
+from normdeploy.ort.products import product_entries
 path, level, disabled = json.loads(sys.argv[1])
-from normdeploy.ort.settings import EXACT_PRODUCTS
 options = ort.SessionOptions()
-options.add_session_config_entry(*EXACT_PRODUCTS)
 source, entries = session_source(path)
-for key, value in entries.items():
+for key, value in {**entries, **product_entries(path)}.items():
     options.add_session_config_entry(key, value)
 options.log_severity_level = 0
 options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)

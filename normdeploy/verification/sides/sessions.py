@@ -14,8 +14,9 @@ from normdeploy.errors import GraphError, UsageError
 from normdeploy.onnxfile import session_source
 from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.ort.mobile import ORT_FORMAT, converted
+from normdeploy.ort.products import product_entries
 from normdeploy.ort.providers import float32_options, prepare_gpu, provider_chain
-from normdeploy.ort.settings import CPU, CUDA, EXACT_PRODUCTS, GPU_PROVIDERS, TENSORRT, WEB, Settings
+from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, TENSORRT, WEB, Settings
 from normdeploy.verification.sides.values import Feeds
 
 RUNTIMES = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT, "web": WEB, "mobile": ORT_FORMAT}
@@ -77,7 +78,6 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     options.log_severity_level = 4  # what fails raises; its text would stand on the console a second time
     # Spinning threads burn a core between runs and change no result
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry(*EXACT_PRODUCTS)  # as in `normdeploy.load`
     for key, value in setting.config:
         options.add_session_config_entry(key, value)
     if provider in GPU_PROVIDERS:
@@ -89,7 +89,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         source, entries = converted(model).content, {}
     else:
         source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
-    for key, value in entries.items():
+    for key, value in {**entries, **({} if setting.provider == ORT_FORMAT else product_entries(model))}.items():
         options.add_session_config_entry(key, value)
     try:
         session = ort.InferenceSession(
