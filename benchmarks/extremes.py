@@ -119,7 +119,7 @@ def steps(kind: str, size: float, folder: Path) -> Steps:
         yield from of_file(chain if kind == "chain" else wide, int(size), folder)
     elif kind == "traced":
         layers = (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()) for _ in range(int(size) // 3))
-        yield from of_modules(trained(nn.Sequential(*layers), torch.randn(64, 4)), torch.randn(2, 4), folder, False)
+        yield from of_modules(trained(nn.Sequential(*layers), torch.randn(64, 4)), torch.randn(2, 4), folder, True)
     elif kind == "nested":
         model: nn.Module = nn.Linear(4, 4)
         for _ in range(int(size)):
