@@ -88,7 +88,7 @@ def trained(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 def of_file(make: Callable[[int], ir.Model], nodes: int, folder: Path) -> Steps:
-    """Yield the steps that a file goes through, the verdict apart."""
+    """Yield the steps that a file goes through, the verdict apart, which the chain alone is asked for."""
     source, target = folder / "source.onnx", folder / "target.onnx"
     model = make(nodes)
     yield f"write {len(model.graph)} nodes", lambda: save_graph(model, source)
@@ -101,6 +101,8 @@ def of_file(make: Callable[[int], ir.Model], nodes: int, folder: Path) -> Steps:
         lambda: (results[0].ledger.to_json(), results[0].ledger._repr_html_()),
     )
     yield "diff", lambda: nd.diff(source, target)
+    if make is chain:
+        yield "fold with the default verdict", lambda: nd.fold(source, target, overwrite=True)
 
 
 def of_modules(model: nn.Module, x: Tensor, folder: Path, verify: Any) -> Steps:
