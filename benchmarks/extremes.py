@@ -88,7 +88,7 @@ def trained(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 def of_file(make: Callable[[int], ir.Model], nodes: int, folder: Path) -> Steps:
-    """Yield the steps that a file goes through, the verdict apart."""
+    """Yield the steps that a file goes through, the verdict apart, which the chain alone is asked for."""
     source, target = folder / "source.onnx", folder / "target.onnx"
     model = make(nodes)
     yield f"write {len(model.graph)} nodes", lambda: save_graph(model, source)
@@ -101,6 +101,8 @@ def of_file(make: Callable[[int], ir.Model], nodes: int, folder: Path) -> Steps:
         lambda: (results[0].ledger.to_json(), results[0].ledger._repr_html_()),
     )
     yield "diff", lambda: nd.diff(source, target)
+    if make is chain:
+        yield "fold with the default verdict", lambda: nd.fold(source, target, overwrite=True)
 
 
 def of_modules(model: nn.Module, x: Tensor, folder: Path, verify: Any) -> Steps:
@@ -119,7 +121,7 @@ def steps(kind: str, size: float, folder: Path) -> Steps:
         yield from of_file(chain if kind == "chain" else wide, int(size), folder)
     elif kind == "traced":
         layers = (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()) for _ in range(int(size) // 3))
-        yield from of_modules(trained(nn.Sequential(*layers), torch.randn(64, 4)), torch.randn(2, 4), folder, False)
+        yield from of_modules(trained(nn.Sequential(*layers), torch.randn(64, 4)), torch.randn(2, 4), folder, True)
     elif kind == "nested":
         model: nn.Module = nn.Linear(4, 4)
         for _ in range(int(size)):

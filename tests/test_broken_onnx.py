@@ -231,6 +231,20 @@ def test_names_that_are_no_text_are_refused(broken, tmp_path: Path) -> None:
                 call()
 
 
+@pytest.mark.parametrize("kind", [TensorProto.UNDEFINED, TensorProto.DOUBLE])
+def test_an_input_that_is_an_output_of_another_type_is_refused(kind: int, tmp_path: Path) -> None:
+    """onnxruntime runs such a file; the graph would hold the value once, with the output's type."""
+    model = whole()
+    model.graph.output.append(model.graph.input[0])
+    model.graph.output[-1].type.tensor_type.elem_type = kind
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    for name, call in every_call(path, tmp_path).items():
+        if name not in ("run", "package"):
+            with pytest.raises(GraphError, match=f"is an input of element type 1 and an output of {kind};"):
+                call()
+
+
 def test_constants_of_two_types_are_refused(tmp_path: Path) -> None:
     """No operator adds integers and floats: what the first operand says of the sum's type is wrong."""
     whole, floats = np.array([1, 2, 0]), np.array([0, 1, -1], np.float32)

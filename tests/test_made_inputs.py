@@ -53,3 +53,6 @@ def test_text_and_what_no_memory_holds_are_refused() -> None:
         make_inputs([TensorSpec("words", "object", (2,))], size_of)
     with pytest.raises(InputError, match="input 'x' has the shape"):
         make_inputs([TensorSpec("x", "float32", (1 << 40, 1 << 10))], size_of)
+    with pytest.raises(InputError, match="input 'x' has the shape"):
+        make_inputs([TensorSpec("x", "float32", (1 << 40, 0, 1 << 30))], size_of)  # no element, and NumPy refuses it
+    assert make_inputs([TensorSpec("x", "float32", (4, 0, 3))], size_of)["x"].shape == (4, 0, 3)

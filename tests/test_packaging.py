@@ -98,3 +98,10 @@ def test_hashes_are_those_of_the_tested_versions() -> None:
     assert len(hashed) > 50
     assert {"torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy"} <= set(hashed)
     assert {name: tested.get(name) for name in hashed} == hashed
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [
+        *PROJECT["project"]["dependencies"],
+        *(word for name in ("dev", "test", "docs", "models", "cpu", "digits") for word in extras[name]),
+    ]
+    names = {re.split(r"[\[<>=!~; ]", word)[0].lower() for word in wanted} - {"normdeploy"}
+    assert names <= set(hashed)

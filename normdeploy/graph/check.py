@@ -92,6 +92,14 @@ def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
                 f"{name}: input {value.name!r} is of element type {value.type.tensor_type.elem_type}; expected one "
                 "that ONNX defines: write it again"
             )
+    kinds = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
+    for value in proto.graph.output:  # of a value that is both, the graph would hold the output's
+        found = value.type.tensor_type.elem_type
+        if value.type.WhichOneof("value") and found != kinds.get(value.name, found):
+            raise GraphError(
+                f"{name}: {value.name!r} is an input of element type {kinds[value.name]} and an output of {found}; "
+                "expected one type: write it again"
+            )
 
 
 def _check_data(tensor: TensorProto, name: str) -> None:

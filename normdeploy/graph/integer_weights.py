@@ -156,7 +156,7 @@ def _clipped(node: ir.Node) -> Integers | None:
         if value is None or value.name == "":
             continue
         bound = constant_tensor(value)
-        if bound is None:
+        if bound is None or bound.size != 1:  # a Clip takes one number; what else a file holds fails when it is run
             return None
         whole = cut(whole, bound.numpy().astype(np.int64).reshape(()))
     return whole, tensor.dtype

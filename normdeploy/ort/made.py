@@ -71,7 +71,9 @@ def require_memory(specs: Sequence[TensorSpec], shapes: Sequence[Sequence[int]])
     Raises:
         InputError: they do, drawn in float64; names the largest.
     """
-    sizes, most = [8 * prod(shape) for shape in shapes], int(_memory() * SHARE)
+    # an axis of no rows counts as one: NumPy makes no array whose other axes ask for more than it can address
+    sizes = [8 * prod(max(1, size) for size in shape) for shape in shapes]
+    most = int(_memory() * SHARE)
     if sum(sizes) > most:
         at = sizes.index(max(sizes))
         raise InputError(

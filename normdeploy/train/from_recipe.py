@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from normdeploy.errors import OutputExistsError, RecipeError, SourceError
+from normdeploy.files import require_writable
 from normdeploy.nn.weight_files import read_metadata, require_writable_suffix
 from normdeploy.recipe import DataSection, Recipe
 from normdeploy.sources import build, load_source
@@ -87,6 +88,7 @@ def train(
         UsageError: the device is unusable, the checkpoint belongs to another training, or the weights' name has an
             unknown suffix.
         OutputExistsError: there are weights that no recipe's training wrote, and ``overwrite`` is false.
+        StorageError: the weights' folder cannot be written.
         ModelError: the training diverges.
     """
     _require_place(recipe, overwrite=overwrite)
@@ -112,6 +114,7 @@ def _require_place(recipe: Recipe, *, overwrite: bool) -> None:
     """Require, before hours of training, that the weights may be written where the recipe says."""
     path = recipe.weights_path
     require_writable_suffix(path)
+    require_writable(path, overwrite=True)  # what lies there is asked below
     if overwrite or not path.is_file():
         return
     if provenance.from_header(read_metadata(path, unsafe_pickle=recipe.model.unsafe_pickle)) is None:

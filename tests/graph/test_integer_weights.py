@@ -75,6 +75,20 @@ def test_what_is_computed_from_an_input_is_left():
     assert [node.op_type for node in graph] == ["QuantizeLinear", "Clip", "DequantizeLinear", "Add"]
 
 
+def test_a_clip_between_vectors_is_left():
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    held = constant(graph, "q", np.array([[-9, 3, 9]], np.int8))
+    cut = ir.node("Clip", [held, constant(graph, "low", np.array([-7, -6, -5], np.int8))])
+    cut.outputs[0].name, cut.outputs[0].dtype = "cut", ir.DataType.INT8
+    shown = ir.node("Identity", [cut.outputs[0]])
+    graph.extend([cut, shown])
+    graph.outputs.append(shown.outputs[0])
+    assert quantize_constants(graph, reciprocal=False) == 0  # no such Clip can be run; one of a single number can
+    cut.replace_input_with(1, constant(graph, "one", np.array([-7], np.int8)))
+    assert quantize_constants(graph, reciprocal=False) == 1
+    np.testing.assert_array_equal(shown.inputs[0].const_value.numpy(), [[-7, 3, 9]])
+
+
 def test_a_constant_that_others_read_stays_beside_its_integers():
     graph = quantized_weight(
         np.ones((2, 3), np.float32), np.full(2, 0.5, np.float32), np.zeros(2, np.int8), factor=None

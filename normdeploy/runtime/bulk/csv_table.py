@@ -187,7 +187,7 @@ def _value(cell: str, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
     if floating:
         meant = not math.isinf(value) or text.lstrip("+-")[0] in "iI"
         return (value, "") if meant else (None, expectation("float64"))
-    held = np.iinfo(kind.to_pandas_dtype())
+    held = np.iinfo(str(kind))  # not to_pandas_dtype: older pyarrow imports pandas for it
     return (value, "") if held.min <= value <= held.max else (None, expectation(dtype))
 
 

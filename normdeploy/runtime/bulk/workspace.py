@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from normdeploy.errors import UsageError
+from normdeploy.errors import StorageError, UsageError
 from normdeploy.files import put_in_place, require_writable, storage
 from normdeploy.runtime.bulk.work import UNFINISHED
 from normdeploy.unfinished import hold
@@ -39,6 +39,7 @@ class Workspace:
     Raises:
         UsageError: another process is at work there, an unfinished run for something else lies there, or something
             that is not ours.
+        StorageError: the disk is full, read-only or not ours to write.
     """
 
     def __init__(self, folder: Path, run: Mapping[str, Any], *, restart: bool = False) -> None:
@@ -57,10 +58,10 @@ class Workspace:
         if not hold(self._lock):
             self._lock.close()
             raise UsageError(f"another process is writing {folder}; expected one at a time: wait for it")
-        self._lock.truncate(0)
-        self._lock.write(f"{_OURS}{os.getpid()}\n")
-        self._lock.flush()
         found = self._described()
+        with self._begun(found is None):
+            self._lock.truncate(0)
+            os.write(self._lock.fileno(), f"{_OURS}{os.getpid()}\n".encode())
         if found is not None and found != wanted and not restart:
             self._lock.close()
             differing = ", ".join(key for key in wanted if found.get(key) != wanted[key])
@@ -70,9 +71,22 @@ class Workspace:
             )
         self._clear(f"*{UNFINISHED}", *((_PARTS, _RUN) if found != wanted else ()))
         if found != wanted:
-            with storage(folder):
+            with self._begun(True):
                 (folder / f"run{UNFINISHED}").write_text(json.dumps(wanted), encoding="utf-8")
                 put_in_place(folder / f"run{UNFINISHED}", folder / _RUN)
+
+    @contextmanager
+    def _begun(self, new: bool) -> Iterator[None]:
+        """Write what says whose the folder is; a disk that refuses gets back a new one, which holds no parts."""
+        try:
+            with storage(self.folder):
+                yield
+        except StorageError:
+            if new:
+                self.remove()
+            else:
+                self._lock.close()
+            raise
 
     def _described(self) -> dict[str, Any] | None:
         try:

@@ -1,0 +1,53 @@
+"""A full or read-only disk ends every command that writes in an error of ours, and leaves what was there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import disk_runs
+import pytest
+
+_RUN = Path(disk_runs.__file__)
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "400"}
+
+
+def own_mounts() -> bool:
+    """Tell whether a process of this user may mount a tmpfs in a namespace of its own."""
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        return False
+    words = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if not own_mounts():
+        pytest.skip("needs a user who may mount in a namespace of its own (Linux, root)")
+    place = tmp_path_factory.mktemp("disks")
+    environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = ["unshare", "--mount", sys.executable, str(_RUN), str(place)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("disk", disk_runs.DISKS)
+@pytest.mark.parametrize("command", disk_runs.COMMANDS)
+def test_a_disk_that_refuses(command: str, disk: str, ended: dict[str, Any]) -> None:
+    found = ended[f"{command} {disk}"]
+    assert found["code"] == 4, found["said"]
+    assert "cannot be written" in found["said"]
+    assert "expected" in found["said"]
+    assert "Traceback" not in found["said"]
+    assert "This is a bug" not in found["said"]
+    assert found["gone"] == []
+    assert found["new"] == []
+    if disk == "read-only":  # told before the work
+        assert "loss" not in found["said"]
