@@ -166,5 +166,5 @@ def test_a_traced_networks_inputs_are_named_as_its_authors_are() -> None:
     assert type(traced).forward.__module__ is None
     assert make_example(parse_inputs(["image=float32:2"]), traced).input_names == ["image"]
     assert list(make_example(parse_inputs(["pixels=float32:2"]), traced, renames=False).kwargs) == ["pixels"]
-    with pytest.raises(InputError, match="input pixel is no parameter of .*did you mean pixels"):
+    with pytest.raises(InputError, match=r"input pixel is no parameter of .*did you mean pixels"):
         make_example(parse_inputs(["pixel=float32:2"]), traced, renames=False)
