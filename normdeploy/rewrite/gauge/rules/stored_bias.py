@@ -66,10 +66,10 @@ def with_stored_bias(linear: Linear, ties: Ties, front: Gauge, result: Gauge, bi
         ties.pinned(ties.of[bias.value], Tie(node, "reads it as its bias"))
     unfit = _unfit(linear, bias)
     if unfit is not None or ties.pads.get(node) != WHOLE_STEPS:
-        why = Tie(node, unfit or "has a bias stored in integers")
+        why = unfit or Tie(node, "has a bias stored in integers")
         ties.no_shift(front, why)
         result = ties.no_shift(result, why)
-    return result if unfit is None else ties.no_scale(result, Tie(node, unfit))
+    return result if unfit is None else ties.no_scale(result, unfit)
 
 
 def _channel_axis(linear: Linear, rank: int) -> int:
@@ -77,19 +77,20 @@ def _channel_axis(linear: Linear, rank: int) -> int:
     return 0 if linear.form is not Form.PRODUCT else rank - 2 if linear.turned_result else rank - 1
 
 
-def _unfit(linear: Linear, bias: Weight) -> str | None:
+def _unfit(linear: Linear, bias: Weight) -> Tie | None:
     """Return why a bias stored in integers takes neither shifts nor scales; None where it does."""
     assert bias.quantized is not None
-    weight = fixed_weight(linear.value(linear.weight))
+    node, weight = linear.node, fixed_weight(linear.value(linear.weight))
     if linear.beta == 0:
-        return "multiplies its bias, stored in integers, by beta = 0"
+        return Tie(node, "multiplies its bias, stored in integers, by beta = 0")
     if bias.quantized.attributes.get_int("block_size", 0):
-        return "has a bias stored in integers in blocks"
+        return Tie(node, "has a bias stored in integers in blocks")
     if weight is None:
         return None  # such a layer cannot be followed, and says so itself
     outs, axis = linear.channels(weight.shape).outs, _channel_axis(linear, len(bias.shape))
-    if [size for at, size in enumerate(bias.shape) if at != axis and size != 1] or axis < 0 or bias.shape[axis] != outs:
-        return f"has a bias stored in integers of shape {list(bias.shape)}, which is not one number per channel"
+    if axis < 0 or bias.shape[axis] != outs or math.prod(bias.shape) != outs:
+        shape = list(bias.shape)
+        return Tie(node, f"has a bias stored in integers of shape {shape}, which is not one number per channel")
     return None
 
 
@@ -165,6 +166,6 @@ def _in_floats(edit: Edit, index: int, bias: Weight, factor: Floats, moved: Floa
     at = int(lost.argmax())
     edit.notes.append(
         f"the bias of {describe(edit.node)} is stored in {bias.dtype.name.lower()} now: channel {at} takes "
-        f"{steps.reshape(-1)[at]:.6g} steps of its {stored.dtype.name.lower()}; a runtime that rounds it to such steps "
+        f"{steps.reshape(-1)[at]:.9g} steps of its {stored.dtype.name.lower()}; a runtime that rounds it to such steps "
         f"moves it by at most {lost[at]:.2g} of one"
     )
