@@ -267,7 +267,8 @@ def _require_one_way(roots: Sequence[str], model: nn.Module, *, renames: bool) -
     parameters = inspect.signature(model.forward).parameters
     if any(item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD) for item in parameters.values()):
         return
-    if type(model).forward.__module__.partition(".")[0] == "torch":  # its names (nn.Sequential's `input`) are nobody's
+    home = type(model).forward.__module__ or ""  # torch.fx compiles a forward that names no module
+    if home.partition(".")[0] == "torch":  # its names (nn.Sequential's `input`) are nobody's
         return
     unknown = [root for root in roots if root not in parameters]
     if renames and len(unknown) == len(roots):

@@ -101,8 +101,9 @@ def quantized(g, *shape, axis=None, low=-127, name="w", step=0.05, **attributes)
     return g.op("DequantizeLinear", g.constant(integers, name), steps, name=f"{name}.dequantized", **attributes)
 
 
-def quantized_bias(g):
-    return g.op("DequantizeLinear", g.constant(np.arange(3, dtype=np.int32), "b"), np.array(0.1))
+def quantized_bias(g, *shape, step=0.1, **attributes):
+    integers = np.arange(np.prod(shape or (3,)), dtype=np.int32).reshape(shape or (3,))
+    return g.op("DequantizeLinear", g.constant(integers, "b"), np.array(step), **attributes)
 
 
 def layer_norm(g, value, gain=None, size=4, **options):
@@ -297,6 +298,26 @@ QUANTIZED = {
     ),
     "Conv | has one scale for several places where it varies | 2": Case(
         lambda g: mul(g, conv(g, images(g), quantized(g, 3, 3, 1)), 4), SINGLE, 19
+    ),
+    "Gemm | has a bias stored in integers of shape {}, which is not one number per channel": Case(
+        lambda g: mul(g, g.op("Gemm", x(g, 4, 2), some(2, 3), quantized_bias(g, 4, 3)), 3), SINGLE, 19
+    ),
+    "Gemm | multiplies its bias, stored in integers, by beta = 0": Case(
+        lambda g: mul(g, g.op("Gemm", x(g, 4, 2), some(2, 3), quantized_bias(g), beta=0.0), 3), SINGLE, 19
+    ),
+    "Gemm | has a bias stored in integers for all of its rows": Case(
+        lambda g: g.op("Gemm", mul(g, x(g, 4, 2), 4, 1), some(2, 3), quantized_bias(g)), SINGLE, 19
+    ),
+    "Conv | has a bias stored in integers in blocks": Case(
+        lambda g: mul(
+            g, conv(g, images(g), some(3, 3, 1), quantized_bias(g, step=[0.1, 0.2, 0.3], axis=0, block_size=1)), 3, 1
+        ),
+        SINGLE,
+        21,
+    ),
+    "any | the bias of {} would overflow int32: that of channel {} would be {} steps of {}; fold before quantizing, or "
+    "give that channel's weights a larger step": Case(
+        lambda g: add(g, conv(g, images(g), quantized(g, 3, 3, 1), quantized_bias(g, step=1e-12)), 3, 1), SINGLE, 19
     ),
     "any | the weights of {} would overflow {} | 4": Case(
         lambda g: big(g, conv(g, images(g), quantized(g, 3, 3, 1), 300 * some(3))), HALF, 19

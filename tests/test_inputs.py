@@ -153,3 +153,18 @@ def test_dots_that_contradict_each_other(names: list[str], message: str) -> None
 def test_names_with_dots_are_words_joined_by_dots(name: str) -> None:
     with pytest.raises(UsageError, match="expected NAME=DTYPE:SHAPE"):
         parse_input(f"{name}=float32:2")
+
+
+def test_a_traced_networks_inputs_are_named_as_its_authors_are() -> None:
+    """torch.fx compiles a forward whose ``__module__`` is None; it has the parameters of the one it was traced from."""
+
+    class Image(nn.Module):
+        def forward(self, pixels: Tensor) -> Tensor:
+            return pixels + 1
+
+    traced = torch.fx.symbolic_trace(Image())
+    assert type(traced).forward.__module__ is None
+    assert make_example(parse_inputs(["image=float32:2"]), traced).input_names == ["image"]
+    assert list(make_example(parse_inputs(["pixels=float32:2"]), traced, renames=False).kwargs) == ["pixels"]
+    with pytest.raises(InputError, match=r"input pixel is no parameter of .*did you mean pixels"):
+        make_example(parse_inputs(["pixel=float32:2"]), traced, renames=False)

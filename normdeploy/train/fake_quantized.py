@@ -3,6 +3,10 @@
 The quantizers are torch.ao's (FX): weights int8 with a symmetric step per output channel, activations uint8 with the
 running range of their values, BatchNorm and activation fused into the layer in front. 8 bits in full: on processors
 whose 8-bit products saturate, verification says so.
+
+torch's fused quantizer of weights is symmetric only where a channel has weights of both signs: any other gets the zero
+point -128 or 127. onnxruntime has its fast depthwise convolution where all channels have one zero point, and a general
+one, many times slower, else. So weights get the plain quantizer, which is symmetric always.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ def _prepared(model: nn.Module, example: Tensor) -> nn.Module:
     )
     mapping = ao.get_default_qat_qconfig_mapping("x86")
     usual = mapping.global_qconfig.activation
-    mapping.set_global(ao.QConfig(activation=whole, weight=ao.default_fused_per_channel_wt_fake_quant))
+    mapping.set_global(ao.QConfig(activation=whole, weight=ao.default_per_channel_weight_fake_quant))
     for kind, config in list(mapping.object_type_qconfigs.items()):
         if config is not None and config.activation is usual:  # others have a fixed range
             mapping.set_object_type(kind, ao.QConfig(activation=whole, weight=config.weight))

@@ -68,6 +68,23 @@ def test_the_steps_are_those_of_the_data_and_eight_bits_in_full() -> None:
     assert not model.training
 
 
+def test_channels_whose_weights_have_one_sign_have_a_symmetric_step_too() -> None:
+    """Zero points of 0 for all: onnxruntime's fast depthwise convolution wants one number for them."""
+    torch.manual_seed(0)
+    net = Net()
+    with torch.no_grad():
+        net.conv.weight[0].abs_()
+        net.conv.weight[1].abs_().neg_()
+    settings = TrainSection(batch_size=16)
+    model = train_quantized(net, splits(), settings, QuantizeSection(epochs=1, lr=1e-6), device="cpu", show=False)
+    [weight] = [p for path, p in model.named_parameters() if path.endswith("conv.weight")]
+    assert (weight[0] > 0).all()
+    assert (weight[1] < 0).all()
+    points = [module for module in model.modules() if getattr(module, "zero_point", torch.zeros(())).numel() == 4]
+    assert [module.zero_point.tolist() for module in points] == [[0, 0, 0, 0]]
+    assert points[0].scale.unique().numel() == 4  # a step for each
+
+
 def test_it_trains() -> None:
     fast, slow = trained(splits(), epochs=2, lr=0.05), trained(splits(), epochs=2, lr=1e-6)
     torch.manual_seed(0)

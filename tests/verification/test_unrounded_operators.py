@@ -96,3 +96,25 @@ def test_a_norm_between_two_quantizers_is_exercised_though_no_output_moves(tmp_p
     mutants = {mutant.name: mutant for site in verdict.sites for mutant in site.mutants}
     assert all(mutant.killed for mutant in mutants.values())
     assert {mutant.by for mutant in mutants.values() if "epsilon" in mutant.name} == {Killer.FLOAT64}
+
+
+@pytest.mark.parametrize("zero", [0, 255, 110])
+@pytest.mark.parametrize("gemm", [True, False])
+def test_a_type_that_begins_at_zero_leaves_out_a_sign_without_its_rounding_too(tmp_path: Path, zero: int, gemm: bool):
+    """Quantizers take a Relu away where uint8 begins at zero: what quantization costs is not what that Relu does."""
+    model = onnx.load(file(tmp_path / "q.onnx", gemm=gemm))
+    places = ("zy", "ze")
+    for item in model.graph.initializer:
+        if item.name in places:
+            item.CopyFrom(numpy_helper.from_array(np.asarray(np.uint8(zero)), item.name))
+    onnx.save(model, tmp_path / "cut.onnx")
+    evaluator = Evaluator(ir.load(tmp_path / "cut.onnx"))
+    x = np.random.default_rng(0).normal(size=(40, IN)) * 3
+    [found] = evaluator.run({"x": x}, stand_ins=unquantized(evaluator)).values()
+    c = {name: np.asarray(value, np.float64) for name, value in values().items()}
+    sides = {0: (0, np.inf), 255: (-np.inf, 0), 110: (-np.inf, np.inf)}[zero]
+    y = x @ (c["w"] * c["sw"])
+    y = np.clip(y + c["b"] * c["sx"] * c["sw"] if gemm else y, *sides)
+    n = (y - c["m"]) / np.sqrt(c["v"] + 1e-5) * c["g"] + c["s"]
+    np.testing.assert_allclose(found.numpy(), np.clip(n, *sides), rtol=0, atol=1e-9)
+    assert (found == 0).any() == (zero != 110)

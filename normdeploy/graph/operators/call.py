@@ -20,7 +20,7 @@ class Stored(Enum):
 
     WHOLE = "rounded, and cut to the range of its type"
     CUT = "cut, not rounded"
-    FREE = "neither"
+    FREE = "neither, but for signs that its type leaves out"
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,23 @@ def stored(call: Call, y: Tensor, step: Tensor, zero: Tensor | None, *, like: Te
     whole = torch.round(whole) if call.stored is Stored.WHOLE else whole
     whole = whole if zero is None else whole + spread(zero.to(call.dtype), y.dim(), axis)
     if call.stored is Stored.FREE:
-        return whole
+        return signed(whole, spread(zero, y.dim(), axis) if zero is not None else zero, low, high)
     cut = whole.clamp(low, high)
     return cut if call.stored is Stored.CUT else cut.to(target)
+
+
+def signed(whole: Tensor, zero: Tensor | None, low: int, high: int) -> Tensor:
+    """Return whole numbers of steps, cut where their type begins or ends at zero: quantizers leave a Relu out there.
+
+    Args:
+        whole: x / step + zero.
+        zero: broadcasts against them; 0 by default.
+        low, high: the ends of the type.
+    """
+    point = torch.zeros((), dtype=whole.dtype) if zero is None else zero.to(whole.dtype)
+    least = torch.where(point == low, float(low), -torch.inf).to(whole.dtype)
+    most = torch.where(point == high, float(high), torch.inf).to(whole.dtype)
+    return torch.minimum(torch.maximum(whole, least), most)
 
 
 def qlinear_conv(call: Call, inputs: Inputs) -> Tensor:

@@ -40,7 +40,7 @@ from normdeploy.rewrite.gauge.places import closed, opened
 from normdeploy.rewrite.gauge.plan import Plan, Search, halves_of, saved, takers_of
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reasons import Reason
-from normdeploy.rewrite.gauge.rules.linear import WHOLE_STEPS, has_stored_bias
+from normdeploy.rewrite.gauge.rules.stored_bias import WHOLE_STEPS, has_stored_bias
 
 _Form = list[tuple[ir.Node, tuple[ir.Value | None, ...]]]
 """The operators of a graph, and what they read."""

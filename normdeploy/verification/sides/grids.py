@@ -20,6 +20,7 @@ from normdeploy.graph import Evaluator, constant64, constant_tensor
 from normdeploy.graph.evaluate import StandIn, opset_of
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.call import Stored
+from normdeploy.graph.operators.integers import signed, spread
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.graph.traits import MICROSOFT, is_standard, kind_of
 
@@ -158,11 +159,19 @@ def unrounded(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
 
 
 def unquantized(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
-    """Return what stands for a graph's quantizers in a run without them: x / scale + zero; a weight stored stays."""
+    """Return what stands for a graph's quantizers in a run without them: x / scale + zero; a weight stored stays.
+
+    Those whose integers begin at zero let no negative number through: such a one may be the Relu, too.
+    """
 
     def stand_in(node: ir.Node) -> StandIn:
         def compute(inputs: Sequence[Tensor | None]) -> Tensor:
-            return _unrounded(node, inputs)[0]
+            value, (low, high) = _unrounded(node, inputs)
+            if node.op_type == "Round":
+                return value
+            zero = inputs[2] if len(inputs) > 2 else None
+            axis = node.attributes.get_int("axis", 1)
+            return signed(value, None if zero is None else spread(zero, value.dim(), axis), int(low), int(high))
 
         return compute
 

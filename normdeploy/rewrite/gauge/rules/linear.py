@@ -9,8 +9,8 @@ and RNN absorb in front alone.
 
 What restricts: the gauge varies along the channels alone; where zeros are padded (or where the number of taps that
 reach a position differs, ConvTranspose) t_x = 0; a bias that is computed cannot change by a shift; one that is stored
-in integers stays so where the shift is one of whole steps (its step is the input's times the weight's), and is stored
-in floats else; a weight stored in integers takes factors as its steps allow; a computed weight takes nothing.
+in integers takes what :mod:`.stored_bias` says; a weight stored in integers takes factors as its steps allow; a
+computed weight takes nothing.
 """
 
 from __future__ import annotations
@@ -20,24 +20,14 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.linear import Channels, Form, Linear, linear_of
-from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.affine.map import compress
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rows import Floats
+from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
-
-WHOLE_STEPS = "whole steps"
-"""How :class:`..gauge.Ties` tells that shifts may go into biases that are stored in integers."""
-
-
-def has_stored_bias(node: ir.Node) -> bool:
-    """Tell whether an operator of this rule has a bias stored in integers."""
-    linear = linear_of(node) if is_standard(node, "Conv", "ConvTranspose") else None
-    bias = None if linear is None else fixed_weight(linear.value(linear.bias))
-    return bias is not None and bias.quantized is not None
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -70,8 +60,14 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     cells = tuple(channels.outs if axis == 1 else 1 for axis in range(gauge.rank))
     result = ties.fresh(cells, slack=True)
     bias = linear.value(linear.bias)
-    if bias is not None and not is_constant(bias):
-        result = _with_stiff_bias(node, ties, gauge, result, bias)
+    stored = stored_bias(linear)
+    if stored is not None:
+        result = with_stored_bias(linear, ties, gauge, result, stored)
+    elif bias is not None and not is_constant(bias):
+        why = Tie(node, "has a bias that is computed at run time, which cannot take a shift")
+        ties.no_shift(gauge, why)
+        result = ties.no_shift(result, why)
+        result = ties.no_scale(result, Tie(node, "has a bias that is computed at run time, which cannot be scaled"))
     _restrict_steps(node, ties, gauge, result, weight, channels)
     ties.of[node.outputs[0]] = result
     return True
@@ -95,25 +91,6 @@ def _restrict_front(linear: Linear, ties: Ties, gauge: Gauge, weight: Weight, ch
             ties.no_shift(gauge, Tie(node, "has a bias that is computed at run time, which cannot take a shift"))
         if weight.quantized is not None and 2 not in weight.free_axes(channels.chosen):
             ties.along_scale(gauge, [2], Tie(node, "has integer weights without a step per input"))
-
-
-def _with_stiff_bias(node: ir.Node, ties: Ties, gauge: Gauge, result: Gauge, bias: ir.Value) -> Gauge:
-    """Restrict an operator whose bias is computed at run time, or stored in integers.
-
-    Integers are to stay integers: the engine tries shifts into them where nothing else goes.
-    """
-    stored = fixed_weight(bias)
-    if ties.pads.get(node) != WHOLE_STEPS:
-        why = Tie(node, "has a bias that is computed at run time, which cannot take a shift")
-        if stored is not None:
-            why = Tie(node, "has a bias stored in integers")
-        ties.no_shift(gauge, why)
-        result = ties.no_shift(result, why)
-    if stored is None:
-        result = ties.no_scale(result, Tie(node, "has a bias that is computed at run time, which cannot be scaled"))
-    elif bias in ties.of:
-        ties.pinned(ties.of[bias], Tie(node, "reads it as its bias"))
-    return result
 
 
 def _restrict_steps(node: ir.Node, ties: Ties, gauge: Gauge, result: Gauge, weight: Weight, channels: Channels) -> None:
@@ -177,13 +154,13 @@ def write(edit: Edit) -> None:
     rescale(edit, linear.weight, weight, factor / compress(s[channels.written]), rows=channels.taps)
     assert linear.bias is not None
     bias = linear.value(linear.bias)
-    if bias is not None and not is_constant(bias):
-        stored = fixed_weight(bias)
-        if stored is not None:
-            moved = _through(weight, channels, shift) - t
-            rescale(edit, linear.bias, stored, 1.0 / s, rows=(), added=moved)
-        return
     moved = _through(weight, channels, shift)
+    stored = stored_bias(linear)
+    if stored is not None:
+        move_stored_bias(edit, linear, stored, moved - t, s)
+        return
+    if bias is not None and not is_constant(bias):
+        return
     old = np.zeros(channels.outs) if bias is None else array_of(bias)
     new_bias(edit, linear.bias, weight, bias, old, moved - t, s)
 

@@ -25,7 +25,7 @@ class Product:
         weight: the other one.
         turned_x, turned_weight, turned_result: whether the last two axes are exchanged to orient it.
         rank: of the result.
-        addend: who holds the bias, and where: the Gemm itself or an Add; None where there is none.
+        addend: who holds the bias of floats, and where: the Gemm itself or an Add; None where there is none.
     """
 
     node: ir.Node

@@ -6,7 +6,8 @@ By a constant, with both operands oriented so that y[r, n] = alpha sum_k x[r, k]
     C'[r, n] = (beta C + alpha sum_k t_x[r, k] W[k, n] - t_y[r, n]) / s_y[r, n],   beta' = 1
 
 A scale that varies along the rows, R, passes through. C is the bias Add behind a MatMul where there is one; else a new
-Add (half a pass). Axes that a stack of matrices has itself are absorbed like k and n.
+Add (half a pass). One that is stored in integers takes what :mod:`.stored_bias` says. Axes that a stack of matrices has
+itself are absorbed like k and n.
 
 Of two computed values: s_y[.., l, n] = s_a[.., l, k] s_b[.., k, n] for every k, and no shift; but where the rows of
 a sum to one, as Softmax writes them, t_y[.., n] = t_b[.., k, n] if that is one for all k.
@@ -20,6 +21,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.linear import Linear, linear_of
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
@@ -28,6 +30,7 @@ from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.product import Product, product_of
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
+from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
 
 MANY = 4096
@@ -52,10 +55,9 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         ties.pinned(ties.of[product.weight.value], Tie(node, "reads it as its weight"))
     shape = product.weight.shape
     weight = [*shape[:-2], *(shape[-2:][::-1] if product.turned_weight else shape[-2:])]
-    if product.node.op_type == "Gemm" and _dynamic(node, product):
-        gauge = _turn(
-            ties.along(_turn(gauge, product.turned_x), [0], Tie(node, "has rows of unknown number")), product.turned_x
-        )
+    rows_alike = _rows_alike(product)
+    if rows_alike is not None:
+        gauge = _turn(ties.along(_turn(gauge, product.turned_x), [0], rows_alike), product.turned_x)
     x = _turn(gauge, product.turned_x).wider(product.rank)
     stack = [1] * (product.rank - len(weight)) + list(weight[:-2])
     rows = [axis for axis in range(product.rank - 1) if x.cells[axis] > 1 and (axis >= len(stack) or stack[axis] == 1)]
@@ -80,7 +82,10 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     else:
         inside, behind = x, result
         ties.ports[node, -1], ties.ports[node, -2] = x, result
-    if node.op_type == "Gemm" and product.addend is None and optional(node, 2) is not None:
+    stored = _stored_addend(product)
+    if stored is not None:
+        behind = result = with_stored_bias(_linear(node), ties, x, result, stored)
+    elif node.op_type == "Gemm" and product.addend is None and optional(node, 2) is not None:
         why = Tie(node, "has an addend that is computed at run time")
         ties.no_shift(x, why)
         ties.pinned(result, why)
@@ -94,9 +99,25 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     return True
 
 
-def _dynamic(node: ir.Node, product: Product) -> bool:
-    dims = dims_of(required(node, product.x)) or ()
-    return not all(isinstance(size, int) for size in dims)
+def _rows_alike(product: Product) -> Tie | None:
+    """Return why the rows of a product have one gauge; None where each may have its own."""
+    node = product.node
+    if node.op_type != "Gemm":
+        return None
+    if not all(isinstance(size, int) for size in dims_of(required(node, product.x)) or ()):
+        return Tie(node, "has rows of unknown number")
+    return Tie(node, "has a bias stored in integers for all of its rows") if _stored_addend(product) else None
+
+
+def _linear(node: ir.Node) -> Linear:
+    linear = linear_of(node)
+    assert linear is not None  # a product is
+    return linear
+
+
+def _stored_addend(product: Product) -> Weight | None:
+    """Return the addend of a Gemm where it is stored in integers."""
+    return stored_bias(_linear(product.node)) if product.node.op_type == "Gemm" else None
 
 
 def _restrict_steps(product: Product, ties: Ties, inside: Gauge, behind: Gauge) -> None:
@@ -169,6 +190,12 @@ def write(edit: Edit) -> None:
             if edit.node.op_type == "Gemm"
             else _sum(weight, product, t)
         )
+    stored = _stored_addend(product)
+    if stored is not None:
+        outs = weight.shape[-2 if product.turned_weight else -1]
+        added, s = (np.broadcast_to(array.reshape(-1), (outs,)) for array in (moved - shift, scale))
+        move_stored_bias(edit, _linear(edit.node), stored, added, s)
+        return
     if edit.node.op_type == "Gemm" and product.addend is None and optional(edit.node, 2) is not None:
         return  # a computed addend, which allows no change
     total = _total(product, moved - shift, scale)

@@ -1,0 +1,137 @@
+"""A weight stored in integers (DequantizeLinear of a constant) takes factors and keeps its numbers.
+
+The steps take |f|, the integers its sign::
+
+    w = d (q - z):   f w = (|f| d) (q' - z),  q' = q where f > 0 and 2 z - q where f < 0
+
+so f may vary only as the steps do: along their axis; along one axis, chosen by the operator, for a single step; along
+any axis but the one cut into blocks. Nothing is rounded but the steps, once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from normdeploy.graph import constant64, constant_tensor
+from normdeploy.graph.weight import Weight
+from normdeploy.rewrite.affine.constant import FORMATS, array_of, optional, required
+from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
+from normdeploy.rewrite.gauge.rows import Floats
+
+
+def requantize(
+    edit: Edit, index: int, weight: Weight, factor: Floats, added: npt.NDArray[np.int64] | None = None
+) -> None:
+    """Give |factor| to the steps and its sign to the integers, to which whole steps are added first.
+
+    Args:
+        edit: the change; gets the cost of a copy.
+        index: of the operator's input.
+        weight: the old weight, stored in integers.
+        factor: of the weight's rank.
+        added: of the integers' shape; what they become fits their type.
+
+    Raises:
+        Refused: the steps cannot take the factor, or an integer has no opposite.
+    """
+    node = weight.quantized
+    assert node is not None
+    steps, zero, shape = required(node, 1), optional(node, 2), weight.shape
+    old, size = array_of(steps), np.abs(factor)
+    if (size == 0).any():
+        raise Refused(edit.node, f"{describe(node)} would be left without a step by a scale of 0")
+    axis = node.attributes.get_int("axis", 1) % len(shape)
+    block = node.attributes.get_int("block_size", 0)
+    attributes = dict(node.attributes)
+    if block:
+        new = old * np.take(size, [0], axis=axis) if size.shape[axis] > 1 else old * size
+    else:
+        varying = [at for at in range(len(shape)) if size.shape[at] > 1]
+        if len(varying) > 1 or (old.size > 1 and varying and varying != [axis]):
+            raise Refused(edit.node, f"it varies along another axis than the steps of {describe(node)}")
+        if varying:
+            axis = varying[0]
+            attributes["axis"] = ir.AttrInt64("axis", axis)
+            new = old.reshape(-1) * size.reshape(-1)
+        else:
+            new = old * size.reshape(())
+    _require_storable_steps(edit.node, node, weight.dtype, new)
+    integers: ir.Value = weight.stored
+    turned = _turned(edit.node, weight, factor, added)
+    if turned is not None:
+        integers = _integers(edit, weight.stored, turned)
+    inputs: list[ir.Value | None] = [
+        integers,
+        edit.constant(lambda: new, new.shape, weight.dtype, name=str(steps.name), succeeds=steps),
+    ]
+    if zero is not None:
+        offsets = np.asarray(constant64(zero))
+        spread = offsets.size == 1 and offsets.shape != new.shape
+        inputs.append(_integers(edit, zero, np.broadcast_to(offsets.reshape(()), new.shape)) if spread else zero)
+
+    def make(result: ir.Value) -> ir.Node:
+        return ir.Node(
+            node.domain, node.op_type, inputs, list(attributes.values()), outputs=[result], name=node.name,
+            metadata_props=dict(node.metadata_props),
+        )  # fmt: skip
+
+    made = edit.insert_before(make, weight.value)
+    edit.copies(weight.stored if turned is not None else steps, [node])
+    edit.read(index, made)
+
+
+def _require_storable_steps(node: ir.Node, quantizer: ir.Node, dtype: ir.DataType, steps: Floats) -> None:
+    """Refuse steps that overflow or lose digits."""
+    _, smallest, largest = FORMATS[dtype]
+    if not ((np.abs(steps) <= largest) & (np.abs(steps) >= smallest)).all():
+        raise Refused(node, f"the steps of {describe(quantizer)} would overflow {dtype.name.lower()}")
+
+
+def _turned(
+    node: ir.Node, weight: Weight, factor: Floats, added: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64] | None:
+    """Return the integers, those of ``added`` with them, with the sign of the factor; None where none changes."""
+    if (factor > 0).all() and added is None:
+        return None
+    quantizer = weight.quantized
+    assert quantizer is not None
+    tensor = constant_tensor(weight.stored)
+    assert tensor is not None
+    stored = tensor.numpy().astype(np.int64)
+    stored = stored if added is None else stored + added
+    zero = constant64(optional(quantizer, 2))
+    offset = np.zeros((), np.int64) if zero is None else np.asarray(zero).astype(np.int64)
+    axis = quantizer.attributes.get_int("axis", 1) % stored.ndim
+    if offset.size == 1:
+        offset = offset.reshape(())
+    elif offset.ndim == 1:
+        offset = offset.reshape([-1 if at == axis else 1 for at in range(stored.ndim)])
+    else:
+        repeated = np.repeat(offset, quantizer.attributes.get_int("block_size", 1), axis=axis)
+        offset = np.take(repeated, range(stored.shape[axis]), axis=axis)
+    turned = np.where(factor < 0, 2 * offset - stored, stored)
+    low, high = range_of(tensor.dtype)
+    if turned.min(initial=0) < low or turned.max(initial=0) > high:
+        at = np.abs(turned.reshape(-1).astype(np.float64) - (low + high) / 2).argmax()
+        raise Refused(
+            node,
+            f"the integer {int(stored.reshape(-1)[at])} of {describe(quantizer)} has no opposite in "
+            f"{tensor.dtype.name.lower()}, and is scaled by a negative number",
+        )
+    return turned
+
+
+def range_of(dtype: ir.DataType) -> tuple[int, int]:
+    """Return the least and the largest number of an integer type."""
+    bits = dtype.bitwidth
+    return (0, (1 << bits) - 1) if dtype.name.startswith("U") else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def _integers(edit: Edit, old: ir.Value, array: npt.NDArray[np.generic]) -> ir.Value:
+    tensor = constant_tensor(old)
+    assert tensor is not None
+    exact = np.asarray(array, dtype=np.float64)  # of at most 32 bits: float64 holds them all
+    return edit.constant(lambda: exact, exact.shape, tensor.dtype, name=str(old.name), succeeds=old)
