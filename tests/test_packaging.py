@@ -44,7 +44,15 @@ def test_ci_runs_exactly_what_readme_says(name: str) -> None:
 
 
 def requirement_name(text: str) -> str:
-    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;! ]", text, maxsplit=1)[0]).lower()
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;!~ ]", text, maxsplit=1)[0]).lower()
+
+
+def declared(*extras: str) -> set[str]:
+    """What the project and these extras ask for, without the project itself."""
+    texts = list(PROJECT["project"]["dependencies"])
+    for extra in extras:
+        texts += PROJECT["project"]["optional-dependencies"][extra]
+    return {requirement_name(text) for text in texts} - {"normdeploy"}
 
 
 def test_constraints_pin_everything_the_commands_install() -> None:
@@ -52,10 +60,7 @@ def test_constraints_pin_everything_the_commands_install() -> None:
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     pinned = {requirement_name(name) for name in pins}
     assert pins["torch"] == "2.13.0"
-    extras = PROJECT["project"]["optional-dependencies"]
-    wanted = [*PROJECT["project"]["dependencies"], *extras["models"], *extras["test"], *extras["dev"]]
-    names = {requirement_name(text) for text in wanted} - {"normdeploy"}
-    assert names - pinned == set()
+    assert declared("models", "test", "dev") - pinned == set()
 
 
 def test_every_data_file_of_the_package_is_declared() -> None:
@@ -88,20 +93,12 @@ def test_what_readme_links_to_exists() -> None:
 
 def test_hashes_are_those_of_the_tested_versions() -> None:
     def rows(name: str) -> dict[str, str]:
-        lines = [
-            line.split()[0] for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if line[:1] not in "#"
-        ]
-        pairs = (line.split("==") for line in lines)
-        return {re.sub(r"[-_.]+", "-", key).lower(): value.partition("+")[0] for key, value in pairs}
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        pairs = (line.split()[0].split("==") for line in lines if line[:1] not in "#")
+        return {requirement_name(key): value.partition("+")[0] for key, value in pairs}
 
     tested, hashed = rows("constraints.txt"), rows("hashes.txt")
     assert len(hashed) > 50
     assert {"torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy"} <= set(hashed)
     assert {name: tested.get(name) for name in hashed} == hashed
-    extras = PROJECT["project"]["optional-dependencies"]
-    wanted = [
-        *PROJECT["project"]["dependencies"],
-        *(word for name in ("dev", "test", "docs", "models", "cpu", "digits") for word in extras[name]),
-    ]
-    names = {re.split(r"[\[<>=!~; ]", word)[0].lower() for word in wanted} - {"normdeploy"}
-    assert names <= set(hashed)
+    assert declared("dev", "test", "docs", "models", "cpu", "digits") <= set(hashed)

@@ -34,7 +34,7 @@ def modules_with_examples() -> list[str]:
 def run(found: list[doctest.DocTest]) -> None:
     for example in found:
         said: list[str] = []
-        doctest.DocTestRunner(optionflags=FLAGS).run(example, out=said.append)
+        doctest.DocTestRunner(verbose=False, optionflags=FLAGS).run(example, out=said.append)
         assert not said, "".join(said)
 
 

@@ -193,8 +193,10 @@ def _compared(
     signed = _signed(writer, sums, found, columns)
     bound = writer.constant(found.rises.reshape(columns), ir.DataType.INT32, "threshold")
     above = writer.make("GreaterOrEqual", [signed, bound], ir.DataType.BOOL, sums.shape)
-    yes, no = (writer.constant(number, dtype, "level") for number in (values[1], values[0]))
-    return writer.make("Where", [above, yes, no], dtype, sums.shape)
+    # onnxruntime 1.28 and 1.29 have no Where of int8
+    kind = ir.DataType.INT32 if dtype == ir.DataType.INT8 else dtype
+    yes, no = (writer.constant(number, kind, "level") for number in (values[1], values[0]))
+    return writer.cast(writer.make("Where", [above, yes, no], kind, sums.shape), dtype)
 
 
 def _multiplied(
