@@ -76,7 +76,8 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
     except Unlike as error:
         return replace(error.wrong, parts=tuple(theirs))
     if wrong is not None:
-        return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=tuple(theirs))
+        # what another rounding of some constant explains is told of one operator: no number is known to be wrong
+        return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=() if wrong.rounding else tuple(theirs))
     assumed = any(claim.assumed for claim in claims.values())
     known = Claim(value, target.scale, target.shift, assumed)
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
@@ -175,7 +176,9 @@ def _evaluate(
             numbers = side.numbers(read)
             if unrounded is None and numbers is None:
                 raise RuntimeError(f"{read.name!r} cannot be computed")
-            array = unrounded if unrounded is not None else numbers[k] if numbers is not None else None
+            array = unrounded
+            if numbers is not None and array is None:
+                array = numbers[k] if constants is None else constants.expression(read, k)
             operands.append(torch.from_numpy(np.array(array)))
         whole = node if constants is None else constants.operator(node)
         with torch.no_grad():

@@ -1,0 +1,31 @@
+"""Constants that reach a product through operators of sizes (DeBERTa's relative positions): proven unrounded."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import normdeploy as nd
+
+
+class Relative(nn.Module):
+    """Scores against positions that a layer makes of a table, once per sample; the queries have another reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(5, 8))
+        self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query = self.query(x)
+        key = self.key(self.positions).unsqueeze(0).repeat(x.shape[0], 1, 1)
+        return torch.cat([torch.bmm(query, key.transpose(1, 2)) / 24**0.5, query], -1)
+
+
+def test_a_scale_that_goes_into_a_tiled_constant_is_proven_for_every_input(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    result = nd.export(Relative().eval(), torch.randn(2, 3, 8), tmp_path / "net.onnx", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.passed, result.verdict.summary()
+    assert [row.action for row in result.ledger] == ["folded"]
+    assert result.verdict.check("derivation").status == "pass", result.verdict.summary()
