@@ -171,6 +171,7 @@ def chain(nodes: int) -> ir.Model:
     """Return Conv, BatchNormalization, Relu, Add repeated until there are ``nodes`` of them."""
     rng = np.random.default_rng(0)
     shape, kind = ir.Shape(["n", 4, 6, 6]), ir.TensorType(ir.DataType.FLOAT)
+    small = 4 / nodes  # what a block adds to the stream: it stays of one size, however long the chain is
     x = ir.Value(name="x", shape=shape, type=kind)
     graph = ir.Graph([x], [], nodes=[], opset_imports={"": 20}, name="chain")
 
@@ -184,7 +185,8 @@ def chain(nodes: int) -> ir.Model:
     while count < nodes:
         block = f"b{count}"
         w = constant(f"{block}.w", rng.standard_normal((4, 4, 3, 3)) / 6)
-        vectors = [constant(f"{block}.{name}", rng.random(4) + 0.5) for name in "gbmv"]
+        drawn = {name: rng.random(4) + 0.5 for name in "gbmv"}
+        vectors = [constant(f"{block}.{n}", a * small if n in "gb" else a) for n, a in drawn.items()]
         steps = (("Conv", [value, w], {"pads": [1, 1, 1, 1]}), ("BatchNormalization", [None, *vectors], {}))
         for op_type, inputs, attributes in (*steps, ("Relu", [None], {}), ("Add", [None, value], {})):
             name = f"{block}.{op_type.lower()}"

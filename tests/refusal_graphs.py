@@ -281,7 +281,7 @@ QUANTIZED = {
         SINGLE,
         21,
     ),
-    "any | the integer {} of {} has no opposite in {}, and is scaled by a negative number": Case(
+    "any | the number {} of {} has no opposite in {}, and is scaled by a negative number": Case(
         lambda g: minus(g, conv(g, images(g), quantized(g, 3, 3, 1, low=-128)), 3, 1), SINGLE, 19
     ),
     "any | the steps of {} would overflow {}": Case(

@@ -50,7 +50,8 @@ def can_be_asked(model: Any) -> bool:
     """Tell whether onnxruntime (1.31) loads and runs a model that it is asked for exact products of.
 
     It gives a DequantizeLinear of a weight a zero point of its own: one for all where there is none, which its kernel
-    refuses beside steps per channel; and it fails where the zero point is no initializer but computed from constants.
+    refuses beside steps per channel; and it fails where two weights read one zero point, or would once what is computed
+    from constants is.
 
     Args:
         model: as `normdeploy.onnxfile.schema` describes it.
@@ -59,12 +60,14 @@ def can_be_asked(model: Any) -> bool:
     graphs = [model.graph, *(body for node in nodes for body in _bodies(node))]
     ranks = {tensor.name: len(tensor.dims) for graph in graphs for tensor in graph.initializer}
     quantized = {name for node in nodes if node.op_type == _QUANTIZE for name in node.output}
+    read = set[str]()
     for node in nodes:
         if node.op_type != _DEQUANTIZE or (node.input and node.input[0] in quantized):  # of an activation
             continue
         _, step, zero = (*node.input, "", "", "")[:3]
-        if not (zero in ranks if zero else ranks.get(step) == 0):
+        if zero in read or not (zero in ranks if zero else ranks.get(step) == 0):
             return False
+        read |= {zero} - {""}
     return True
 
 

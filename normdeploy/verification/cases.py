@@ -16,6 +16,7 @@ from normdeploy.verification.chain import EXACT, FINEST, FLOAT64_NOISE, Chain
 from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.ensemble import EnsembleReference, ensemble
 from normdeploy.verification.sides.reference import EagerReference, Reference
+from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Feeds
 
 _BY_ACCIDENT = 1 / 16
@@ -54,6 +55,12 @@ class Case:
     def spread(self) -> list[Array]:
         """S per output, pointwise; zeros where not a float."""
         return self.rounding.values
+
+    @property
+    def shows_nothing(self) -> bool:
+        """True where no element of any output is finite on both sides: nothing that moves it can be seen."""
+        pairs = zip(self.truth, self.eager, strict=True)
+        return all(is_float(y) and not (np.isfinite(y) & np.isfinite(o)).any() for y, o in pairs)
 
     @property
     def roundoff(self) -> float:

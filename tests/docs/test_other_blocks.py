@@ -26,7 +26,8 @@ from normdeploy.recipe import parse_recipe
 from normdeploy.rewrite.outside import GROUP
 
 DOCS = ROOT / "docs"
-ALL = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.rglob("*.md"))]
+WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page != DOCS / "rules.md")  # that one is made with the site
+ALL = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *WRITTEN]
 _FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CODE = {"python", "py", "sh", "bash", "console", "toml"}
 SHOWN = {"text", "{toctree}", "{eval-rst}"}  # what a command printed, a synopsis, and what Sphinx reads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +78,14 @@ def test_runs_that_cannot_be_made_leave_nothing_and_say_so(case: Case, tmp_path:
     )
     assert not made.spread[0].any()
     assert told == ["operator Odd is unknown"]
+
+
+@pytest.mark.parametrize(
+    ("truth", "eager", "nothing"), [(1e40, np.inf, True), (np.nan, np.nan, True), (1.0, 1.0, False)]
+)
+def test_a_case_without_a_finite_element_shows_nothing(truth: float, eager: float, nothing: bool, case: Case) -> None:
+    sides = [np.full_like(y, truth) for y in case.truth], [np.full_like(y, eager) for y in case.eager]
+    filled = replace(case, truth=sides[0], eager=sides[1])
+    assert filled.shows_nothing == nothing
+    sides[0][0].flat[0] = sides[1][0].flat[0] = 1.0  # one element is enough
+    assert not filled.shows_nothing

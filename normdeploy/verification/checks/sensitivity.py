@@ -51,7 +51,7 @@ def check_sensitivity(context: Context) -> list[Check]:
         if len(alive_of(targets)) > FEW:
             kill_by_derivatives(context, groups, targets)
         prove(context, groups, alive_of(targets))
-    for number, case in enumerate(list(context.cases)):
+    for number, case in enumerate([case for case in context.cases if not case.shows_nothing]):
         eager = number < _EAGER_FAMILIES and not estimated
         alive = [t for t in targets if t.killed is not Killer.ROUNDING] if eager else _unproven(targets)
         if not alive:

@@ -167,9 +167,7 @@ def test_the_least_integer_has_no_opposite(graph, fold):
     stored = next(item for item in g.initializers if item.name == "w")
     assert -128 in np.frombuffer(stored.raw_data, np.int8)
     g.output(g.op("Mul", y, -np.ones((6, 1))))
-    fold(g).kept("the integer -128 of DequantizeLinear 'w.dequantized' has no opposite in int8").agree(
-        g.feeds(rng, N=2)
-    )
+    fold(g).kept("the number -128 of DequantizeLinear 'w.dequantized' has no opposite in int8").agree(g.feeds(rng, N=2))
 
 
 def test_the_least_integer_stays_where_the_scale_is_positive(graph, fold):

@@ -142,7 +142,7 @@ def test_what_a_quantized_bias_refuses_keeps_the_convolution(graph, fold):
     bias = g.op("DequantizeLinear", g.constant(stored, "b"), np.array(1e-6), name="bias")
     y = g.op("Conv", g.input("x", ["N", 3, 4]), weight, bias)
     g.output(g.op("Mul", y, -np.ones((3, 1))))
-    fold(g).kept("the integer -2147483648 of DequantizeLinear 'bias' has no opposite in int32").agree(
+    fold(g).kept("the number -2147483648 of DequantizeLinear 'bias' has no opposite in int32").agree(
         g.feeds(rng, N=2), 2e-5
     )
 
@@ -263,7 +263,7 @@ def test_a_gemm_whose_quantized_weight_refuses(graph, fold):
     g = graph(dtype=np.float32, opset=19)
     w = g.op("DequantizeLinear", g.constant(np.full((4, 3), -128, np.int8), "w"), np.array(0.1), name="weight")
     g.output(g.op("Mul", g.op("Gemm", g.input("x", ["N", 4]), w), -np.ones(3)))
-    fold(g).kept("the integer -128 of DequantizeLinear 'weight' has no opposite in int8").agree(g.feeds(rng, N=2), 2e-5)
+    fold(g).kept("the number -128 of DequantizeLinear 'weight' has no opposite in int8").agree(g.feeds(rng, N=2), 2e-5)
 
 
 def test_a_view_that_made_up_sizes_do_not_fit(graph, fold):

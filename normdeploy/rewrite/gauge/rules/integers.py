@@ -62,7 +62,7 @@ def requantize(
     integers: ir.Value = weight.stored
     turned = _turned(edit.node, weight, factor, added)
     if turned is not None:
-        integers = _integers(edit, weight.stored, turned)
+        integers = _numbers(edit, weight.stored, turned)
     inputs: list[ir.Value | None] = [
         integers,
         edit.constant(lambda: new, new.shape, weight.dtype, name=str(steps.name), succeeds=steps),
@@ -70,7 +70,10 @@ def requantize(
     if zero is not None:
         offsets = np.asarray(constant64(zero))
         spread = offsets.size == 1 and offsets.shape != new.shape
-        inputs.append(_integers(edit, zero, np.broadcast_to(offsets.reshape(()), new.shape)) if spread else zero)
+        inputs.append(_numbers(edit, zero, np.broadcast_to(offsets.reshape(()), new.shape)) if spread else zero)
+    elif integers.dtype == ir.DataType.INT8 and new.size > 1 and not block:
+        # onnxruntime 1.31 gives such a weight a zero point of its own where products are to be exact: one for all steps
+        inputs.append(_numbers(edit, weight.stored, np.zeros(new.shape)))
 
     def make(result: ir.Value) -> ir.Node:
         return ir.Node(
@@ -90,20 +93,21 @@ def _require_storable_steps(node: ir.Node, quantizer: ir.Node, dtype: ir.DataTyp
         raise Refused(node, f"the steps of {describe(quantizer)} would overflow {dtype.name.lower()}")
 
 
-def _turned(
-    node: ir.Node, weight: Weight, factor: Floats, added: npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.int64] | None:
-    """Return the integers, those of ``added`` with them, with the sign of the factor; None where none changes."""
+def _turned(node: ir.Node, weight: Weight, factor: Floats, added: npt.NDArray[np.int64] | None) -> Floats | None:
+    """Return the integers, those of ``added`` with them, with the sign of the factor; None where none changes.
+
+    In float64, which holds them all, as it does floats of 8 bits and fewer that stand in their place.
+    """
     if (factor > 0).all() and added is None:
         return None
     quantizer = weight.quantized
     assert quantizer is not None
     tensor = constant_tensor(weight.stored)
     assert tensor is not None
-    stored = tensor.numpy().astype(np.int64)
+    stored = tensor.numpy().astype(np.float64)
     stored = stored if added is None else stored + added
     zero = constant64(optional(quantizer, 2))
-    offset = np.zeros((), np.int64) if zero is None else np.asarray(zero).astype(np.int64)
+    offset = np.zeros(()) if zero is None else np.asarray(zero).astype(np.float64)
     axis = quantizer.attributes.get_int("axis", 1) % stored.ndim
     if offset.size == 1:
         offset = offset.reshape(())
@@ -113,15 +117,23 @@ def _turned(
         repeated = np.repeat(offset, quantizer.attributes.get_int("block_size", 1), axis=axis)
         offset = np.take(repeated, range(stored.shape[axis]), axis=axis)
     turned = np.where(factor < 0, 2 * offset - stored, stored)
-    low, high = range_of(tensor.dtype)
-    if turned.min(initial=0) < low or turned.max(initial=0) > high:
-        at = np.abs(turned.reshape(-1).astype(np.float64) - (low + high) / 2).argmax()
+    lost = ~_holds(tensor.dtype, turned)
+    if lost.any():
         raise Refused(
             node,
-            f"the integer {int(stored.reshape(-1)[at])} of {describe(quantizer)} has no opposite in "
+            f"the number {stored[lost].reshape(-1)[0]:.12g} of {describe(quantizer)} has no opposite in "
             f"{tensor.dtype.name.lower()}, and is scaled by a negative number",
         )
-    return turned
+    return np.asarray(turned)
+
+
+def _holds(dtype: ir.DataType, numbers: Floats) -> npt.NDArray[np.bool_]:
+    """Tell which numbers a stored type has."""
+    if dtype.is_floating_point():
+        with np.errstate(all="ignore"):
+            return np.asarray(numbers.astype(dtype.numpy()).astype(np.float64) == numbers)
+    low, high = range_of(dtype)
+    return np.asarray((numbers >= low) & (numbers <= high))
 
 
 def range_of(dtype: ir.DataType) -> tuple[int, int]:
@@ -130,8 +142,9 @@ def range_of(dtype: ir.DataType) -> tuple[int, int]:
     return (0, (1 << bits) - 1) if dtype.name.startswith("U") else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
-def _integers(edit: Edit, old: ir.Value, array: npt.NDArray[np.generic]) -> ir.Value:
+def _numbers(edit: Edit, old: ir.Value, array: npt.NDArray[np.generic]) -> ir.Value:
+    """Return a constant of an old one's type, named after it."""
     tensor = constant_tensor(old)
     assert tensor is not None
-    exact = np.asarray(array, dtype=np.float64)  # of at most 32 bits: float64 holds them all
+    exact = np.asarray(array, dtype=np.float64)
     return edit.constant(lambda: exact, exact.shape, tensor.dtype, name=str(old.name), succeeds=old)
