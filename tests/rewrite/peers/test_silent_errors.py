@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.metadata
 import shutil
 import warnings
 
@@ -399,10 +398,6 @@ def test_what_the_exporter_leaves_unfolded(case):
     assert [node.op_type for node in result.model.graph] == ["Conv"]
 
 
-WRONG_BEFORE = {("onnxscript", "0.6"): {"grouped transposed", "shared convolution", "beta"}}
-"""Cases that an older version (its first two numbers) does not fold rightly."""
-
-
 @pytest.mark.parametrize("peer", ["onnxslim", "onnxsim", "openvino", "onnxscript"])
 @pytest.mark.parametrize("case", CASES)
 def test_other_folders_on_the_same_cases(peer, case):
@@ -410,8 +405,6 @@ def test_other_folders_on_the_same_cases(peer, case):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = pytest.importorskip(peer, reason=f"{peer} is not installed (extra: peers)")
-        if case in WRONG_BEFORE.get((peer, importlib.metadata.version(peer).rpartition(".")[0]), ()):
-            pytest.skip(f"{peer} {module.__version__} is wrong here, or ends in an error; later ones are right")
         proto = build(case)
         dims = [d.dim_value or 2 for d in proto.graph.input[0].type.tensor_type.shape.dim]
         feeds = {"x": np.random.default_rng(1).standard_normal(dims).astype(np.float32)}
