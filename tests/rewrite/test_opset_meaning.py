@@ -6,6 +6,8 @@ Cases are onnx's own node tests declared as of each older definition in which th
 
 from __future__ import annotations
 
+import re
+
 import onnx
 import onnx_ir as ir
 import onnxruntime.capi.onnxruntime_pybind11_state as ort_state
@@ -56,7 +58,7 @@ def test_old_and_raised_file_compute_the_same(op_type: str):
             model = raised(case)
         except GraphError as error:
             words = REFUSED.get((op_type, case.opset))
-            if words is None or not pytest.RaisesExc(GraphError, match=words).matches(error):
+            if words is None or not re.search(words, str(error)):
                 problems.append(f"{case.name}: refused: {error}")
             continue
         assert opset(model) == case.target

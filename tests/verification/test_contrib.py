@@ -10,6 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper, parser
+from skip_norms import loses_digits
 
 from normdeploy.graph import Evaluator, load_graph
 from normdeploy.verification import verify
@@ -66,6 +67,7 @@ def test_fused_convolutions(activation: str, tmp_path: Path):
 
 def test_a_file_that_onnxruntime_optimized_is_judged(tmp_path: Path):
     """Its extended level saved: right it passes, with a wrong epsilon it fails."""
+    loses = loses_digits()  # onnxruntime 1.28: the verdict then fails, and says whose fault it is
     text = """t = Add(x, z) n = LayerNormalization<axis=-1, epsilon=1e-5>(t, s, b) m = MatMul(n, w) a = Add(m, c)
         y = Gelu(a)"""
     source = model(text, tmp_path)
@@ -77,7 +79,8 @@ def test_a_file_that_onnxruntime_optimized_is_judged(tmp_path: Path):
     kinds = {node.op_type for node in saved.graph.node if node.domain == "com.microsoft"}
     assert kinds, [node.op_type for node in saved.graph.node]
     verdict = verify(source, tmp_path / "optimized.onnx")
-    assert verdict.status == "pass", verdict.summary()
+    assert verdict.status == ("fail" if loses else "pass"), verdict.summary()
+    assert not loses or "the runtime computes it wrongly" in verdict.summary()
     for node in saved.graph.node:
         for attribute in node.attribute:
             if attribute.name == "epsilon":

@@ -156,7 +156,8 @@ def source(s, net, shape):
 
 def weights(s, net, shape, axis):
     info = np.iinfo(s["w_kind"])
-    q = s["rng"].integers(info.min, info.max + 1, shape).astype(s["w_kind"])
+    # the least integer has no opposite in a byte: test_a_quantizer_that_stays_says_why
+    q = s["rng"].integers(info.min + 1, info.max + 1, shape).astype(s["w_kind"])
     count = shape[axis] if s["per_channel"] else 1
     steps = f32(s["rng"].uniform(0.001, 0.02, count))
     zero = 0 if s["w_kind"] == np.int8 else 128
@@ -417,9 +418,18 @@ def blocks(net):
     return net.op("Conv", x, net.op("DequantizeLinear", whole, steps, axis=1, block_size=1))
 
 
+def no_opposite(net):
+    """One channel rises and has -128, the other falls and would have 128."""
+    x = net.op("DequantizeLinear", images(net, TensorProto.UINT8), np.float32(0.5), np.array(0, np.uint8))
+    w = net.op("DequantizeLinear", np.full((2, 2, 1, 1), -128, np.int8), np.float32(0.5), np.array(0, np.int8))
+    one = np.ones(2, np.float32)
+    return net.op("BatchNormalization", net.op("Conv", x, w), f32([1, -1]), one, one, one)
+
+
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
+        (no_opposite, "weights are integers from -128 to 128, which no byte holds"),
         (lambda net: images(net, TensorProto.FLOAT), "it reads what the graph is given"),
         (falling_pool, "MaxPool '[^']*' in front of it is followed by a negative scale"),
         (read_twice, "Sub '[^']*' in front of it is no map, clamp or pool"),

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import onnxruntime.capi.onnxruntime_pybind11_state as ort_state
 import pytest
 import torch
 from torch import nn
@@ -67,6 +68,14 @@ CASES = {
         ["Cast", *SHORT, "Cast"],
     ),
 }
+
+
+def narrow_layer_norm() -> bool:
+    """Tell whether this onnxruntime has a LayerNormalization of bfloat16: 1.29 has none."""
+    kernels = (item for item in ort_state.get_all_opkernel_def() if item.provider == "CPUExecutionProvider")
+    return any("tensor(bfloat16)" in item.type_constraints["T"] for item in kernels if item.op_name == LN)
+
+
 TYPES = {torch.float64: 2, torch.float16: 3, torch.bfloat16: 4}
 
 
@@ -82,12 +91,14 @@ def test_norms_of_other_types_run_in_the_runtime(name, dtype):
     proto = ir.to_proto(result.model)
     onnx.checker.check_model(proto, full_check=True)
     assert [node.op_type for node in result.model.graph] == case[TYPES[dtype]]
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     wide = copy.deepcopy(model).double()  # the graph's constants are the model's own until it is saved
     with torch.no_grad():
         expected = wide(x.to(dtype).double())
     (got,) = Evaluator(result.model).run({traced.input_names[0]: x.to(dtype).double()}).values()
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    if dtype is torch.bfloat16 and LN in case[TYPES[dtype]] and not narrow_layer_norm():
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} has no LayerNormalization of bfloat16")
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     if dtype is not torch.bfloat16:  # numpy has no such type to feed
         (run,) = session.run(None, {traced.input_names[0]: x.to(dtype).numpy()})
         tolerance = 2e-2 if dtype is torch.float16 else 1e-5  # epsilon is a float32 attribute
