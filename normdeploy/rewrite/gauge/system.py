@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.rewrite.gauge.batch import apart, first_uses
 from normdeploy.rewrite.gauge.rows import (
     Equation,
     Flags,
@@ -152,20 +153,14 @@ class System:
                 loose = left.unknowns[at][left.coefficients[at] != 0]
                 return Conflict(self, stated, int(origin[at]), float(left.constant[at]), loose=loose)
             pivots = left.unknowns[np.arange(len(left)), column]
-            first = self._first(pivots)
-            if first.all():
+            together = apart(left, pivots, self._scratch)
+            if together.all():
                 return self._hold(left, column, pivots, stated, origin)
-            conflict = self._hold(left.at(first), column[first], pivots[first], stated, origin[first])
+            conflict = self._hold(left.at(together), column[together], pivots[together], stated, origin[together])
             if conflict is not None:
                 return conflict
-            left, origin = self.reduce(left.at(~first)), origin[~first]
+            left, origin = self.reduce(left.at(~together)), origin[~together]
         return None
-
-    def _first(self, unknowns: Ints) -> Flags:
-        """Tell where an unknown comes for the first time."""
-        at = np.arange(len(unknowns))
-        self._scratch[unknowns[::-1]] = at[::-1]
-        return np.asarray(self._scratch[unknowns] == at)
 
     def positive(self, rows: Rows, why: object) -> Conflict | None:
         """State that expressions are positive (multiplicative systems)."""
@@ -210,7 +205,7 @@ class System:
         # few rows first, then slack, then the youngest
         score = 2 * self._slack[rows.unknowns] + rows.unknowns / self._count
         flat = rows.unknowns.reshape(-1)
-        if not self._first(flat).all():
+        if not first_uses(flat, self._scratch).all():
             self._scratch[flat] = 0
             np.add.at(self._scratch, flat, 1)
             score -= 4 * self._scratch[rows.unknowns]

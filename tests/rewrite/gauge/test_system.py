@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from normdeploy.rewrite.gauge import rows as rows_module
 from normdeploy.rewrite.gauge.rows import Rows, combined
-from normdeploy.rewrite.gauge.substitute import values
+from normdeploy.rewrite.gauge.substitute import roots, values
 from normdeploy.rewrite.gauge.system import Conflict, System
 
 settings.register_profile("system", deadline=None, max_examples=100)
@@ -67,6 +67,40 @@ def test_additive_equations_hold_as_long_as_linear_algebra_says(seed, count, con
             assert snapshot(system, names) == before
     found = values(system, rng.normal(size=system.size))[names]
     np.testing.assert_allclose(matrix @ found, right, atol=1e-7)
+
+
+@given(SEED, st.lists(st.integers(1, 6), min_size=1, max_size=4), st.booleans())
+def test_the_rows_of_a_batch_hold_together(seed, batches, multiplicative):
+    """Rows that read each other's unknowns, in any order: what is substituted back solves every row."""
+    rng = np.random.default_rng(seed)
+    system = System(multiplicative=multiplicative)
+    names = system.new((UNKNOWNS,)).reshape(-1)
+    truth = rng.uniform(0.5, 2, UNKNOWNS)
+    stated_rows: list[tuple[np.ndarray, np.ndarray]] = []
+    for count in batches:
+        matrix = drawn(rng, count, exponents=multiplicative)
+        right = np.prod(truth**matrix, axis=1) if multiplicative else matrix @ truth
+        terms = [(np.full(count, name), matrix[:, at]) for at, name in enumerate(names)]
+        conflict = system.add(Rows.of(*terms, constant=1 / right if multiplicative else -right), "batch")
+        if conflict is not None:  # what shares no root; the rows are consistent
+            assert multiplicative
+            assert conflict.loose is not None
+            return
+        stated_rows.append((matrix, right))
+        found = values(system, rng.uniform(0.5, 2, system.size))[names]
+        for rows, expected in stated_rows:
+            np.testing.assert_allclose(
+                np.prod(found**rows, axis=1) if multiplicative else rows @ found, expected, rtol=1e-7, atol=1e-7
+            )
+        root, coefficient, constant = roots(system)
+        single = root[names] >= 0
+        at = np.where(single, root[names], 0)
+        free = rng.uniform(0.5, 2, system.size)
+        if multiplicative:
+            by_root = constant[names] * free[at] ** np.where(at > 0, coefficient[names], 0.0)
+        else:
+            by_root = constant[names] + np.where(at > 0, coefficient[names] * free[at], 0.0)
+        np.testing.assert_allclose(by_root[single], values(system, free)[names][single], rtol=1e-7, atol=1e-7)
 
 
 @given(SEED, st.integers(1, 7), st.booleans())
