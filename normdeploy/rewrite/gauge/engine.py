@@ -7,7 +7,8 @@
 3. Unknowns that are still free are chosen (:mod:`.choose`), and every operator says what it becomes. One that cannot be
    written so (its weights would overflow), or a map that would cost more than it saves (:mod:`.problems`), makes the
    maps it belongs to stay, and the ties are solved again.
-4. Each operator is checked alone, before and after, in float64 (:mod:`.check`); then the graph changes.
+4. Each operator is checked alone, before and after, in float64 (:mod:`.check`), and what nothing
+   writes by its gauge (:mod:`.borders`); then the graph changes.
 
 The method is described in docs/folding.md.
 """
@@ -34,6 +35,7 @@ from normdeploy.rewrite.affine.node import (
 )
 from normdeploy.rewrite.affine.offset import is_centred
 from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.gauge.borders import require_borders
 from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.places import closed, opened
@@ -87,6 +89,7 @@ class MoveAffine(ir.passes.InPlacePass):
         takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
         paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them
         at, carried = plan.solution, self.context.carried
+        require_borders(at)
         changed = [(value, gauge) for value, gauge in at.ties.of.items() if not at.is_identity(gauge)]
         carried.change((value, at.scale(gauge), at.shift(gauge)) for value, gauge in changed)
         carried.forget(whole.outputs[0] for whole in at.ties.parts.values() if at.touches(whole))

@@ -31,6 +31,9 @@ from normdeploy.rewrite.affine.offset import is_centred, is_far, offset_in
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 
+DIGITS = 1e-8
+"""Relative difference above which what is taken up elsewhere is not the map that disappears."""
+
 LARGEST = 2.0
 """Largest root mean square of what a stream carries, in units of the median of 1 / abs(s)."""
 
@@ -52,6 +55,29 @@ def divided_by_zero(maps: Sequence[ir.Node], solution: Solution) -> list[ir.Node
         lost = (np.abs(s_y) < VANISHES) & (left > 1e-9 * (np.abs(mapping.shift) + np.abs(t_y)))
         if ((mapping.scale == 0) & (lost | (np.abs(t_x) > np.abs(s_x) / VANISHES))).any():
             found.append(node)
+    return found
+
+
+def inexact(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
+    """Return the maps that would not disappear whole: s_y = a s_x and t_y = a t_x + b is asked of the numbers found.
+
+    A map that disappears is no operator any more, so that no check of an operator sees it. Where a is 0 see
+    :func:`divided_by_zero`.
+    """
+    found: dict[ir.Node, str] = {}
+    for node in gone:
+        mapping, source, result = affine_map(node), solution.ties.operand(node, 0), solution.ties.of[node.outputs[0]]
+        assert source is not None
+        live = mapping.scale != 0
+        wanted, moved = mapping.scale * solution.scale(source), mapping.scale * solution.shift(source)
+        shift = solution.shift(result)
+        scale_off = np.abs(solution.scale(result) - wanted) > DIGITS * np.abs(wanted)
+        size = np.abs(shift) + np.abs(moved) + np.abs(mapping.shift)
+        shift_off = np.abs(shift - moved - mapping.shift) > DIGITS * size
+        if (live & (scale_off | shift_off)).any():
+            found[node] = (
+                f"what the operators around it can take up differs from it by more than {DIGITS:.0e} of its size"
+            )
     return found
 
 

@@ -14,7 +14,7 @@ from normdeploy.rewrite.affine import cost
 from normdeploy.rewrite.affine.naming import describe
 from normdeploy.rewrite.affine.node import is_affine
 from normdeploy.rewrite.affine.offset import is_centred
-from normdeploy.rewrite.gauge.limits import burdens, divided_by_zero, far
+from normdeploy.rewrite.gauge.limits import burdens, divided_by_zero, far, inexact
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.plan import Plan, component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.reasons import Reason
@@ -35,7 +35,7 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
     """Let every operator say what it becomes; return the maps that have to stay where one cannot."""
     solution = plan.solution
     gone = set(plan.gone)
-    problems = {node: Reason(text) for node, text in far(plan.gone, solution).items()}
+    problems = {node: Reason(text) for node, text in (inexact(plan.gone, solution) | far(plan.gone, solution)).items()}
     for node in divided_by_zero([*plan.gone, *plan.halves], solution):
         problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
     if problems:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.gauge.borders import require_borders
 from normdeploy.rewrite.gauge.build import build
 from normdeploy.rewrite.gauge.check import Check, Unchecked
 from normdeploy.rewrite.gauge.gauge import Ties
@@ -55,6 +56,7 @@ def regauge(context: RewriteContext, graph: ir.Graph, choice: Choice) -> list[Ed
         if not problems:
             break
         left |= problems
+    require_borders(solution)
     for edit in edits:
         edit.apply()
     for edit, check in checks:

@@ -372,6 +372,8 @@ GUARDS = {
     "reads it as its weight": "the same of a weight",
     "{} pads all channels with one number, which it sends to several": "of a second try, whose first reason is shown",
     "the rank of its input is not known": "recognition asks first",
+    "what the operators around it can take up differs from it by more than {} of its size": "the numbers that are "
+    "solved for fit: what becomes of others is tested in gauge/test_check.py",
 }
 """Clauses that a user is not meant to see, and why."""
 

@@ -9,6 +9,8 @@ import pytest
 from normdeploy.errors import RewriteError
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
+from normdeploy.rewrite.gauge import plan
+from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import products
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
@@ -99,3 +101,75 @@ def test_sizes_without_names_are_drawn_as_the_operator_needs_them(name):
     assert "Mul" not in [node.op_type for node in result.model.graph]
     got = Evaluator(result.model).run(feeds)["y"]
     assert float((got - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
+
+
+def off(which: str, operators: tuple[str, ...]):
+    """Return a choice of gauges in which the results of some operators are 1.5 times off, or shifted by 0.5."""
+    choose = plan.choose
+
+    def chosen(ties):
+        found = choose(ties)
+        scales, shifts = found.scales.copy(), found.shifts.copy()
+        for value, gauge in ties.of.items():
+            producer = value.producer()
+            if producer is not None and producer.op_type in operators:
+                scales[gauge.scale_of[gauge.scale_of > 0]] *= 1.5 if which == "scale" else 1
+                shifts[gauge.shift_of[gauge.shift_of > 0]] += 0.5 if which == "shift" else 0
+        return Solution(ties, scales, shifts)
+
+    return chosen
+
+
+CONVOLVED = """p = Conv (x, w)
+    q = Mul (p, s)
+    y = Add (q, t)"""
+
+READ_BY_SIN = """p = Conv (x, w)
+    q = Mul (p, s)
+    r = Conv (q, w)
+    y = Sin (r)"""
+
+
+def convolved(body: str = CONVOLVED) -> ir.Model:
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["" : 20]>
+        net (float[n,3,l] x) => (float[n,3,l] y)
+        <float[3,3,1] w, float[3,1] s = {{2, 3, 4}}, float[3,1] t = {{1, 0, 5}}> {{ {body} }}""")
+    w = np.random.default_rng(0).standard_normal((3, 3, 1)).astype(np.float32)
+    value = next(value for value in model.graph[0].inputs if value is not None and value.name == "w")
+    value.const_value = ir.tensor(w, name="w")
+    model.graph.register_initializer(value)
+    return model
+
+
+@pytest.mark.parametrize("which", ["scale", "shift"])
+def test_a_map_is_not_taken_out_by_numbers_that_do_not_fit_it(monkeypatch, which):
+    """A convolution writes any gauge rightly, so that only the map that disappears can tell that this one is wrong."""
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 5)).astype(np.float32)}
+    expected = Evaluator(convolved()).run(feeds)["y"]
+    assert [node.op_type for node in rewrite(convolved()).model.graph] == ["Conv"]
+    monkeypatch.setattr(plan, "choose", off(which, ("Conv",)))
+    result = rewrite(convolved())
+    assert [row.action for row in result.ledger] == ["kept"]
+    assert "differs from it by more than 1e-08 of its size" in next(iter(result.ledger)).reason
+    got = Evaluator(result.model).run(feeds)["y"]
+    assert float((got - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("which", ["scale", "shift"])
+def test_what_has_to_stay_is_asked_for_its_gauge(monkeypatch, which):
+    """The identity of a value that an operator without a rule reads is not only stated."""
+    model = convolved(READ_BY_SIN)
+    read = next(node.inputs[0] for node in model.graph if node.op_type == "Sin")
+    free = plan.choose
+
+    def chosen(ties):
+        found = free(ties)
+        ties.of[read] = ties.fresh((1, 3, 1))
+        scale, shift = (1.5, 0.0) if which == "scale" else (1.0, 0.5)
+        return Solution(
+            ties, np.append(found.scales, np.full(3, scale)), np.append(found.shifts, np.full(3, shift))
+        )  # fmt: skip
+
+    monkeypatch.setattr(plan, "choose", chosen)
+    with pytest.raises(RewriteError, match="it has to stay what it is"):
+        rewrite(model)
