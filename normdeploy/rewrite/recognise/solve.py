@@ -58,8 +58,9 @@ def ignores_scale(large: tuple[Array, Array], larger: tuple[Array, Array]) -> bo
         large: f(1e8 p), f(-1e8 p).
         larger: f(1e9 p), f(-1e9 p).
     """
-    odd, odd_larger = (large[0] - large[1]) / 2, (larger[0] - larger[1]) / 2
-    even, even_larger = (large[0] + large[1]) / 2, (larger[0] + larger[1]) / 2
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is looked at below
+        odd, odd_larger = (large[0] - large[1]) / 2, (larger[0] - larger[1]) / 2
+        even, even_larger = (large[0] + large[1]) / 2, (larger[0] + larger[1]) / 2
     if not all(np.isfinite(item).all() for item in (odd, even, odd_larger, even_larger)):
         return False
     size = float(np.abs(odd).max())

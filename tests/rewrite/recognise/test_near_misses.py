@@ -10,6 +10,7 @@ import torch
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.recognise import RecogniseNorms
+from normdeploy.rewrite.recognise.solve import ignores_scale
 
 N = 16
 G = np.linspace(-1.5, 2.0, N).astype(np.float32)
@@ -149,3 +150,11 @@ def test_wrong_rewrite_is_caught_where_it_happens(sketch, monkeypatch):
     model = drawing.model(d(x) / (v(x) + 1e-5).sqrt() * G)
     with pytest.raises(RewriteError, match="recognise norms"):
         RecogniseNorms(RewriteContext())(model)
+
+
+def test_what_is_infinite_on_both_sides_is_no_norm():
+    """sinh(1e8) and sinh(-1e8): their sum is no number, which is no warning to a user."""
+    upper, lower = np.full(N, np.inf), np.full(N, -np.inf)
+    assert not ignores_scale((upper, lower), (upper, lower))
+    p = np.linspace(-1.0, 1.0, N)
+    assert ignores_scale((p, -p), (p, -p))
