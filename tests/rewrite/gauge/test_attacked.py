@@ -467,3 +467,15 @@ def test_a_map_that_does_nothing_leaves_the_names_of_outputs(graph, fold, source
     result = fold(g).folded().agree(g.feeds(np.random.default_rng(0), N=2))
     assert result.reasons == "it changes nothing"
     assert result.ops["Identity"] == 1
+
+
+@given(SEED, st.sampled_from(["Add", "Mul"]), st.booleans())
+def test_a_value_beside_its_opposite(graph, fold, seed, kind, one_each):
+    """cat(x, -x), as a concatenated Relu has it: a scale goes into x, a shift for both does not, one for each does."""
+    rng = np.random.default_rng(seed)
+    g, number = graph(), rng.uniform(0.5, 2)
+    x = g.op("Mul", g.input("x", ["N", 3, 4]), rng.uniform(0.5, 2))
+    both = g.op("Concat", x, g.op("Neg", x), axis=1)
+    shifts = np.concatenate([np.full((3, 1), number), np.full((3, 1), -number)]) if one_each else number
+    g.output(conv(g, g.op("Sigmoid", g.op(kind, both, shifts)), rng, ins=6))
+    fold(g).agree(g.feeds(rng, N=2))

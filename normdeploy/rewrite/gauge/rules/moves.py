@@ -240,7 +240,11 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
         first = gauge.each(lambda array, axis=axis: np.take(array, [0], axis=axis))  # type: ignore[misc] # bound now
         same = all(
             np.array_equal(np.broadcast_to(one, whole.shape), whole)
-            for one, whole in ((first.scale_of, gauge.scale_of), (first.shift_of, gauge.shift_of))
+            for one, whole in (
+                (first.scale_of, gauge.scale_of),
+                (first.shift_of, gauge.shift_of),
+                _factors(first, gauge),
+            )
         )
         if same:
             gauge = first
@@ -250,6 +254,12 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
                 clause = "turns channels into positions of one channel, which have to agree"
             gauge = ties.along(gauge, [axis], Tie(node, clause))
     return gauge
+
+
+def _factors(first: Gauge, gauge: Gauge) -> tuple[np.ndarray, np.ndarray]:
+    """Return what their shifts are multiplied by, 0 where there is none: of x beside -x the unknowns are the same."""
+    one, whole = (np.where(part.shift_of != 0, part.factor, 0.0) for part in (first, gauge))
+    return one, whole
 
 
 def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> bool:
