@@ -56,7 +56,9 @@ def _outputs(verdict: Verdict) -> list[str]:
 
 
 def _in_words(found: Measurement) -> str:
-    if found.ratio <= 1:
+    if found.in_parts is not None:
+        return f"{found.output!r} is right: {found.ratio:.3g} times the bound, and held part by part"
+    if found.holds:
         return f"{found.output!r} is right: error at most {found.ratio:.2g} of the bound"
     return (
         f"{found.output!r} differs: {found.ratio:.3g} times the bound at {list(found.worst)}, error "

@@ -2,47 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from normdeploy.verification.bounds.criteria import rms
+from normdeploy.verification.bounds.criteria import Floats, rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
+from normdeploy.verification.cost import NOISY, SINGLE
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
+from normdeploy.verification.judging.parts import InParts, held_in_parts
 from normdeploy.verification.judging.precision import drop_in_words
 from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Measurement
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.structure import signature_problems
-from normdeploy.verification.sides.values import Array
+from normdeploy.verification.sides.values import Array, Feeds
+
+_CUTS = 2 * (2 * SINGLE + 1 + 4 * NOISY)
+"""Evaluations that holding a run in parts takes: two cuts, each part in both precisions and with noise."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run whose outputs are judged in another form. Args: feeds: what it was run on. outputs: what came out."""
+
+    feeds: Feeds
+    outputs: Sequence[Array]
 
 
 def judge_outputs(
-    context: Context, case: Case, outputs: list[Array], setting: Setting | str, *, name_precision: bool = True
+    context: Context,
+    case: Case,
+    outputs: list[Array],
+    setting: Setting | str,
+    *,
+    name_precision: bool = True,
+    ran: Ran | None = None,
 ) -> tuple[list[str], float]:
     """Hold one run's outputs against its case; record a measurement per float output.
 
+    Where rounding does not explain an output of a file that is confirmed for every input, the run is held part by part:
+    what holds there is the network's own amplification of rounding, and counts as such from then on
+    (:mod:`normdeploy.verification.judging.parts`).
+
     Args:
         setting: how the file was run; its name alone where it is another file that was (a part of it), whose outputs
-            lie on no grid of the file's (:mod:`normdeploy.verification.checks.grid`).
+            lie on no grid of the file's (:mod:`normdeploy.verification.checks.grid`), and which is not cut again.
         name_precision: say how many bits of mantissa explain the error (where the logic is known to hold).
+        ran: the run, where it was of other inputs than the case's and ``outputs`` were made of its own.
 
     Returns:
-        problems in sentences, and the worst ratio of error to bound.
+        problems in sentences, and the worst ratio of error to bound of what is not held in parts.
     """
     problems: list[str] = []
     worst = 0.0
     counted = signature_problems(case.eager, outputs, case.names)
     if len(outputs) != len(case.truth):
         return counted, float("inf")
-    for result in hold_against(case, outputs):
-        if isinstance(setting, Setting) and context.flips.explain(case, result, outputs, setting):
-            continue
+    results = hold_against(case, outputs)
+    if isinstance(setting, Setting):
+        results = [r for r in results if not context.flips.explain(case, r, outputs, setting)]
+    parts = InParts(False)
+    if isinstance(setting, Setting) and _amplifies(context, results):
+        context.effort.spend(_CUTS, case.family.feeds)
+        ran = ran or Ran(case.family.feeds, outputs)
+        parts = held_in_parts(context.subject, ran.feeds, ran.outputs, setting, seed=context.seed)
+    for result in results:
         problems += [f"{case.family.name}: {text}" for text in result.problems]
         if result.judgement is None:
             continue
-        worst = max(worst, result.judgement.ratio)
         measurement = _measure(case, result, outputs[result.index], str(setting))
+        beyond = not result.judgement.ratio <= 1
+        if beyond and parts.holds:
+            measurement = replace(measurement, in_parts=parts.worst)
+            case.rounding.admit(
+                result.index, np.abs(np.asarray(outputs[result.index], np.float64) - case.truth[result.index])
+            )
+        else:
+            worst = max(worst, result.judgement.ratio)
         context.measurements.append(measurement)
-        if not result.judgement.ratio <= 1:
+        if not measurement.holds:
             text = (
                 f"{case.family.name}: output {case.names[result.index]!r} is {result.judgement.ratio:.3g} times the "
                 f"bound ({result.judgement.kind} over {result.judgement.block}, worst at "
@@ -52,8 +92,20 @@ def judge_outputs(
             words = (
                 drop_in_words(case, result.index, outputs[result.index], context.file_noise) if name_precision else ""
             )
-            problems.append(f"{text}; {words}" if words else text)
+            problems.append("; ".join(filter(None, (text, words, parts.why))))
     return problems, worst
+
+
+def _amplifies(context: Context, results: Sequence[OutputResult]) -> bool:
+    """Tell whether only the size of errors is in doubt, of a file of which all else is known for every input."""
+    if not context.links.hold or context.failed or any(result.problems for result in results):
+        return False
+    return any(r.judgement is not None and not r.judgement.ratio <= 1 for r in results)
+
+
+def _error(case: Case, index: int, output: Array) -> Floats:
+    with np.errstate(invalid="ignore"):  # an infinity less itself says nothing
+        return np.asarray(np.abs(np.asarray(output, np.float64) - np.asarray(case.truth[index], np.float64)))
 
 
 def _measure(case: Case, result: OutputResult, output: Array, setting: str) -> Measurement:

@@ -15,8 +15,9 @@ from onnx import numpy_helper
 
 from normdeploy.errors import UsageError
 from normdeploy.graph import load_graph
-from normdeploy.verification.diagnosis.bundle import subgraph, write_bundle
+from normdeploy.verification.diagnosis.bundle import write_bundle
 from normdeploy.verification.sides.sessions import Setting
+from normdeploy.verification.sides.subgraph import subgraph
 
 
 def rerun(bundle: Path, elsewhere: Path) -> subprocess.CompletedProcess[str]:

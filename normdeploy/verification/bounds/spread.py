@@ -52,6 +52,16 @@ class Spread:
             self._found = [s if s.shape == n else np.zeros(n) for s, n in zip(found, self._shapes, strict=True)]
         return self._found
 
+    def admit(self, output: int, error: Array) -> None:
+        """Count a run that is known to be rounding alone: S is no smaller than its error, element by element.
+
+        Args:
+            output: which. error: the run's, absolute; what is not finite in it says nothing.
+        """
+        mine = self.values[output]
+        if error.shape == mine.shape:
+            self.values[output] = np.maximum(mine, np.where(np.isfinite(error), error, 0.0))
+
     def refine(self) -> bool:
         """Measure S with more runs, once; False where that was done before or would say nothing new."""
         if self._refined or not self._runs:

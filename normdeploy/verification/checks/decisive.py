@@ -20,11 +20,13 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import make_case
 from normdeploy.verification.context import Context
-from normdeploy.verification.mutation.cut_sides import Cut, CutFile, CutReference
+from normdeploy.verification.mutation.cut_sides import Cut, CutFile
 from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, judged_cut
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
 from normdeploy.verification.mutation.split_graph import first_equal
 from normdeploy.verification.record.answers import Killer, MutantReport
+from normdeploy.verification.sides.part_reference import PartReference
+from normdeploy.verification.sides.subgraph import opened
 from normdeploy.verification.sides.values import run_evaluator
 
 _NOTE = "exercised in front of a decision: the value it is taken on was compared"
@@ -121,21 +123,9 @@ def _opened_graphs(context: Context, evaluator: Evaluator) -> Cut | None:
     if not names:
         return None
     before, inside, after = (list(part) for part in zip(*names, strict=True))
-    graph = _opened(reference, before)
+    graph = opened(reference, before)
     dtypes = [*(np.asarray(a).dtype for a in base.eager), *(np.dtype(np.float32) for _ in names)]
-    shown = CutFile(_opened(file.model, after), [*file.output_names, *after])
+    shown = CutFile(opened(file.model, after), [*file.output_names, *after])
     named = replace(base, names=[*base.names, *inside])
-    made = Evaluator(_opened(mutated, inside))
-    return Cut("decisions", (), base.truth[0], CutReference(graph, dtypes), made, shown, NoisyGraph(graph), named)
-
-
-def _opened(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """Return a copy of a graph with some values as further outputs."""
-    copy = model.clone()
-    values = {str(v.name): v for node in copy.graph for v in node.outputs}
-    for name in names:
-        value = values[name]
-        if value.dtype is None:
-            value.type = ir.TensorType(ir.DataType.FLOAT)
-        copy.graph.outputs.append(value)
-    return copy
+    made = Evaluator(opened(mutated, inside))
+    return Cut("decisions", (), base.truth[0], PartReference(graph, dtypes), made, shown, NoisyGraph(graph), named)

@@ -66,6 +66,14 @@ def check_rounding(context: Context) -> list[Check]:
         text = "no graph of the reference to measure rounding on; eager's error alone judges"
         return [Check(Question.ROUNDING, Status.WEAK, text)]
     text = f"{total} runs{elsewhere and ' under '}{elsewhere}, error at most {worst:.2f} of what rounding explains"
+    amplified = [one for one in context.measurements if one.in_parts is not None]
+    if amplified:
+        families = ", ".join(dict.fromkeys(one.family for one in amplified))
+        held = max(one.in_parts or 0.0 for one in amplified)
+        text += (
+            f"; beyond it on {families}, where the network amplifies rounding: each part of those runs is right "
+            f"(at most {held:.2f} of what rounding explains of it)"
+        )
     return [Check(Question.ROUNDING, Status.PASS, text, {"worst_ratio": worst, "runs": total})]
 
 

@@ -13,7 +13,7 @@ from normdeploy.verification.checks.joined import Joined, batch_axes, join, othe
 from normdeploy.verification.context import Context
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.runs import Ran, judge_outputs
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
 from normdeploy.verification.samples.ranges import batch_name, dynamic_names, resized
@@ -160,5 +160,7 @@ def _judged_joined(context: Context, joined: Joined) -> list[str]:
         except GraphError as error:
             problems.append(f"{joined.case.family.name}: {error}")
             continue
-        problems += judge_outputs(context, joined.case, joined.worst(outputs), setting, name_precision=False)[0]
+        ran = Ran(joined.feeds, outputs)
+        worst = joined.worst(outputs)
+        problems += judge_outputs(context, joined.case, worst, setting, name_precision=False, ran=ran)[0]
     return problems

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from normdeploy.errors import GraphError, UsageError
-from normdeploy.graph import bare_proto, constant_tensor
-from normdeploy.graph.walk import bodies_of
+from normdeploy.graph import bare_proto
 from normdeploy.ort.levels import LEVEL_NAMES
 from normdeploy.ort.products import product_entries
 from normdeploy.ort.settings import CPU
@@ -94,30 +93,6 @@ from normdeploy.verification.runtimes import judged_under""",
     chosen = settings["name"], settings["providers"][0], settings["threads"], tuple(settings["disabled"]), config
     found = open_session(here / "model.onnx", Setting(*chosen)).run(list(expected), feeds)""",
 )
-
-
-def subgraph(
-    model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[str], values: Mapping[str, Array]
-) -> ir.Model:
-    """Return a model of some nodes: what they read from outside become inputs, constants stay constants.
-
-    Args:
-        model: where the nodes are from. nodes: in order. outputs: names of values they compute.
-        values: an array per value name, for the dtypes of inputs and outputs.
-    """
-    made = {value for node in nodes for value in node.outputs}
-    inside = [inner for node in nodes for body in bodies_of(node) for inner in body.all_nodes()]
-    known = [
-        v for node in (*nodes, *inside) for v in node.inputs if v is not None and v.name and v.graph is model.graph
-    ]
-    read = dict.fromkeys(value for value in known if value not in made and constant_tensor(value) is None)
-    graph = ir.convenience.extract(model.graph, list(read), outputs)
-    for value in (*graph.inputs, *graph.outputs):
-        array = values[str(value.name)]
-        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-        value.shape = ir.Shape(array.shape)
-    functions = [function.clone() for function in model.functions.values()]
-    return ir.Model(graph, ir_version=model.ir_version, functions=functions)
 
 
 def write_bundle(

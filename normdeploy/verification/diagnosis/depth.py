@@ -10,6 +10,7 @@ from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.record.answers import Depth
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.subgraph import opened
 from normdeploy.verification.sides.values import run_evaluator
 
 _POINTS = 120
@@ -31,11 +32,7 @@ def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[Depth]
     names = [str(n.outputs[0].name) for n in nodes]
     if not names:
         return []
-    exposed = model.clone()
-    values = {v.name: v for node in exposed.graph for v in node.outputs}
-    present = {v.name for v in exposed.graph.outputs}
-    exposed.graph.outputs.extend(values[name] for name in names if name not in present)
-    session = open_session(bare_proto(exposed).SerializeToString(), setting)
+    session = open_session(bare_proto(opened(model, names)).SerializeToString(), setting)
     got = dict(zip(names, run_session(session, case.family.feeds, names), strict=True))
     truth = run_evaluator(Evaluator(model), case.family.feeds, fetch=names)
     points = []

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from normdeploy.graph import Evaluator, bare_proto
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.cases import Case, make_case
 from normdeploy.verification.context import Context
 from normdeploy.verification.samples.family import Family
+from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.values import Array, Arrays, Feeds, run_evaluator
-
-
-class CutReference:
-    """The reference's graph behind a cut: float64 through the evaluator, eager's precision through torch's kernels."""
-
-    has_truth = True
-
-    def __init__(self, model: ir.Model, dtypes: Sequence[np.dtype[Any]]) -> None:
-        self.name = "the reference behind the cut"
-        self.output_names: Sequence[str] = [str(value.name) for value in model.graph.outputs]
-        self.graph: ir.Model | None = model
-        self.evaluator = Evaluator(model)
-        self._single = Evaluator(model, dtype=torch.float32)
-        self._dtypes = dtypes
-
-    def ready(self) -> AbstractContextManager[Any]:
-        """Nothing to prepare."""
-        return nullcontext()
-
-    def truth(self, feeds: Feeds) -> list[Any]:
-        """Return the outputs in float64."""
-        return list(run_evaluator(self.evaluator, feeds).values())
-
-    def native(self, feeds: Feeds) -> list[Any]:
-        """Return the outputs in float32, operator by operator."""
-        found = run_evaluator(self._single, feeds).values()
-        return [array.astype(dtype) for array, dtype in zip(found, self._dtypes, strict=True)]
 
 
 @dataclass
@@ -84,7 +56,7 @@ class Cut:
     where: str
     names: tuple[str, ...]
     value: Array
-    reference: CutReference
+    reference: PartReference
     mutated: Evaluator
     file: CutFile
     noisy: NoisyGraph

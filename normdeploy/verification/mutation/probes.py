@@ -30,7 +30,7 @@ from normdeploy.verification.context import Context
 from normdeploy.verification.cost import NOISY, SINGLE
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.mutation.closest_mutant import closest_mutant
-from normdeploy.verification.mutation.cut_sides import Cut, CutFile, CutReference
+from normdeploy.verification.mutation.cut_sides import Cut, CutFile
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
@@ -40,6 +40,7 @@ from normdeploy.verification.samples.families import make_families, small_spread
 from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.kernels import one_pass_variance
+from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.structure import plural, shortened
 from normdeploy.verification.sides.values import Array, run_evaluator
 
@@ -190,7 +191,7 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
             return f"{which} does not compute its input as a value of its own"
         names.append(name)
         models.append(model_cut)
-    before = CutReference(models[0], [np.asarray(a).dtype for a in base.eager])
+    before = PartReference(models[0], [np.asarray(a).dtype for a in base.eager])
     file, noisy = CutFile(models[2], context.subject.output_names), NoisyGraph(models[0], computed=names[:1])
     share = len(models[1].graph) / max(len(mutated.graph), 1)
     made = Cut(site.where, tuple(names), value, before, Evaluator(models[1]), file, noisy, base, share)

@@ -131,7 +131,8 @@ class Measurement:
 
     Args:
         output: output name. family: input family. setting: "cpu level=all threads=1" and the like.
-        ratio: worst error over bound; at most 1 passes.
+        ratio: worst error over bound; at most 1 passes. in_parts: where it is more and the run was held part by part
+            (:mod:`normdeploy.verification.judging.parts`), the same of the worst part; None elsewhere.
         rms_error, rms_eager, rms_spread, rms_truth: root mean squares of |runtime - y64|, |eager - y64|, S and y64; S
             is 0 where eager's error alone explained what was seen, and no run with noise was needed.
         max_error, max_eager, max_truth: the maxima of the same.
@@ -152,6 +153,12 @@ class Measurement:
     max_truth: float
     worst: tuple[int, ...] = ()
     histogram: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    in_parts: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True where rounding explains the error: of the whole, or of each part where the network amplifies it."""
+        return self.ratio <= 1 or self.in_parts is not None
 
 
 HISTOGRAM_EDGES: tuple[float, ...] = tuple(-4.0 + 0.25 * i for i in range(41))

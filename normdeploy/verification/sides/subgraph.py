@@ -1,0 +1,55 @@
+"""Parts of a graph: some of its operators as a model of their own, and a copy that shows values inside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor
+from normdeploy.graph.walk import bodies_of
+from normdeploy.verification.sides.values import Array
+
+
+def values_read(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
+    """Return the values of a graph that an operator of it reads, those read by its bodies included."""
+    inside = (inner for body in bodies_of(node) for inner in body.all_nodes())
+    return [v for one in (node, *inside) for v in one.inputs if v is not None and v.name and v.graph is graph]
+
+
+def opened(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """Return a copy of a model with some values as further outputs, behind its own.
+
+    Args:
+        names: of values that its operators compute; those that are outputs already stay where they are.
+    """
+    copy = model.clone()
+    values = {str(value.name): value for node in copy.graph for value in node.outputs}
+    present = {value.name for value in copy.graph.outputs}
+    for name in names:
+        if name not in present:
+            if values[name].dtype is None:
+                values[name].type = ir.TensorType(ir.DataType.FLOAT)
+            copy.graph.outputs.append(values[name])
+    return copy
+
+
+def subgraph(
+    model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[str], values: Mapping[str, Array]
+) -> ir.Model:
+    """Return a model of some nodes: what they read from outside become inputs, constants stay constants.
+
+    Args:
+        model: where the nodes are from. nodes: in order. outputs: names of values they compute.
+        values: an array per value name, for the dtypes of inputs and outputs.
+    """
+    made = {value for node in nodes for value in node.outputs}
+    known = dict.fromkeys(value for node in nodes for value in values_read(node, model.graph))
+    read = [value for value in known if value not in made and constant_tensor(value) is None]
+    graph = ir.convenience.extract(model.graph, read, outputs)
+    for value in (*graph.inputs, *graph.outputs):
+        array = values[str(value.name)]
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
+    functions = [function.clone() for function in model.functions.values()]
+    return ir.Model(graph, ir_version=model.ir_version, functions=functions)
