@@ -234,11 +234,29 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
-    """Copy a regular file's bytes; return the SHA-256 of just these bytes as lowercase hex."""
-    digest = hashlib.sha256()
-    with open_regular(source) as stream, target.open("xb") as copy:
+def _chunks(source: str | os.PathLike[str]) -> Iterator[bytes]:
+    with storage(source, "read"), open_regular(source) as stream:
         while chunk := stream.read(_CHUNK):
+            yield chunk  # what the caller raises over it is not raised in here: only reading is called reading
+
+
+def copy_file(source: str | os.PathLike[str], target: Path) -> None:
+    """Copy a regular file's bytes.
+
+    Raises:
+        StorageError: ``source`` cannot be read.
+        OSError: ``target`` cannot be written; it names no other file, as shutil's does.
+    """
+    with target.open("wb") as copy:
+        for chunk in _chunks(source):
+            copy.write(chunk)
+
+
+def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
+    """Copy as `copy_file` does; return the SHA-256 of just these bytes as lowercase hex."""
+    digest = hashlib.sha256()
+    with target.open("xb") as copy:
+        for chunk in _chunks(source):
             digest.update(chunk)
             copy.write(chunk)
     return digest.hexdigest()
@@ -247,10 +265,11 @@ def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
 def words_in(path: str | os.PathLike[str], words: Collection[bytes]) -> set[bytes]:
     """Return which of some words a file's bytes hold anywhere; read without what reads the file."""
     found, kept, longest = set[bytes](), b"", max(map(len, words))
-    with storage(path, "read"), open_regular(path) as stream:
-        while len(found) < len(words) and (chunk := stream.read(_CHUNK)):
-            found |= {word for word in words if word in kept + chunk}
-            kept = (kept + chunk)[1 - longest :]
+    for chunk in _chunks(path):
+        found |= {word for word in words if word in kept + chunk}
+        if len(found) == len(words):
+            break
+        kept = (kept + chunk)[1 - longest :]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import signal
@@ -17,10 +18,13 @@ from safetensors import SafetensorError
 
 from normdeploy.errors import GraphError, NormdeployError, OutputExistsError, StorageError, UsageError
 from normdeploy.files import (
+    copy_file,
+    copy_with_digest,
     names_data,
     plain_name,
     require_model_file,
     require_writable,
+    storage,
     write_text,
     written_together,
     written_whole,
@@ -86,6 +90,33 @@ def test_the_disks_word_is_an_error_of_ours(number: int, tmp_path: Path, monkeyp
             (place / "a" if place.is_dir() else place).write_text("x")
         assert "expected" in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_of_what_cannot_be_read_names_the_source(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    with pytest.raises(StorageError, match=r"source cannot be read") as error, storage(tmp_path / "target"):
+        copy_file(tmp_path / "source", tmp_path / "made")
+    assert "target" not in str(error.value)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def test_a_copy_onto_a_full_disk_names_the_target(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(10**6))
+    with (
+        pytest.raises(StorageError, match=r"target cannot be written: No space") as error,
+        storage(tmp_path / "target"),
+    ):
+        copy_file(tmp_path / "source", Path("/dev/full"))
+    assert "source" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, 5, (1 << 20) + 1])
+def test_a_copy_holds_what_was_there(size: int, tmp_path: Path) -> None:
+    content = bytes(n % 251 for n in range(size))
+    (tmp_path / "source").write_bytes(content)
+    copy_file(tmp_path / "source", tmp_path / "a")
+    assert copy_with_digest(tmp_path / "source", tmp_path / "b") == hashlib.sha256(content).hexdigest()
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == content
 
 
 def test_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ def test_a_disk_that_refuses(command: str, disk: str, ended: dict[str, Any]) -> 
     assert "expected" in found["said"]
     assert "Traceback" not in found["said"]
     assert "This is a bug" not in found["said"]
+    (line,) = (line for line in found["said"].splitlines() if line.startswith("error:"))
+    assert "in.onnx" not in line  # what refuses is the disk of the outputs
     assert found["gone"] == []
     assert found["new"] == []
     if disk == "read-only":  # told before the work

@@ -17,6 +17,11 @@ Without it, kernels for x64 without dot-product instructions (VNNI and the like)
 which saturate: 2 * 255 * 127 does not fit. With it, int8 weights are stored as uint8 from level "extended" on.
 onnxruntime's documentation of quantization calls the fault U8S8 saturation.
 """
+_ADDS_ZERO_POINTS = (1, 30)
+"""The first onnxruntime that survives being asked for exact products of int8 weights without a zero point.
+
+1.28 and 1.29 read an input that is not there, which ends the process, also where all weights have one step.
+"""
 _DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
@@ -47,11 +52,11 @@ def product_entries(model: str | os.PathLike[str] | bytes) -> dict[str, str]:
 
 
 def can_be_asked(model: Any) -> bool:
-    """Tell whether onnxruntime (1.31) loads and runs a model that it is asked for exact products of.
+    """Tell whether the onnxruntime in use loads and runs a model that it is asked for exact products of.
 
     It gives a DequantizeLinear of a weight a zero point of its own: one for all where there is none, which its kernel
-    refuses beside steps per channel; and it fails where two weights read one zero point, or would once what is computed
-    from constants is.
+    refuses beside steps per channel (and 1.29 never survives); and it fails where two weights read one zero point, or
+    would once what is computed from constants is.
 
     Args:
         model: as `normdeploy.onnxfile.schema` describes it.
@@ -60,15 +65,21 @@ def can_be_asked(model: Any) -> bool:
     graphs = [model.graph, *(body for node in nodes for body in _bodies(node))]
     ranks = {tensor.name: len(tensor.dims) for graph in graphs for tensor in graph.initializer}
     quantized = {name for node in nodes if node.op_type == _QUANTIZE for name in node.output}
-    read = set[str]()
+    read, adds = set[str](), _version() >= _ADDS_ZERO_POINTS
     for node in nodes:
         if node.op_type != _DEQUANTIZE or (node.input and node.input[0] in quantized):  # of an activation
             continue
         _, step, zero = (*node.input, "", "", "")[:3]
-        if zero in read or not (zero in ranks if zero else ranks.get(step) == 0):
+        if zero in read or not (zero in ranks if zero else adds and ranks.get(step) == 0):
             return False
         read |= {zero} - {""}
     return True
+
+
+def _version() -> tuple[int, ...]:
+    import onnxruntime
+
+    return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 
 
 def _nodes(model: Any) -> Iterator[Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from normdeploy.errors import OutputExistsError, UsageError
-from normdeploy.files import names_data, storage
+from normdeploy.files import copy_file, names_data, storage
 from normdeploy.unfinished import private_folder
 
 
@@ -63,7 +62,7 @@ def folder_written(target: Path, *, overwrite: bool, choose: str) -> Iterator[Pa
 def write_model(source: Path, target: Path) -> None:
     """Write a model so that it stands on its own; one that does is copied byte for byte."""
     if not names_data(source):
-        shutil.copyfile(source, target)
+        copy_file(source, target)
         return
     from normdeploy.graph import load_graph, save_graph
 

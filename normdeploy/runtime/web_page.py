@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import onnxruntime as ort
 
 from normdeploy.errors import UsageError
-from normdeploy.files import require_model_file, sha256_file
+from normdeploy.files import copy_file, require_model_file, sha256_file
 from normdeploy.ort.settings import WEB, Settings
 from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.bulk.images import ImageOptions
@@ -105,7 +104,7 @@ def package_web(
     shown = source.stem if title is None else title
     with folder_written(target, overwrite=overwrite, choose="--out") as made:
         for file in (*sorted(_PAGE.iterdir()), VIEWS):
-            shutil.copyfile(file, made / file.name)
+            copy_file(file, made / file.name)
         _write_runtime(runtime, made / "runtime")
         write_model(predictor.path, made / "model.onnx")
         (made / "sample").mkdir()
@@ -187,13 +186,13 @@ def _write_runtime(runtime: WebRuntime, folder: Path) -> None:
     """Copy what is used of onnxruntime-web, with its licence: its package holds none, onnxruntime's own does."""
     folder.mkdir()
     for name, file in runtime.files.items():
-        shutil.copyfile(file, folder / name)
+        copy_file(file, folder / name)
     import normdeploy.web
 
-    shutil.copyfile(Path(normdeploy.web.__file__).with_name(_LICENSE), folder / "LICENSE.txt")
+    copy_file(Path(normdeploy.web.__file__).with_name(_LICENSE), folder / "LICENSE.txt")
     notices = Path(ort.__file__).with_name("ThirdPartyNotices.txt")
     if notices.is_file():
-        shutil.copyfile(notices, folder / notices.name)
+        copy_file(notices, folder / notices.name)
 
 
 def _facts(source: Path, model: Path, runtime: WebRuntime) -> dict[str, str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from normdeploy.errors import UsageError
-from normdeploy.files import require_writable, storage, written_whole
+from normdeploy.files import copy_file, require_writable, written_whole
 from normdeploy.ort.digest import model_digest
 from normdeploy.runtime.plan import VARIANTS, Plan, plan_path, variant_name
 
@@ -36,8 +35,8 @@ def save_plan(plan: Plan, model: Path, made: Path) -> Plan:
     target, file = plan_path(model), model.with_name(plan.chosen.file)
     before = _owned_variant(target, model)
     if file != model:
-        with written_whole(file, overwrite=True) as temporary, storage(made, "read"):
-            shutil.copyfile(made, temporary)
+        with written_whole(file, overwrite=True) as temporary:
+            copy_file(made, temporary)
     saved = plan.save(target, overwrite=True)
     if before is not None and before != file:
         before.unlink(missing_ok=True)
