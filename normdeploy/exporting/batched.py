@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import nn
 from normdeploy.errors import TraceError
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.shapes import Spec, batch_shapes, widened
-from normdeploy.exporting.trace_errors import essential_line, explain, module_in_traceback, root_cause
+from normdeploy.exporting.trace_errors import cause_of, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.exporting.translations import translations
+
+_FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them is a run of the model
 
 
 def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
@@ -62,21 +65,20 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
         except Exception as error:
             reason = error
     first = root_cause(reason)
-    named = set(re.findall(r"inputs\['(\w+)'\]\.shape\[0\]", str(first)))
-    names = list(inspect.signature(model.forward).parameters)
-    partial: list[Spec] = [None if name in named else spec for name, spec in zip(names, specs, strict=True)]
-    mixed = [wide if spec else given for wide, given, spec in zip(example, tensors, partial, strict=True)]
-    program = None
-    if named and any(partial):
+    program, partial = None, specs
+    for candidate in _partly_fixed(model, tensors, specs) if cause_of(reason) is None else ():
+        mixed = [wide if spec else given for wide, given, spec in zip(example, tensors, candidate, strict=True)]
         with suppress(Exception):  # it may fail for more than these dimensions: then every one is fixed below
-            program = export_program(model, mixed, partial, opset)
+            program, partial = export_program(model, mixed, candidate, opset), candidate
+            break
     if program is None:
         partial = [None] * len(specs)
         try:
             program = export_program(model, tensors, partial, opset)
         except Exception as error:
             # not the batch's fault: tell what stops the trace with fixed shapes too
-            raise TraceError(explain(model, error)) from error
+            raise TraceError(explain(model, error, tensors, None)) from error
+    names = list(inspect.signature(model.forward).parameters)
     fixed = [name for name, before, after in zip(names, specs, partial, strict=True) if before and not after]
     notes.append(
         f"the batch dimension of {', '.join(map(repr, fixed))} is fixed at the example's size, because "
@@ -86,6 +88,19 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
     return program
 
 
+def _partly_fixed(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec]) -> Iterator[list[Spec]]:
+    """Yield the specs with which the model may be traced, some inputs fixed and the others not, the fewest fixed first.
+
+    The model itself is asked: it runs with these inputs as given while all the others are twice as long.
+    """
+    batched = [at for at, spec in enumerate(specs) if spec]
+    for count in range(1, min(len(batched), _FIXED_TOGETHER + 1)):
+        for fixed in combinations(batched, count):
+            free = set(batched) - set(fixed)
+            if _runs(model, [torch.cat([x, x]) if at in free else x for at, x in enumerate(tensors)]) is None:
+                yield [spec if at in free else None for at, spec in enumerate(specs)]
+
+
 def _runs(model: nn.Module, tensors: list[torch.Tensor]) -> Exception | None:
     """Return what the model raises on tensors that it was not given, or None."""
     try:
@@ -93,3 +108,14 @@ def _runs(model: nn.Module, tensors: list[torch.Tensor]) -> Exception | None:
     except Exception as error:  # whatever it is, it means the same: this model wants the batch it was given
         return error
     return None
+
+
+def traces_fixed(model: nn.Module, tensors: list[torch.Tensor]) -> bool:
+    """Whether the model can be traced when every dimension is fixed."""
+    unmarked = tuple(tensor.detach() for tensor in tensors)  # the failed trace left its wishes on the tensors
+    with known_messages_silenced():
+        try:
+            torch.export.export(_by_its_forward(model), unmarked, strict=False)
+        except Exception:  # whatever stops it stops it with fixed shapes as well
+            return False
+    return True

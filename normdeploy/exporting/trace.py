@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
-from normdeploy.exporting.batched import export_batched, export_program
+from normdeploy.exporting.batched import export_batched, export_program, traces_fixed
 from normdeploy.exporting.forward import (
     Arguments,
     Outputs,
@@ -219,7 +220,8 @@ def trace(
                 try:
                     program = export_program(model, widened(tensors, specs), specs, opset_version)
                 except Exception as error:
-                    raise TraceError(explain(model, error)) from error
+                    fixed = partial(traces_fixed, model, tensors)
+                    raise TraceError(explain(model, error, tensors, fixed)) from error
         stuck = training_operators(program.exported_program)
         if stuck:
             raise ModeError(

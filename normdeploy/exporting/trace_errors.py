@@ -5,39 +5,63 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.exc import UserError, UserErrorType
+from torch._subclasses.fake_tensor import DataDependentOutputException, UnsupportedOperatorException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.onnx._internal.exporter._errors import DispatchError
+from torch.overrides import TorchFunctionMode
+
+from normdeploy.exporting.delegated import NoTranslationError
 
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent
 
-# (what the message holds, what is wrong, the remedy)
-_CAUSES: tuple[tuple[str, str, str], ...] = (
-    (
-        r"data-dependent|GuardOnDataDependent|Dynamic control flow|UnsupportedInstruction|_local_scalar_dense",
+
+class Cause(Enum):
+    """Why a trace fails, told by the classes of torch's exceptions and by trying, never by what a message says.
+
+    Args:
+        wrong: what the module does. remedy: what to do instead.
+    """
+
+    CONTROL_FLOW = (
         "its control flow depends on tensor values",
         "choose with torch.where or torch.cond instead of `if`, `while`, `int()` or `.item()` on a tensor",
-    ),
-    (
-        r"No ONNX function found|no ONNX form|Failed to decompose|No decompositions registered|Unsupported FX nodes",
-        "an operator has no ONNX translation",
-        "write it with operators that have one",
-    ),
-    (
-        r"Constraints violated|marked .* as dynamic but|specializ|not_dynamic|suggested fixes",
+    )
+    NO_TRANSLATION = ("an operator has no ONNX translation", "write it with operators that have one")
+    FIXED_DIMENSION = (
         "it fixes a dimension that was asked to be dynamic",
         "take the size from x.shape in the model, or pass dynamic_shapes without that dimension",
-    ),
-    (
-        r"numpy|Tensor-likes|\.numpy\(\)|data_ptr|FakeTensor",
-        "it leaves torch (numpy, raw memory) inside forward",
-        "compute with torch operators",
-    ),
+    )
+    LEAVES_TORCH = ("it leaves torch (numpy, raw memory) inside forward", "compute with torch operators")
+
+    def __init__(self, wrong: str, remedy: str) -> None:
+        self.wrong, self.remedy = wrong, remedy
+
+
+_CLASSES: tuple[tuple[type[BaseException], Cause], ...] = (
+    (GuardOnDataDependentSymNode, Cause.CONTROL_FLOW),
+    (DataDependentOutputException, Cause.CONTROL_FLOW),
+    (DispatchError, Cause.NO_TRANSLATION),
+    (NoTranslationError, Cause.NO_TRANSLATION),
+    (UnsupportedOperatorException, Cause.NO_TRANSLATION),
+)
+_LEAVING = (
+    torch.Tensor.numpy,
+    torch.Tensor.__array__,
+    torch.Tensor.__dlpack__,
+    torch.Tensor.data_ptr,
+    torch.Tensor.untyped_storage,
+    torch.Tensor.storage,
 )
 _LABEL = re.compile(r"^[\w.]*(Error|Exception|Unsupported)\s*:?\s*$")
 
@@ -135,18 +159,60 @@ def too_deep() -> str:
     )
 
 
-def explain(model: nn.Module, error: BaseException) -> str:
-    """Return the message of a ``TraceError``: the module, what it does, the exporter's own line, the remedy."""
+def cause_of(error: BaseException) -> Cause | None:
+    """Return what the classes of an exception and of those behind it tell of the cause; None where they do not."""
     links = _chain(error)
-    first = links[0]
-    said = "\n".join(f"{type(link).__name__}: {link}" for link in links)
+    for link in links:
+        if isinstance(link, UserError) and link.error_type is UserErrorType.DYNAMIC_CONTROL_FLOW:
+            return Cause.CONTROL_FLOW
+    return next((cause for kind, cause in _CLASSES if any(isinstance(link, kind) for link in links)), None)
+
+
+class _Departures(TorchFunctionMode):
+    """Sees whether a tensor is handed to something other than torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: bool = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.seen = self.seen or func in _LEAVING
+        return func(*args, **(kwargs or {}))
+
+
+def _leaves_torch(model: nn.Module, tensors: Sequence[torch.Tensor]) -> bool:
+    departures = _Departures()
+    with suppress(Exception), torch.no_grad(), departures:
+        model(*tensors)
+    return departures.seen
+
+
+def explain(
+    model: nn.Module, error: BaseException, tensors: Sequence[torch.Tensor], traces_fixed: Callable[[], bool] | None
+) -> str:
+    """Return the message of a ``TraceError``: the module, what it does, the exporter's own line, the remedy.
+
+    Args:
+        model: the model that was traced, its forward taking flat tensors.
+        error: what the trace raised.
+        tensors: the example arguments; the model runs on them.
+        traces_fixed: whether the trace succeeds without a dynamic dimension; None where none was asked for.
+    """
+    first = root_cause(error)
     where = module_in_traceback(model, error)
-    if any(isinstance(link, RecursionError) for link in links):
+    if any(isinstance(link, RecursionError) for link in _chain(error)):
         return f"{where} cannot be traced: {too_deep()}"
-    for pattern, wrong, remedy in _CAUSES:
-        if re.search(pattern, said):
-            return f"{where} cannot be traced: {wrong} ({type(first).__name__}: {essential_line(first)}); {remedy}"
+    cause = cause_of(error)
+    if cause is None and traces_fixed is not None and traces_fixed():
+        cause = Cause.FIXED_DIMENSION
+    if cause is None and _leaves_torch(model, tensors):
+        cause = Cause.LEAVES_TORCH
+    said = f"{type(first).__name__}: {essential_line(first)}"
+    if cause is not None:
+        return f"{where} cannot be traced: {cause.wrong} ({said}); {cause.remedy}"
     return (
-        f"{where} cannot be traced ({type(first).__name__}: {essential_line(first)}); expected a forward that "
+        f"{where} cannot be traced ({said}); expected a forward that "
         "torch.export can follow: rewrite the named line, or pass dynamic_shapes={} to trace with fixed shapes"
     )

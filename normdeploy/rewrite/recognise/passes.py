@@ -17,7 +17,7 @@ from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext
 from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.opset import raise_opset
-from normdeploy.rewrite.recognise.batch import REASON, in_training_mode, over_the_batch
+from normdeploy.rewrite.recognise.batch import in_training_mode, over_the_batch
 from normdeploy.rewrite.recognise.bodies import infer_bodies
 from normdeploy.rewrite.recognise.builder import Builder, free_stem
 from normdeploy.rewrite.recognise.emit import emit, emittable, needs_rms
@@ -27,6 +27,7 @@ from normdeploy.rewrite.recognise.likes import resolve_casts
 from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.region import GraphRegions
 from normdeploy.rewrite.recognise.rows import (
+    companions_row,
     fused_row,
     kept_row,
     missed_row,
@@ -116,23 +117,24 @@ class RecogniseNorms(ir.passes.InPlacePass):
         inside = found.region.between(found.y)
         if outcome.handled & set(inside):
             return False
-        reason = self._why_not(model, found)
-        if reason:
+        kept = self._kept(model, seed, found)
+        if kept is not None:
             _mark_statistics(found, inside)
-        where, further = module_path(seed), [] if reason else repeated(inside)
-        row = kept_row(seed, found, reason) if reason else self._replace(model, seed, found, outcome)
-        outcome.add(row, inside)
+            outcome.add(kept, inside)
+            return False
+        where, further = module_path(seed), repeated(inside)
+        outcome.add(self._replace(model, seed, found, outcome), inside)
         outcome.rows += [repeated_row(root, found, where) for root in further]
-        return not reason
+        return True
 
-    def _why_not(self, model: ir.Model, found: Found) -> str:
+    def _kept(self, model: ir.Model, seed: ir.Node, found: Found) -> LedgerRow | None:
         norm, _ = self._admit_approximation(found)
         if over_the_batch(norm, found.region.x, model.graph):
-            return REASON
+            return companions_row(seed, found)
         reason = emittable(norm, found.region.x, model.graph.opset_imports.get("", 0))
         if not reason and needs_rms(norm) and not self._spelled(model):
             self._raise_for_rms(model)
-        return reason
+        return kept_row(seed, found, reason) if reason else None
 
     def _raise_for_rms(self, model: ir.Model) -> None:
         """Raise the graph to where RMSNormalization is; it stays, and says why, where an operator of it cannot be."""

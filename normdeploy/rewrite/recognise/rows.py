@@ -124,8 +124,12 @@ def _is_square(value: ir.Value | None, means: set[ir.Value]) -> bool:
 
 def kept_row(seed: ir.Node, found: Found, reason: str) -> LedgerRow:
     """Return the row of a norm that is recognised and stays as written."""
-    kind = "batch statistics" if reason == REASON else _kind(found)
-    return LedgerRow(module_path(seed), kind, "kept", "", reason, _site(found), _detail(found))
+    return LedgerRow(module_path(seed), _kind(found), "kept", "", reason, _site(found), _detail(found))
+
+
+def companions_row(seed: ir.Node, found: Found) -> LedgerRow:
+    """Return the row of a norm that is recognised and takes its statistics over the batch."""
+    return LedgerRow(module_path(seed), "batch statistics", "kept", "", REASON, _site(found), _detail(found))
 
 
 def repeated_row(root: ir.Node, found: Found, into: str) -> LedgerRow:

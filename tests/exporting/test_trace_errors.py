@@ -1,0 +1,115 @@
+"""What stops a trace is told by classes and by trying: words in a message decide nothing."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+import normdeploy as nd
+from normdeploy.errors import TraceError
+from normdeploy.exporting.trace import trace
+from normdeploy.rewrite.recognise import rows
+
+WORDS = "data-dependent, No ONNX function found, Constraints violated, numpy, FakeTensor; inputs['x'].shape[0]"
+
+
+class Misleading(nn.Module):
+    """Fails under the trace alone, with every word that another failure would have."""
+
+    def forward(self, x):
+        if torch.compiler.is_compiling():
+            raise ValueError(WORDS)
+        return x
+
+
+class Bytes(nn.Module):
+    def forward(self, x):
+        return x + float(np.frombuffer(x.numpy().tobytes(), np.float32)[0])
+
+
+class Pointer(nn.Module):
+    def forward(self, x):
+        return x + x.data_ptr() % 2
+
+
+class Exchanged(nn.Module):
+    def forward(self, x):
+        return x * torch.from_numpy(np.from_dlpack(x).copy())
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Decomposed(nn.Module):
+    def forward(self, x):
+        return torch.linalg.svd(x)[0]
+
+
+class Fixed(nn.Module):
+    def forward(self, x):
+        return x.reshape(2, 3) * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Branch(), "control flow depends on tensor values"),
+        (Decomposed(), "no ONNX translation"),
+        (Bytes(), "leaves torch"),
+        (Pointer(), "leaves torch"),
+        (Exchanged(), "leaves torch"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_a_cause_is_told_whatever_the_shapes(model, expected):
+    for shapes in (None, {"x": {0: "rows"}}):
+        with pytest.raises(TraceError, match=expected):
+            trace(model, torch.rand(2, 3), dynamic_shapes=shapes)
+
+
+def test_words_in_a_message_tell_no_cause():
+    for shapes in (None, {"x": {0: "rows"}}):
+        with pytest.raises(TraceError, match=r"cannot be traced \(ValueError: data-dependent.*expected a forward"):
+            trace(Misleading(), torch.rand(2, 3), dynamic_shapes=shapes)
+
+
+def test_a_dimension_that_was_asked_for_and_is_fixed_is_told_of():
+    with pytest.raises(TraceError, match=r"fixes a dimension that was asked to be dynamic.*x\.shape"):
+        trace(Fixed(), torch.rand(2, 3), dynamic_shapes={"x": {0: "rows"}})
+
+
+class Companion(nn.Module):
+    """Two inputs have the batch of each other, one a table's length, and the message of its failure names none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x, y, table):
+        if table.shape[0] != 4:
+            raise ValueError("inputs['x'].shape[0]")
+        return (x + y) @ (table + self.rows).T
+
+
+def test_inputs_that_fix_the_batch_are_found_by_running_the_model():
+    traced = trace(Companion(), (torch.rand(4, 3), torch.rand(4, 3), torch.rand(4, 3)))
+    assert [str(value.shape[0]) for value in traced.model.graph.inputs] == ["batch", "batch", "4"]
+    assert [note for note in traced.notes if "batch dimension of 'table' is fixed" in note]
+
+
+class Recentred(nn.Module):
+    def forward(self, x):
+        return (x - x.mean(0, keepdim=True)) / torch.sqrt(x.var(0, keepdim=True, unbiased=False) + 1e-5)
+
+
+def test_a_rows_kind_does_not_follow_the_words_of_its_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "REASON", "other words")
+    traced = trace(nn.Sequential(nn.Linear(3, 3), Recentred()), torch.rand(4, 3))
+    ir.save(traced.model, tmp_path / "source.onnx")
+    result = nd.fold(tmp_path / "source.onnx", tmp_path / "net.onnx", verify=False)
+    assert [(row.kind, row.reason) for row in result.ledger if row.action == "kept"] == [
+        ("batch statistics", "other words")
+    ]
