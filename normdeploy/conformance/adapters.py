@@ -102,6 +102,24 @@ def onnxsim(source: str, target: str) -> None:
     onnx.save(model, target)
 
 
+def onnxoptimizer(source: str, target: str) -> None:
+    """Optimize by onnxoptimizer, its default passes."""
+    import onnx
+    import onnxoptimizer as tool
+
+    onnx.save(tool.optimize(onnx.load(source)), target)
+
+
+def onnxscript(source: str, target: str) -> None:
+    """Optimize by onnxscript: its optimizer, then its default rewrite rules."""
+    import onnx_ir
+    from onnxscript import optimizer, rewriter
+
+    model = onnx_ir.load(source)
+    optimizer.optimize(model)
+    onnx_ir.save(rewriter.rewrite(model), target)
+
+
 def openvino(path: str, inputs: dict[str, Any]) -> list[Any]:
     """Run by OpenVINO on the CPU, in float32."""
     import openvino as tool
@@ -183,6 +201,8 @@ BUILT_IN = {
         ),
         Adapter("onnxslim", "optimizer", onnxslim, needs=("onnxslim",)),
         Adapter("onnxsim", "optimizer", onnxsim, needs=("onnxsim",)),
+        Adapter("onnxoptimizer", "optimizer", onnxoptimizer, needs=("onnxoptimizer",)),
+        Adapter("onnxscript", "optimizer", onnxscript),
         Adapter("openvino", "runtime", openvino, needs=("openvino",)),
         Adapter("normdeploy verify", "verifier", normdeploy_verify, own=True, needs=("onnxruntime",)),
         Adapter("allclose", "verifier", allclose, needs=("onnxruntime",)),

@@ -117,6 +117,15 @@ def test_the_roles_of_the_known_ones_are_those_of_their_parameters():
         assert PARAMETERS[tuple(inspect.signature(known.call).parameters)] == known.role, known.name
 
 
+@pytest.mark.parametrize("name", ["onnxslim", "onnxsim", "onnxoptimizer", "onnxscript"])
+def test_the_known_optimizers_write_a_right_file(name: str):
+    known = BUILT_IN[name]
+    if known.missing:
+        pytest.skip(f"{', '.join(known.missing)} is not installed (extra: peers)")
+    outcome = judge(CASE, known)
+    assert (outcome.result in ("right", "left"), outcome.detail != "") == (True, outcome.result == "left"), outcome
+
+
 def test_what_is_no_adapter_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match=r"adapter is 'onnxslimm'; expected file\.py:function or one of: normdeploy"):
         adapter_named("onnxslimm")

@@ -23,6 +23,8 @@ def test_reproductions(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     if page.stem == "openvino":
         openvino = pytest.importorskip("openvino")
         installed["OpenVINO"] = openvino.__version__.partition("-")[0]
+    if page.stem in ("onnxscript", "onnxslim"):
+        installed[page.stem] = pytest.importorskip(page.stem).__version__
     for name, version in installed.items():
         for named in re.findall(rf"\b{name} (\d+\.\d+\.\d+)", text):
             if named != version:

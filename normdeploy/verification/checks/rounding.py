@@ -17,7 +17,7 @@ from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.family import Kind
-from normdeploy.verification.sides.kernels import one_pass_variance
+from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.structure import is_float, shortened
 from normdeploy.verification.sides.values import Array
@@ -59,7 +59,7 @@ def check_rounding(context: Context) -> list[Check]:
         first = next(iter(problems.values()))
         context.wrong_under = list(problems)
         measured = {"settings": [str(setting) for setting in problems], "worst_ratio": worst}
-        known = one_pass_variance(context.subject.model.graph) if logic_holds else ""
+        known = known_kernels(context.subject.model.graph) if logic_holds else ""
         text = f"{where}: {shortened(first)}" + (f"; {known}" if known else "")
         return [Check(Question.ROUNDING, Status.FAIL, text, measured)]
     if context.evaluator is None:

@@ -18,7 +18,7 @@ from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx import LowerQonnx
 from normdeploy.verification.sides.grids import unquantized
-from normdeploy.verification.sides.kernels import one_pass_variance
+from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
 
@@ -115,7 +115,7 @@ class GraphReference:
             allowed = _ROUNDINGS * _unit(native[i]) * rounding
             if distance(truth[i], native[i]) > allowed:
                 assert self.graph is not None
-                known = one_pass_variance(self.graph.graph)
+                known = known_kernels(self.graph.graph)
                 raise GraphError(
                     f"output {self.output_names[i]!r} of {self.name} differs from what onnxruntime computes of the "
                     f"file by {distance(truth[i], native[i]):.2g} of its size, which rounding does not explain: "

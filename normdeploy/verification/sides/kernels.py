@@ -10,16 +10,52 @@ _ONE_PASS = frozenset({"GroupNormalization"})
 """Operators whose variance onnxruntime's CPU provider takes as E[x^2] - E[x]^2, because it spells them out in others
 (docs/norm-operators.md): where a group's mean is large beside its deviation nothing correct is left, or NaN."""
 
+_WRITTEN_OVER = ((3, 1), (4, 2))
+"""Operands of a BatchNormalization in training mode, each with the result that onnxruntime lets take its place, also
+where it is a weight, unless the result is an output of the graph (docs/upstream/onnxruntime.md)."""
+
+
+def known_kernels(graph: ir.Graph) -> str:
+    """Return what is known of the runtime's kernels for a graph's operators and explains a wrong result; "" if none."""
+    return "; ".join(text for text in (one_pass_variance(graph), overwritten_statistics(graph)) if text)
+
+
+def overwritten_statistics(graph: ir.Graph) -> str:
+    """Return which norms let onnxruntime write over weights that something else reads, or go on from; "" where none."""
+    nodes = [node for node in graph.all_nodes() if _writes_what_is_read(node)]
+    if not nodes:
+        return ""
+    return (
+        f"onnxruntime writes the running statistics of {_named(nodes)} over the weights that it reads them from, so "
+        "that results depend on the calls before: the runtime is wrong there and the file right; export in evaluation "
+        "mode, or make all three results of the norm outputs of the graph"
+    )
+
+
+def _writes_what_is_read(node: ir.Node) -> bool:
+    if not is_standard(node, "BatchNormalization") or not node.attributes.get_int("training_mode", 0):
+        return False
+    for read, written in _WRITTEN_OVER:
+        weight, result = node.inputs[read], node.outputs[written] if written < len(node.outputs) else None
+        if weight is None or result is None or not weight.is_initializer() or result.is_graph_output():
+            continue
+        if len(weight.uses()) > 1 or weight.is_graph_output() or result.uses():
+            return True
+    return False
+
+
+def _named(nodes: list[ir.Node]) -> str:
+    named = ", ".join(f"{node.op_type} {node.name or node.outputs[0].name!r}" for node in nodes[:3])
+    return f"{named} and {len(nodes) - 3} more" if len(nodes) > 3 else named
+
 
 def one_pass_variance(graph: ir.Graph) -> str:
     """Return which norms of a graph a large mean ruins in onnxruntime, and what avoids that; "" where none."""
     nodes = [node for node in graph.all_nodes() if is_standard(node, *_ONE_PASS)]
     if not nodes:
         return ""
-    named = ", ".join(f"{node.op_type} {node.name or node.outputs[0].name!r}" for node in nodes[:3])
-    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
     return (
-        f"onnxruntime has no kernel for {named}{more} and takes its variance as E[x^2] - E[x]^2, of which nothing is "
+        f"onnxruntime has no kernel for {_named(nodes)} and takes its variance as E[x^2] - E[x]^2, of which nothing is "
         "left where a mean is large beside the deviation: the runtime is wrong there and the file right; write it as "
         "Reshape, InstanceNormalization, Reshape (normdeploy export and fold do), or keep such inputs away"
     )
