@@ -11,9 +11,6 @@ import onnx_ir as ir
 
 from normdeploy.verification.derivation.side import Side, kind
 
-_FLOAT = 2.0**-23
-"""Float attributes are stored as float32 and read back as Python floats."""
-
 _SPATIAL = {"strides": 1, "dilations": 1, "pads": 0}
 """Attributes of windows with what they are where they are absent, however many axes there are."""
 
@@ -107,10 +104,9 @@ def _as_if_absent(name: str, attribute: ir.Attr) -> bool:
 def _same(x: ir.Attr, y: ir.Attr) -> bool:
     if x.type != y.type:
         return False
-    if x.type == ir.AttributeType.FLOAT:
-        return bool(abs(x.value - y.value) <= _FLOAT * abs(x.value) or (np.isnan(x.value) and np.isnan(y.value)))
-    if x.type == ir.AttributeType.FLOATS:
-        return len(x.value) == len(y.value) and bool(np.allclose(x.value, y.value, rtol=_FLOAT, atol=0.0))
+    if x.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
+        one, other = (np.asarray(a.value, np.float32) for a in (x, y))  # what a file can hold of them
+        return np.array_equal(one, other, equal_nan=True)
     if x.type == ir.AttributeType.TENSOR:
         same = x.value.dtype == y.value.dtype and list(x.value.shape) == list(y.value.shape)
         return same and np.array_equal(x.value.numpy(), y.value.numpy())

@@ -85,7 +85,25 @@ def resize(at: Reading) -> Carried:
     text = others_equal(at)
     if text or channel is None or shifts is None or crops or at.node.attributes.get_int("exclude_outside", 0) != 0:
         return text or "Resize takes together what is scaled differently"
+    varies = claim.scale.shape[1] > 1 or claim.shift.shape[1] > 1
+    if varies and not _keeps_channels(at.relation.source, at.origin, claim.scale.ndim):
+        return "Resize takes channels together that are scaled differently"
     return claim.scale, claim.shift
+
+
+def _keeps_channels(side: Side, origin: ir.Node, rank: int) -> bool:
+    """Tell whether a Resize leaves axis 1 as it is."""
+    axes = [axis % rank for axis in origin.attributes.get_ints("axes", range(rank)) or ()]
+    if 1 not in axes:
+        return True
+    _, _, *given = [*inputs_of(origin), None, None][:4]
+    scales, sizes = (None if value is None else side.numbers(value) for value in given)
+    shapes = side.shapes(origin.inputs[0]) if origin.inputs[0] is not None else ()
+    if scales and scales[0].size:
+        return all(array[axes.index(1)] == 1 for array in scales)
+    return bool(sizes) and all(
+        array[axes.index(1)] == shape[1] for array, shape in zip(sizes or (), shapes, strict=True)
+    )
 
 
 def pad(at: Reading) -> Carried:
@@ -98,8 +116,8 @@ def pad(at: Reading) -> Carried:
     if not all(map(np.array_equal, widths[0] or (), widths[1] or ())):
         return Wrong("operand 'pads' of Pad holds other integers")
     rank, where = claim.scale.ndim, axes[0]
-    half = (widths[0] or (np.zeros(0),))[0].reshape(2, -1)
-    padded = [axis % rank for index, axis in enumerate(where) if half[:, index].any()]
+    every = [array.reshape(2, -1) for array in widths[0] or ()]
+    padded = [axis % rank for index, axis in enumerate(where) if any(half[:, index].any() for half in every)]
     if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in padded):
         return "Pad along axes on which what it reads is scaled differently"
     if at.node.attributes.get_string("mode", "constant") != "constant":

@@ -5,6 +5,7 @@ f(s x') = s f(x') for s > 0 (Relu and kin); sums of one scale; products of compu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,11 +13,14 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.verification.derivation.affine import spread
-from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, ranked, uniform
+from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, compressed, ranked, uniform
 from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same import equal
 from normdeploy.verification.derivation.side import Side, inputs_of, kind
+
+_MOST = 1 << 24
+"""Scales of a product of matrices that are looked at."""
 
 Carried = tuple[Floats, Floats] | Wrong | str
 """s and t of a result, or why there are none."""
@@ -40,7 +44,8 @@ class Reading:
     def first(self) -> Claim:
         """Of the first operand."""
         claim = self.claims[0]
-        assert claim is not None  # an operator that computes reads something
+        if claim is None:
+            raise ValueError("its first operand follows from sizes")
         return claim
 
 
@@ -99,23 +104,20 @@ def product(at: Reading) -> Carried:
 
 
 def matmul(at: Reading) -> Carried:
-    """Products of two computed matrices."""
+    """sum_k s_ik a'_ik u_kj b'_kj = (s u)_ij sum_k a'_ik b'_kj where s_ik u_kj is the same for every k."""
     if any(claim is None for claim in at.claims) or len(at.claims) != 2:
         return "MatMul: what it reads is not known"
     one, other = (claim for claim in at.claims if claim is not None)
     if one.shift.any() or other.shift.any() or one.scale.ndim < 2 or other.scale.ndim < 2:
         return "MatMul multiplies what is shifted"
-    inner = one.scale.swapaxes(-1, -2) if one.scale.shape[-1] > 1 else np.ones((1, 1))
-    summed = (inner if inner.shape[-1] == 1 else None), other.scale
-    if one.scale.shape[-1] > 1 or other.scale.shape[-2] > 1:
-        # what is summed over may be scaled on both sides, if the product is one number
-        if summed[0] is None or one.scale.size != one.scale.shape[-1] or other.scale.size != other.scale.shape[-2]:
-            return "MatMul sums over what is scaled differently"
-        product = inner.reshape(-1) * other.scale.reshape(-1)
-        if not bool((np.abs(product - product[0]) <= 10 * NOISE * np.abs(product[0])).all()):
-            return "MatMul sums over what is scaled differently"
-        return np.full((1,) * max(one.scale.ndim, other.scale.ndim), product[0]), np.zeros(())
-    return one.scale * other.scale, np.zeros(())
+    left, right = one.scale[..., :, :, None], other.scale[..., None, :, :]  # (..., i, k, 1) and (..., 1, k, j)
+    if math.prod(np.broadcast_shapes(left.shape, right.shape)) > _MOST:
+        return "MatMul: too many scales"
+    scales = left * right
+    first = scales[..., :, :1, :]
+    if not bool((np.abs(scales - first) <= 10 * NOISE * np.abs(first)).all()):
+        return "MatMul sums over what is scaled differently"
+    return compressed(first[..., :, 0, :]), np.zeros(())
 
 
 def choice(at: Reading) -> Carried:
@@ -160,6 +162,8 @@ def clip(at: Reading) -> Carried:
     """clip(s x' + t, a, b) = s clip(x', (a - t) / s, (b - t) / s) + t for s > 0; bounds change places below 0."""
     claim = at.first
     scale, shift = uniform(claim.scale), uniform(claim.shift)
+    if any(name in at.node.attributes for name in ("min", "max")) and not claim.is_identity:
+        return "Clip has its bounds as attributes"
     if scale is None or shift is None or scale <= 0:
         return "Clip has one bound for what is scaled differently, or by a negative number"
     ours, theirs = inputs_of(at.origin), inputs_of(at.node)

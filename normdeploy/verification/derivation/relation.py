@@ -72,8 +72,8 @@ class Relation:
         """Take a claim; return whether it is new, or of the kind that was only assumed."""
         rank = self.rank(w)
         scale, shift = (None if rank is None else ranked(array, rank) for array in (claim.scale, claim.shift))
-        if scale is None or shift is None:
-            return False
+        if scale is None or shift is None or self.source.shapes(w) != self.file.shapes(claim.value):
+            return False  # elements of another shape are not those of w, whatever they are
         claim = Claim(claim.value, scale, shift, claim.assumed)
         held = self.by_source.setdefault(w, [])
         for old in held:

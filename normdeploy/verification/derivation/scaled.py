@@ -59,14 +59,15 @@ def confirm_table(relation: Relation, value: ir.Value, target: Target) -> Findin
         gauges = [ranked(g, rank) for g in (step.scale, step.shift, target.scale, target.shift)]
         lead = rank - width
         placed = [g.reshape((1, *g.shape[lead:])) for g in gauges if g is not None and set(g.shape[:lead]) <= {1}]
-        if len(placed) < len(gauges):
+        if len(placed) < len(gauges) or (target.scale == 0).any():
             return "Gather: its gauge varies with the place"
         a, c, s, t = placed
         stored = constant_tensor(node.inputs[0])
         assert stored is not None
-        if (s == 0).any() or stored.dtype not in FLOATS:
-            same = stored.dtype == table.dtype and np.array_equal(stored.numpy(), table.numpy())
-            if not same:
+        if stored.dtype not in FLOATS:
+            if any((part != plain).any() for part, plain in ((a, 1), (s, 1), (c, 0), (t, 0))):
+                return "Gather: integers that are scaled or shifted"
+            if stored.dtype != table.dtype or not np.array_equal(stored.numpy(), table.numpy()):
                 return Wrong("table of Gather holds other integers")
         else:
             if list(stored.shape) != list(table.shape):
@@ -122,14 +123,18 @@ def _norm(
     if text:
         return f"{kind(node)}: {text}"
     instance = kind(node) == "InstanceNormalization"
-    axis = 2 if instance else origin.attributes.get_int("axis", -1) % rank
+    axes = [2 if instance else n.attributes.get_int("axis", -1) % rank for n in (origin, node)]
+    if axes[0] != axes[1]:
+        return f"{kind(node)} is along axis {axes[1]}; expected {axes[0]}"
+    axis = axes[0]
     scale = claim.scale.reshape(-1)[0]
     over = claim.shift.shape[2:] if instance else claim.shift.shape[axis:]
     shifted = claim.shift.any() and (kind(node) == "RMSNormalization" or any(n != 1 for n in over))
     if claim.scale.size != 1 or scale <= 0 or shifted:
         return f"{kind(node)} of what is scaled or shifted differently within one statistic"
     epsilon = [n.attributes.get_float("epsilon", 1e-5) for n in (origin, node)]
-    if abs(epsilon[0] / scale**2 - epsilon[1]) > 2.0**-23 * abs(epsilon[1]):
+    stored = np.array([epsilon[1]])
+    if compare(stored, ir.DataType.FLOAT, np.array([epsilon[0] / scale**2])) is not None:
         return Wrong(f"epsilon of {kind(node)} is {epsilon[1]:.9g}; expected {epsilon[0] / scale**2:.12g}")
     ours, theirs = inputs_of(origin), inputs_of(node)
     pairs = []

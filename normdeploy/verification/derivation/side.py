@@ -224,10 +224,10 @@ class Side:
             moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs
             if inputs and all(self.is_constant(value) for value in moved):
                 self._constants.update(node.outputs)
-            elif kind(node) in _SHAPES or (inputs and all(v in self._sized or self.is_constant(v) for v in inputs)):
+            elif kind(node) in _SHAPES or (inputs and all(v in self._sized or self.is_constant(v) for v in moved)):
                 self._sized.update(node.outputs)
-        for output in node.outputs:
-            found = result_type(node, inputs, self.type_of)
+        for index, output in enumerate(node.outputs):
+            found = result_type(node, index, inputs_of(node), self.type_of, self.opset(node))
             if found is not None:
                 self._types[output] = found
 
