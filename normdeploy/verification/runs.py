@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.criteria import Floats, rms
 from normdeploy.verification.cases import Case
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import NOISY, SINGLE
+from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.judging.parts import InParts, held_in_parts
 from normdeploy.verification.judging.precision import drop_in_words
@@ -19,8 +21,8 @@ from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.structure import signature_problems
 from normdeploy.verification.sides.values import Array, Feeds
 
-_CUTS = 2 * (2 * SINGLE + 1 + 4 * NOISY)
-"""Evaluations that holding a run in parts takes: two cuts, each part in both precisions and with noise."""
+_CUTS = 1 + 2 * (2 * SINGLE + 1 + 4 * NOISY)
+"""Evaluations for holding a run in parts: the whole, and two cuts, each part in both precisions and with noise."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,8 @@ def judge_outputs(
     if isinstance(setting, Setting):
         results = [r for r in results if not context.flips.explain(case, r, outputs, setting)]
     parts = InParts(False)
-    if isinstance(setting, Setting) and _amplifies(context, results):
-        context.effort.spend(_CUTS, case.family.feeds)
-        ran = ran or Ran(case.family.feeds, outputs)
-        parts = held_in_parts(context.subject, ran.feeds, ran.outputs, setting, seed=context.seed)
+    if isinstance(setting, Setting) and _only_rounding(context, results):
+        parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting)
     for result in results:
         problems += [f"{case.family.name}: {text}" for text in result.problems]
         if result.judgement is None:
@@ -96,11 +96,23 @@ def judge_outputs(
     return problems, worst
 
 
-def _amplifies(context: Context, results: Sequence[OutputResult]) -> bool:
+def _only_rounding(context: Context, results: Sequence[OutputResult]) -> bool:
     """Tell whether only the size of errors is in doubt, of a file of which all else is known for every input."""
     if not context.links.hold or context.failed or any(result.problems for result in results):
         return False
     return any(r.judgement is not None and not r.judgement.ratio <= 1 for r in results)
+
+
+def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting) -> InParts:
+    """Hold a run part by part, where the file in float64 is the reference on these very inputs."""
+    context.effort.spend(_CUTS, case.family.feeds)
+    try:
+        wrong, _ = logic_problems(case, context.subject.logic(case.family.feeds))
+    except GraphError as error:
+        return InParts(False, why=f"the file cannot be evaluated in float64 on it ({error})")
+    if wrong:
+        return InParts(False, why="the file in float64 is not the reference there")
+    return held_in_parts(context.subject, ran.feeds, ran.outputs, setting, seed=context.seed)
 
 
 def _error(case: Case, index: int, output: Array) -> Floats:

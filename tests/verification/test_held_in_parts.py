@@ -17,12 +17,16 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from normdeploy.exporting.trace import Traced, trace
-from normdeploy.graph import save_graph
+from normdeploy.graph import load_graph, save_graph
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification import Verdict, context, runs, verify
 from normdeploy.verification.bounds.spread import Spread
 from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.checks import proven
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.report import Report
 from normdeploy.verification.judging import parts
+from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.judging.parts import held_in_parts
 from normdeploy.verification.sides import sessions, subject
 from normdeploy.verification.sides.sessions import Setting
@@ -83,15 +87,18 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 @pytest.fixture
 def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let eager and all noise of the whole network be right by accident: any rounding is beyond the bound."""
+    """Let eager and all noise of the whole network be right by accident: any run's rounding is beyond the bound."""
+    real: dict[str, Case] = {}
 
     def made(*args: Any, **options: Any) -> Case:
-        case = make_case(*args, **options)
+        case = real[args[2].name] = make_case(*args, **options)
         nothing = Spread.of([np.zeros(np.shape(y)) for y in case.truth])
         exact = [np.asarray(y).astype(e.dtype) for y, e in zip(case.truth, case.eager, strict=True)]
         return replace(case, rounding=nothing, eager=exact)
 
     monkeypatch.setattr(context, "make_case", made)
+    # what rounding the stored weights makes of the outputs has its own bound
+    monkeypatch.setattr(runs, "logic_problems", lambda case, outputs: logic_problems(real[case.family.name], outputs))
 
 
 @pytest.fixture
@@ -206,6 +213,23 @@ def test_a_damaged_file_fails_as_before(deep: Exported, damaged: Callable[..., P
     verdict = deep.verdict(path, level="quick")
     assert verdict.status == "fail"
     assert not any(m.in_parts is not None for m in verdict.measurements)
+
+
+@pytest.mark.usefixtures("unseen")
+def test_parts_do_not_believe_what_algebra_says_of_the_whole(deep: Exported, damaged, monkeypatch):
+    """A checker that confirms a damaged file, as one with a gap would: the file in float64 tells on the same inputs."""
+    right = load_graph(deep.folded)
+
+    def confirming(source: Any, file: Any, *args: Any, **options: Any) -> Report:
+        return check_derivation(source, right, *args, **options)
+
+    monkeypatch.setattr(proven, "check_derivation", confirming)
+    path = damaged(deep.folded, scaled(list(computed(deep.folded))[6], 1.01))
+    verdict = deep.verdict(path, level="quick")
+    assert verdict.check("derivation").status == "pass"
+    check = verdict.check("rounding")
+    assert check.status == "fail"
+    assert "in float64 is not the reference" in check.detail
 
 
 def test_wherever_a_value_is_off_it_is_found(deep: Exported, computed_as: Callable[..., None]):
