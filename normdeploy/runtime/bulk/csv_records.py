@@ -17,16 +17,20 @@ from typing import Any
 import numpy as np
 
 
-class _Lines:
+class Lines:
     """Lines for the csv module, which can be given back; ``taken`` are those of the record at hand.
 
     A line that was inside a quote of a record that was not believed, and leaves one open itself, would be followed to
     the same end: no record of several lines begins there. Else each of n such lines would be read n times.
+
+    Args:
+        lines: with their ends.
+        inside: how many of the next lines are such; who goes on from a later line hands it on.
     """
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[str], inside: int = 0) -> None:
         self._lines, self._back, self.taken = iter(lines), deque[str](), list[str]()
-        self._inside, self._alone = 0, False
+        self.inside, self._alone = inside, False
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -36,15 +40,15 @@ class _Lines:
             raise csv.Error("a quote is opened where another one was")
         line = self._back.popleft() if self._back else next(self._lines)
         if not self.taken:
-            self._alone = self._inside > 0
-        self._inside = max(0, self._inside - 1)
+            self._alone = self.inside > 0
+        self.inside = max(0, self.inside - 1)
         self.taken.append(line)
         return line
 
     def give_back(self) -> None:
         """Give all lines back but the first."""
         self._back.extendleft(reversed(self.taken[1:]))
-        self._inside = max(self._inside, len(self.taken) - 2)  # in the last line the quote ended, or the text
+        self.inside = max(self.inside, len(self.taken) - 2)  # in the last line the quote ended, or the text
         del self.taken[1:]
 
 
@@ -52,11 +56,11 @@ def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) ->
     """Yield text and fault ("" if none) of each record; the texts together are the lines, blank ones included.
 
     Args:
-        lines: with their ends, from the beginning of a record on.
+        lines: with their ends, from the beginning of a record on; `Lines` where earlier ones were read.
         width: how many cells a record has; 0 where that is not known.
         read: positions of the cells that hold numbers.
     """
-    source = _Lines(lines)
+    source = lines if isinstance(lines, Lines) else Lines(lines)
     reader = csv.reader(source, strict=True)
     while True:
         source.taken.clear()

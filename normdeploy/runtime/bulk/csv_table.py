@@ -19,7 +19,7 @@ import pyarrow.csv as pacsv
 from normdeploy.errors import InputError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.columns import match_columns
-from normdeploy.runtime.bulk.csv_records import is_plain, records
+from normdeploy.runtime.bulk.csv_records import Lines, is_plain, records
 from normdeploy.runtime.bulk.source import Block, Part
 from normdeploy.runtime.casting import expectation
 
@@ -83,12 +83,17 @@ class CsvSource:
                 stream.seek(offset)
                 sample = stream.read(_SAMPLE)
                 size = max(1, rows * len(sample) // max(1, sample.count(b"\n") or sample.count(b"\r")))
-                while length := self._cut(stream, offset, size):
+                length, inside = self._cut(stream, offset, size, 0)
+                while length:
                     yield Part(index, (file, offset), file, offset, length)
                     index, offset = index + 1, offset + length
+                    length, inside = self._cut(stream, offset, size, inside)
 
-    def _cut(self, stream: IO[bytes], offset: int, size: int) -> int:
-        """Return how many bytes from ``offset`` on hold whole records: about ``size``, or one record; 0 at the end."""
+    def _cut(self, stream: IO[bytes], offset: int, size: int, inside: int) -> tuple[int, int]:
+        """Return how many bytes from ``offset`` on hold whole records: about ``size``, or one record; 0 at the end.
+
+        ``inside`` (see `Lines`) is returned for what lies behind them: no quote is followed to the end once a part.
+        """
         stream.seek(offset)
         # room is made for what is asked for, whatever there is
         size = min(size, os.fstat(stream.fileno()).st_size - offset + 1)
@@ -100,15 +105,16 @@ class CsvSource:
                 text, size = text + stream.read(size), 2 * size
         end = end or len(text)
         if is_plain(text[:end]):
-            return end
+            return end, max(0, inside - len(text[:end].splitlines())) if inside else 0
         stream.seek(offset)
         taken, text_stream = 0, TextIOWrapper(stream, _BYTES, newline="")
-        for record, _ in records(text_stream, len(self._names), self._read):
+        lines = Lines(text_stream, inside)
+        for record, _ in records(lines, len(self._names), self._read):
             taken += len(record)
             if taken >= end:
                 break
         text_stream.detach()
-        return taken
+        return taken, lines.inside
 
     def read(self, parts: Sequence[Part]) -> Iterator[Block]:
         """Yield the parts' rows; a record that cannot be read is a bad row."""

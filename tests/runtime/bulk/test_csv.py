@@ -81,14 +81,14 @@ def test_splitting_takes_steps_in_proportion_to_the_text(monkeypatch):
     """Counted in lines that the csv module is given, not in time: each record looks as far as the next quote."""
     import normdeploy.runtime.bulk.csv_records as module
 
-    looked, original = 0, module._Lines.__next__
+    looked, original = 0, module.Lines.__next__
 
     def counting(lines):
         nonlocal looked
         looked += 1
         return original(lines)
 
-    monkeypatch.setattr(module._Lines, "__next__", counting)
+    monkeypatch.setattr(module.Lines, "__next__", counting)
     for count in (1000, 4000):
         looked, text = 0, ['1,"2,3\n', "4,5,6\n"] * count
         assert [bool(fault) for _, fault in records(text, 3, {0, 1, 2})] == [True, False] * count
@@ -250,16 +250,42 @@ def test_noise_never_ends_in_a_foreign_error(linear, tmp_path):
 def test_lines_that_leave_quotes_open_are_read_a_few_times_each(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not each to the end of the file: two thousand lines took as long as a million."""
     taken = []
-    following = csv_records._Lines.__next__
+    following = csv_records.Lines.__next__
 
-    def counted(self: csv_records._Lines) -> str:
+    def counted(self: csv_records.Lines) -> str:
         taken.append(1)
         return following(self)
 
-    monkeypatch.setattr(csv_records._Lines, "__next__", counted)
+    monkeypatch.setattr(csv_records.Lines, "__next__", counted)
     lines = [line] * 2000
     assert "".join(text for text, _ in records(lines, 3, (0, 1, 2))) == "".join(lines)
     assert len(taken) < 4 * len(lines) + 10
+
+
+@pytest.mark.parametrize("line", ['a","\n', '"a""\n', '1,"2\n', '"\n', 'a,"",b\n', 'a","\r', "1,2\n" * 9 + 'a","\n'])
+def test_parts_of_open_quotes_take_reads_in_proportion_to_the_file(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from each part to the end of the file: 160 parts of 100 lines took 80 times the file, 320 took 160 times."""
+    handed = []
+    following = csv_records.Lines.__next__
+
+    def counted(self: csv_records.Lines) -> str:
+        found = following(self)
+        handed.append(len(found))
+        return found
+
+    monkeypatch.setattr(csv_records.Lines, "__next__", counted)
+    path, read = tmp_path / "t.csv", []
+    for count in (2000, 4000, 8000):
+        path.write_text("a,b,c" + line[-1] + line * count, newline="")
+        source = _source(path, ["a"])
+        handed.clear()
+        rows = sum(len(block.feeds["x"]) for part in source.parts(100) for block in source.read([part]))
+        assert rows == count * len(line.splitlines())
+        read.append(sum(handed) / path.stat().st_size)
+    assert max(read) < 5
+    assert max(read) < 1.2 * min(read)
 
 
 def test_a_record_of_several_lines_behind_a_stray_quote() -> None:
