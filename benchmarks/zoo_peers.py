@@ -1,7 +1,7 @@
 """Ours and its peers on networks that nobody here wrote: what is left, nodes, size, cost, error, latency.
 
     python -m benchmarks.zoo_peers [LIST ...] [--only NAME ...] [--out peers.jsonl] [--seconds 12]
-    python -m benchmarks.zoo_peers [LIST ...] [--out peers.jsonl] --table networks|summary
+    python -m benchmarks.zoo_peers [LIST ...] [--out peers.jsonl] --table networks|summary|losses
 
 Networks and lists are those of `benchmarks.zoo`. Each is written by `torch.onnx.export`, its defaults; every pipeline
 of `zoo_pipelines.py` makes a file of that one. Of each file:
@@ -37,7 +37,7 @@ from zoo_pipelines import OURS, PIPELINES, run  # noqa: E402 - likewise
 from zoo_run import Row, arguments, measure_all, rows_of  # noqa: E402 - likewise
 
 PLAIN, OPENVINO = "torch.onnx", "OpenVINO"
-TABLES = {"networks": zoo_peers_table.networks, "summary": zoo_peers_table.summary}
+TABLES = {"networks": zoo_peers_table.networks, "summary": zoo_peers_table.summary, "losses": zoo_peers_table.losses}
 
 
 def measure(line: Line, tell: Callable[[Row], None], *, seconds: float) -> None:
