@@ -1,7 +1,7 @@
 """Ours and its peers on networks that nobody here wrote: what is left, nodes, size, cost, error, latency.
 
     python -m benchmarks.zoo_peers [LIST ...] [--only NAME ...] [--out peers.jsonl] [--seconds 12]
-    python -m benchmarks.zoo_peers [LIST ...] [--out peers.jsonl] --table networks|summary
+    python -m benchmarks.zoo_peers [LIST ...] [--out peers.jsonl] --table networks|summary|losses
 
 Networks and lists are those of `benchmarks.zoo`. Each is written by `torch.onnx.export`, its defaults; every pipeline
 of `zoo_pipelines.py` makes a file of that one. Of each file:
@@ -14,7 +14,8 @@ error       against float64 over eager torch's, root mean squares over four inpu
 ratio       of the time of one call to the plain file's, all in onnxruntime on one thread, interleaved in one run, with
             the 95 % interval over fresh sessions. OpenVINO is a runtime: it runs the plain file, in float32, one thread
 
-Rows go to OUT as they are measured; what is there is not measured again.
+Rows go to OUT as they are measured; what is there is not measured again. With --dynamic all begin with the graph as it
+is traced, its batch dynamic, where torch's file has the sizes of its example.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from zoo_pipelines import OURS, PIPELINES, run  # noqa: E402 - likewise
 from zoo_run import Row, arguments, measure_all, rows_of  # noqa: E402 - likewise
 
 PLAIN, OPENVINO = "torch.onnx", "OpenVINO"
-TABLES = {"networks": zoo_peers_table.networks, "summary": zoo_peers_table.summary}
+TABLES = {"networks": zoo_peers_table.networks, "summary": zoo_peers_table.summary, "losses": zoo_peers_table.losses}
 
 
-def measure(line: Line, tell: Callable[[Row], None], *, seconds: float) -> None:
-    """Measure one network in this process. Args: tell: called with its row. seconds: of timing."""
+def measure(line: Line, tell: Callable[[Row], None], *, seconds: float, dynamic: bool = False) -> None:
+    """Measure one network in this process. Args: tell: called with its row. seconds: of timing. dynamic: the batch."""
     import torch
     from zoo_row import errors, made
 
@@ -60,7 +61,10 @@ def measure(line: Line, tell: Callable[[Row], None], *, seconds: float) -> None:
         try:
             # in one file: what is beside it would be counted for one pipeline and not for the next
             given = {"kwargs": dict(example.kwargs), "dynamo": True, "external_data": False, "verbose": False}
-            torch.onnx.export(model, example.args, files[PLAIN], **given)
+            if dynamic:
+                save_graph(traced.model.clone(), files[PLAIN])
+            else:
+                torch.onnx.export(model, example.args, files[PLAIN], **given)
         except Exception as error:  # what torch cannot write starts from our trace
             row["torch_failed"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             save_graph(traced.model.clone(), files[PLAIN])
@@ -143,13 +147,14 @@ def main() -> int:
     """Measure what is not measured yet, or print a table of what is."""
     parser = arguments(__doc__, "peers.jsonl", TABLES)
     parser.add_argument("--seconds", type=float, default=12.0, help="of timing per network; 0 times nothing")
+    parser.add_argument("--dynamic", action="store_true", help="begin with the graph as traced, its batch dynamic")
     options = parser.parse_args()
     if options.table:
         print(TABLES[options.table](rows_of(options), [PLAIN, *PIPELINES, OPENVINO], OURS))
         return 0
     measure_all(
         options,
-        partial(measure, seconds=options.seconds),
+        partial(measure, seconds=options.seconds, dynamic=options.dynamic),
         say=lambda row: str(row.get("why", "measured")),
     )
     return 0

@@ -122,3 +122,37 @@ def _against(rows: Sequence[Row], name: str, plain: str, ours: str) -> tuple[str
     if not worst[1]:
         return "", ""
     return f"{faster}, {equal}, {slower}", f"{worst[0]:.2f} {worst[1]}"
+
+
+NOTABLE = 1.1
+"""An error so many times the plain file's is a loss; less is the draw of a rounding."""
+
+
+def losses(rows: Sequence[Row], names: Sequence[str], ours: str) -> str:
+    """Return a line per network and column in which a peer's file is better than ours: which, and by how much."""
+    lines = _head(("network", "what", "ours", "better"))
+    for row in rows:
+        files = {name: one for name, one in row.get("files", {}).items() if "failed" not in one}
+        own = files.pop(ours, None)
+        if own is None:
+            lines.append(_line([row["name"], "usable", "no", ", ".join(files)]))
+            continue
+        for key, what in (("left", "maps left"), ("nodes", "nodes")):
+            better = {name: one[key] for name, one in files.items() if one[key] < own[key]}
+            if better:
+                lines.append(_line([row["name"], what, str(own[key]), _sorted(better, "")]))
+        plain = files.get(names[0], {}).get("error")
+        if plain and own["error"] > NOTABLE * plain:
+            better = {name: one["error"] for name, one in files.items() if one["error"] < own["error"] / NOTABLE}
+            lines.append(_line([row["name"], "error over eager's", f"{own['error']:.2f}", _sorted(better, ".2f")]))
+        ratios = {k: r for k, r in row.get("latency", {}).get("ratios", {}).items() if k != names[-1]}
+        mine = ratios.pop(ours, None)
+        if mine is not None:
+            better = {name: one["value"] for name, one in ratios.items() if one["high"] < mine["low"]}
+            if better:
+                lines.append(_line([row["name"], "time", f"{mine['value']:.2f}", _sorted(better, ".2f")]))
+    return "\n".join(lines)
+
+
+def _sorted(better: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{name} {value:{form}}" for name, value in sorted(better.items(), key=lambda item: item[1]))

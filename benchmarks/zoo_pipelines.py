@@ -9,16 +9,20 @@ we trace it), so that what differs is theirs.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib.metadata
 import importlib.util
 import json
-import subprocess
+import multiprocessing
+import resource
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +105,30 @@ PIPELINES = {
 
 
 def run(name: str, source: Path, target: Path) -> dict[str, Any]:
-    """Run a pipeline in a process of its own.
+    """Run a pipeline in a process of its own, forked from this one: what is imported here it need not import.
 
     Returns:
-        ``seconds`` of the processor and the ``peak`` in bytes, or ``failed`` with the last line that it said.
+        ``seconds`` of the processor and the ``peak`` in bytes, or ``failed`` with what it raised or how it ended.
     """
-    command = [sys.executable, __file__, name, str(source), str(target)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    said = done.stdout.strip().splitlines()
-    if done.returncode == 0 and target.exists():
-        found: dict[str, Any] = json.loads(said[-1])
+    context = multiprocessing.get_context("fork")
+    reading, writing = context.Pipe(duplex=False)
+    process = context.Process(target=_in_child, args=(name, str(source), str(target), writing))
+    process.start()
+    writing.close()
+    found: dict[str, Any] = {}
+    with suppress(EOFError):  # it ended without a word
+        found = reading.recv()
+    process.join()
+    if "failed" in found or (found and target.exists()):
         return found
-    return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+    return {"failed": f"exit code {process.exitcode}"}
+
+
+def _in_child(name: str, source: str, target: str, pipe: Connection) -> None:
+    try:
+        pipe.send(measured(name, source, target))
+    except Exception as error:  # a tool may raise whatever it likes
+        pipe.send({"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"})
 
 
 @contextmanager
@@ -130,24 +146,28 @@ def _warm(pipeline: Pipeline) -> Iterator[None]:
         yield
 
 
-def main() -> int:
-    """Run the pipeline that the command line names."""
-    import resource
-
+def measured(name: str, source: str, target: str) -> dict[str, Any]:
+    """Run a pipeline in this process; return its seconds and its peak of memory."""
     from verdict_cost import taken
     from verify_cost import Peak, resident
 
-    name, source, target = sys.argv[1:]
     warnings.filterwarnings("ignore")  # the libraries' own
     allowed = resource.getrlimit(resource.RLIMIT_CPU)[1]  # of what the network's own process was given
     limit = LIMIT if allowed == resource.RLIM_INFINITY else min(LIMIT, allowed - 5)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     pipeline = PIPELINES[name]
     with _warm(pipeline):
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # memory that was freed before would be taken without being counted
         peak, before = Peak(), resident()
         with peak.watched():
             seconds, _ = taken(lambda: pipeline.optimize(source, target))
-    print(json.dumps({"seconds": seconds, "peak": peak.bytes - before}))
+    return {"seconds": seconds, "peak": peak.bytes - before}
+
+
+def main() -> int:
+    """Run the pipeline that the command line names."""
+    print(json.dumps(measured(*sys.argv[1:])))
     return 0
 
 

@@ -66,3 +66,21 @@ def test_a_network_s_line_shows_ours_beside_the_best_peer(tables: ModuleType) ->
     assert found[1:4] == ["4, 2, 1", "0", "9, 8, 5"]
     assert found[6].startswith("peer 0.90")
     assert found[7] == "0.50 (0.45-0.55)"
+
+
+def test_losses_name_who_is_better_in_what(tables: ModuleType) -> None:
+    """A peer with fewer nodes, one with fewer maps, one that is right where ours is off, and one that is faster."""
+    rows = [measured(name, 0.9, 0.5) for name in ("none", "nodes", "maps", "error")] + [measured("time", 0.5, 0.9)]
+    rows[1]["files"]["peer"]["nodes"] = 3
+    rows[2]["files"]["peer"]["left"] = 0
+    rows[3]["files"]["normdeploy"]["error"] = 4.0
+    rows.append({"name": "ours fails", "files": {"torch.onnx": {}, "normdeploy": {"failed": "cannot be loaded"}}})
+    table = tables.losses(rows, NAMES, "normdeploy")
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert found == [
+        ["nodes", "nodes", "5", "peer 3"],
+        ["maps", "maps left", "1", "peer 0"],
+        ["error", "error over eager's", "4.00", "torch.onnx 2.00"],
+        ["time", "time", "0.90", "peer 0.50"],
+        ["ours fails", "usable", "no", "torch.onnx"],
+    ]

@@ -17,9 +17,10 @@ from onnx import numpy_helper
 from normdeploy.errors import InputError, OutputExistsError, UsageError
 from normdeploy.graph import Evaluator
 from normdeploy.ort.digest import model_digest
+from normdeploy.ort.machine import reduced_precision
 from normdeploy.ort.settings import OPENVINO_RUNTIME
 from normdeploy.runtime import Plan, PlanWarning, Settings, load, retune, this_machine, tune
-from normdeploy.runtime.tuning import search, trying, variants
+from normdeploy.runtime.tuning import opponent, search, trying, variants
 from normdeploy.runtime.tuning.int8 import CORRECTIONS, INT8_RECIPES, Quantizer
 
 
@@ -38,6 +39,8 @@ def _only_cpu(request, monkeypatch):
     if "all_providers" not in request.node.name:
         cpu = [provider for provider in search.find_providers() if provider.name == "CPUExecutionProvider"]
         monkeypatch.setattr(search, "find_providers", lambda: cpu)
+        if "openvino" not in request.node.name:
+            monkeypatch.setattr(opponent, "find_providers", lambda: cpu)
 
 
 def test_exact_plan(convnet):
@@ -292,7 +295,7 @@ def test_the_plan_says_what_torch_compile_takes(linear, monkeypatch):
     with torch.no_grad():
         module.weight.copy_(torch.from_numpy(weight.T))
         module.bias.copy_(torch.from_numpy(bias))
-    monkeypatch.setattr(search, "usable_cores", lambda: 1)
+    monkeypatch.setattr(opponent, "usable_cores", lambda: 1)
     plan = tune(path, opponent=module, seconds=0.2)
     (trial,) = [trial for trial in plan.trials if trial.name.startswith("torch.compile")]
     if trial.status == "failed":
@@ -301,6 +304,29 @@ def test_the_plan_says_what_torch_compile_takes(linear, monkeypatch):
     assert re.search(r"opponent.* of the plan's time", trial.reason)
     assert trial.name in plan.summary()
     assert module.training  # given back
+
+
+def test_the_plan_says_what_openvino_takes_when_left_to_itself(linear, monkeypatch):
+    pytest.importorskip("openvino", reason="openvino is not installed (extra: peers)")
+    opened = []
+    original = opponent.open_backend
+
+    def opening(file, settings):
+        opened.append(settings)
+        return original(file, settings)
+
+    monkeypatch.setattr(opponent, "open_backend", opening)
+    plan = tune(linear[0], seconds=0.2)
+    (trial,) = [trial for trial in plan.trials if trial.name == opponent.OWN_LATENCY]
+    assert (trial.status, trial.precision) == ("skipped", (*reduced_precision(this_machine()), "float32")[0])
+    assert opened == [Settings(provider="OpenVINO")]  # no threads, no precision: its own
+    found = re.search(r"an opponent, .* ([\d.]+) of the plan's time \(([\d.]+) to ([\d.]+)\)", trial.reason)
+    assert found
+    assert 0 < float(found[2]) <= float(found[1]) <= float(found[3])
+    assert trial.name in plan.summary()
+    late = tune(linear[0], seconds=0.2, time_limit=1e-3, overwrite=True)
+    (trial,) = [trial for trial in late.trials if trial.name == opponent.OWN_LATENCY]
+    assert trial.reason == "not tried: the time limit was over"
 
 
 def test_settings_round_through_the_file(convnet):

@@ -1,9 +1,9 @@
 """Scalars that belong to the formula of an activation spelled out in arithmetic.
 
-GELU is x/sqrt(2) -> Erf -> + 1 -> * x -> * 0.5; its tanh form, hard-swish (+ 3 -> Clip(0, 6) -> * x -> / 6) and quick
-GELU (* 1.702 -> Sigmoid -> * x) likewise hold scalar maps. They are no normalizations, and runtimes fuse the whole
-pattern into one operator as long as all of it is there: taking the 0.5 out into the next layer would cost three passes
-to save one. So they are left alone.
+GELU is x/sqrt(2) -> Erf -> + 1 -> * x -> * 0.5; its tanh form (x + 0.044715 x^3, also with x factored out), hard-swish
+(+ 3 -> Clip(0, 6) -> * x -> / 6) and quick GELU (* 1.702 -> Sigmoid -> * x) likewise hold scalar maps. They are no
+normalizations, and runtimes fuse the whole pattern into one operator as long as all of it is there: taking the 0.5 out
+into the next layer would cost three passes to save one. So they are left alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _CLOSED_BY_SCALARS = frozenset({"Erf", "Tanh", "Clip"})
 _GATED_BY_SCALED = frozenset({"Erf", "Tanh"})
 """Cores whose gate may be 0.5 x in place of x."""
 _ARITHMETIC = frozenset({"Mul", "Add", "Sub", "Div"})
+_DEEPEST = 6
+"""Operators between x and the core: a x (1 + b x x) has five, one behind the other."""
 
 
 def parts(graph: ir.Graph) -> set[ir.Node]:
@@ -40,6 +42,7 @@ def _around(core: ir.Node) -> set[ir.Node]:
         inner.add(producer)
         source = _variable(producer)
     roots = {source} if source is not None else set()
+    factored: set[ir.Node] = set()
     # behind the core: + 1, gates by x (or a scaled x), a closing scalar
     outer: set[ir.Node] = set()
     value, gated = core.outputs[0], False
@@ -59,12 +62,36 @@ def _around(core: ir.Node) -> set[ir.Node]:
             if scaled is not None and halved and _reaches(_variable(scaled), roots):
                 outer.add(scaled)
             elif not _reaches(gate, roots):
-                break
+                entry = _variable(scaled) if scaled is not None and halved else gate
+                between = _between(source, entry, _DEEPEST) if core.op_type in _GATED_BY_SCALED else None
+                if between is None:
+                    break
+                factored |= between | ({scaled} if scaled is not None and halved else set())
             gated = True
         else:
             break
         value = user.outputs[0]
-    return inner | outer | _polynomial(roots) if gated else set()
+    return inner | outer | factored | _polynomial(roots) if gated else set()
+
+
+def _between(value: ir.Value | None, entry: ir.Value | None, depth: int) -> set[ir.Node] | None:
+    """Return the scalar operators that compute ``value`` from ``entry`` and numbers alone; None where it is more."""
+    if value is None or entry is None:
+        return None
+    if value is entry:
+        return set()
+    node = value.producer()
+    if node is None or not is_standard(node, *_ARITHMETIC, "Pow") or not depth:
+        return None
+    found = {node} if _scalar(node) else set()
+    for operand in node.inputs:
+        if _is_scalar(operand):
+            continue
+        further = _between(operand, entry, depth - 1)
+        if further is None:
+            return None
+        found |= further
+    return found
 
 
 def _reaches(value: ir.Value | None, roots: set[ir.Value]) -> bool:

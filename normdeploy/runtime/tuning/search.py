@@ -39,7 +39,7 @@ from normdeploy.runtime.tuning.judge import Judge
 from normdeploy.runtime.tuning.kept import named_file, require_places, save_plan
 from normdeploy.runtime.tuning.lower import half_candidates
 from normdeploy.runtime.tuning.measured import Measured
-from normdeploy.runtime.tuning.opponent import against_compiler
+from normdeploy.runtime.tuning.opponent import opponents
 from normdeploy.runtime.tuning.trying import Tried, call_of
 from normdeploy.runtime.tuning.variants import Int8Variants
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
@@ -55,7 +55,8 @@ _SHARES = {
     "precisions": 0.15,
     "mixed": 0.1,
     "shapes": 0.1,
-    "final": 0.2,
+    "final": 0.15,
+    "opponents": 0.05,
 }
 _FIXED = 4  # of the ways that gain by it, the fastest: tried with sessions for the timed shapes
 
@@ -129,8 +130,7 @@ def tune(
     with tempfile.TemporaryDirectory() as folder:
         search = _Search(model, limit, data, reference, batch_size, sizes, seconds, deadline, seed, tell, Path(folder))
         winner = search.run()
-        if opponent is not None:
-            search.compare_with(opponent, winner)
+        search.compare_with(opponent, winner)
         return search.save(winner, request)
 
 
@@ -260,13 +260,10 @@ class _Search:
             lambda: time.monotonic() > self.deadline,
         )
 
-    def compare_with(self, module: nn.Module, winner: Measured) -> None:
-        """Say in the plan what torch's compiler takes for the network."""
-        self.tell("compiling the module with torch, to compare")
+    def compare_with(self, module: nn.Module | None, winner: Measured) -> None:
+        """Say in the plan what others take for the network."""
         calls = [call_of(open_backend(one.file, one.settings), self.feeds) for one in (winner.candidate, self.base)]
-        seconds = self.seconds * _SHARES["final"]
-        counts = sorted({1, usable_cores()})
-        self.tried.skipped += against_compiler(module, self.feeds, calls[0], calls[1], counts, seconds, self.seed)
+        self.tried.skipped += opponents(self.tried, module, calls[0], calls[1], self.seconds * _SHARES["opponents"])
 
     # the plan ---------------------------------------------------------------------------------------------------
 

@@ -127,13 +127,21 @@ def activation(g, x, kind):
         cubed = g.op("Mul", g.op("Pow", x, np.float64(3)), np.float64(0.044715))
         inner = g.op("Tanh", g.op("Mul", g.op("Add", x, cubed), np.float64(0.7978845608)))
         return g.op("Mul", g.op("Mul", x, np.float64(0.5)), g.op("Add", inner, np.float64(1)))
+    if kind == "tanh gelu, factored":  # as Bloom writes it
+        squared = g.op("Mul", g.op("Mul", x, np.float64(0.044715)), x)
+        factors = g.op("Mul", x, np.float64(0.79788456)), g.op("Add", squared, np.float64(1))
+        inner = g.op("Tanh", g.op("Mul", *factors))
+        return g.op("Mul", g.op("Mul", x, np.float64(0.5)), g.op("Add", inner, np.float64(1)))
     if kind == "quick gelu":
         return g.op("Mul", x, g.op("Sigmoid", g.op("Mul", x, np.float64(1.702))))
     inner = g.op("Clip", g.op("Add", x, np.float64(3)), np.float64(0), np.float64(6))
     return g.op("Div", g.op("Mul", x, inner), np.float64(6))
 
 
-@pytest.mark.parametrize("kind", ["gelu", "gelu, half first", "tanh gelu", "quick gelu", "hard swish"])
+KINDS = ["gelu", "gelu, half first", "tanh gelu", "tanh gelu, factored", "quick gelu", "hard swish"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_scalars_of_an_activation_stay(graph, fold, kind):
     rng = np.random.default_rng(0)
     g = graph()
@@ -143,6 +151,17 @@ def test_scalars_of_an_activation_stay(graph, fold, kind):
     result = fold(g).agree(g.feeds(rng, N=2))
     assert not result.actions
     assert len(result.after.graph.node) == len(g.nodes)
+
+
+def test_a_gate_that_another_value_feeds_is_no_activation(graph, fold):
+    """tanh(x (1 + 0.044715 z x)) 0.5 x with a z of its own: the closing 0.5 goes into the next layer."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("MatMul", g.input("x", ["N", 3]), rng.normal(size=(3, 4)))
+    other = g.op("Mul", g.op("Mul", g.input("z", ["N", 4]), np.float64(0.044715)), y)
+    inner = g.op("Tanh", g.op("Mul", y, g.op("Add", other, np.float64(1))))
+    g.output(g.op("MatMul", g.op("Mul", g.op("Mul", y, np.float64(0.5)), inner), rng.normal(size=(4, 2))))
+    assert "folded" in fold(g).agree(g.feeds(rng, N=2)).actions
 
 
 def test_an_affine_map_before_an_activation_is_still_found(graph, fold):
