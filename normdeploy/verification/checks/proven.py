@@ -13,8 +13,9 @@ from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.context import Context
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.report import Report, Row
-from normdeploy.verification.derivation.side import Shape, kind
+from normdeploy.verification.derivation.side import Shape
 from normdeploy.verification.hints import PLAIN, Hints
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families

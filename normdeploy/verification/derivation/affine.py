@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.gauges import Floats, composed, compressed, radius, ranked
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 _LONGEST = 64
 """How many such operators in a row are looked through."""
@@ -88,6 +90,8 @@ def _step_of(side: Side, value: ir.Value) -> Affine | None:
 def _alike(side: Side, x: ir.Value, y: ir.Value) -> bool:
     """Tell whether two values have one type and one shape at every assignment of sizes."""
     shapes = side.shapes(y)
+    if x in side.opened or y in side.opened:
+        return False
     return bool(shapes) and side.shapes(x) == shapes and side.type_of(x) == side.type_of(y)
 
 
@@ -112,7 +116,7 @@ def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
 
 def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:
     """Return what is the same numbers at each assignment of sizes, once those that it repeats are left out."""
-    found = [compressed(array) for array in side.numbers(value) or ()]
+    found = [] if decides(side, value) else [compressed(array) for array in side.numbers(value) or ()]
     if not found or any(array.shape != found[0].shape or (array != found[0]).any() for array in found):
         return None
     moved = has(value.producer(), Trait.MOVES)
@@ -121,7 +125,7 @@ def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:
 
 def _same(side: Side, node: ir.Node) -> Affine | None:
     x = node.inputs[0] if node.inputs else None
-    if x is None or side.is_constant(x):
+    if x is None or side.is_constant(x) or any(decides(side, read) for read in inputs_of(node)[1:]):
         return None
     return Affine(x, *_unit(), nodes=(node,))
 

@@ -3,27 +3,28 @@
 Sums, products, quotients, roots of what is positive, averages and norms are analytic in what they read, and so is what
 is made of them. Two analytic functions that are not one differ almost everywhere: at points drawn from a continuous
 distribution, equality is identity with probability 1. So both regions are evaluated in float64 at random points, some
-of a spread near each epsilon. Constants of the file take part unrounded, as the derivation says they were; that is
-believed only where each stored number is within half a unit in the last place of it.
+of a spread near each epsilon; where a small or a large number counts at none of them, nothing is confirmed. Constants
+of the file take part unrounded, as the derivation says they were; that is believed only where each stored number is
+within half a unit in the last place of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
-import torch
-from torch import Tensor
 
-from normdeploy.graph import evaluate_node
+from normdeploy.verification.derivation.beyond import cuts, decides
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.moving import MOVES
 from normdeploy.verification.derivation.numbers import Wrong
-from normdeploy.verification.derivation.points import draw, points
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.points import points
+from normdeploy.verification.derivation.regions import Point, Regions, differs
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Shape, Side
+from normdeploy.verification.derivation.smooth import smooth
 from normdeploy.verification.derivation.unrounded import Constants, Unlike
 
 ANALYTIC = MOVES | frozenset({
@@ -46,12 +47,6 @@ _MOST_NODES = 128
 _SCALES = (1.0, 1e-3, 1e-6, 30.0)
 """Spreads of the points, of a variance like the epsilons in use and far above it."""
 
-_ROUNDED = 256 * 2.0**-24
-"""Difference that stored constants explain which are rounded otherwise, or computed in their own precision."""
-
-_TOLERANCE = 1e-9
-"""Largest difference in units of the largest result: float64's rounding in a statistic, far below an epsilon's part."""
-
 
 class _Outside(Exception):
     """A region reads what is not known, or holds what is not analytic."""
@@ -71,11 +66,16 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
         return f"{kind(node)}: {error}"
     if not ours and not any(claim.value in leaves for claim in claims.values()):
         return "nothing of the source is computed there"
+    pair = Regions(relation, value, target, theirs, ours, claims, constants)
+    gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
+    roots = any(kind(node) in _ROOTS for node in (*theirs, *ours))
     try:
-        wrong = _compared(relation, value, target, (theirs, ours), leaves, claims, constants)
+        wrong = _compared(pair, points(relation, theirs, ours, list(leaves), gauges), roots=roots)
     except Unlike as error:
         return replace(error.wrong, parts=tuple(theirs))
-    if wrong is not None:
+    if isinstance(wrong, str) and wrong:
+        return f"{kind(node)}: {wrong}"
+    if isinstance(wrong, Wrong):
         # what another rounding of some constant explains is told of one operator: no number is known to be wrong
         return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=() if wrong.rounding else tuple(theirs))
     assumed = any(claim.assumed for claim in claims.values())
@@ -83,30 +83,18 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
 
 
-def _compared(
-    relation: Relation,
-    value: ir.Value,
-    target: Target,
-    regions: tuple[list[ir.Node], list[ir.Node]],
-    leaves: Mapping[ir.Value, None],
-    claims: Mapping[ir.Value, Claim],
-    constants: Constants,
-) -> Wrong | None:
-    """Return how two regions differ at random points; None if they do not."""
-    theirs, ours = regions
-    gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
-    spreads = _SCALES if any(kind(node) in _ROOTS for node in (*theirs, *ours)) else _SCALES[:1]
-    for number, (k, shapes) in enumerate(points(relation, theirs, ours, list(leaves), gauges)):
-        for scale in spreads if number == 0 else _SCALES[:1]:
-            drawn = {leaf: draw(relation.file, leaf, shape, scale, k) for leaf, shape in shapes.items()}
-            have = _evaluate(relation.file, theirs, value, drawn, k, constants)
-            given = {w: _of(claim, drawn[claim.value]) for w, claim in claims.items()}
-            want = _evaluate(relation.source, ours, target.value, given, k, None)
-            have = have * torch.from_numpy(target.scale) + torch.from_numpy(target.shift)
-            wrong = _differs(want, have)
+def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Shape]]], *, roots: bool) -> Wrong | str:
+    """Return how two regions differ at random points, or why that is not decided; "" if they do not differ."""
+    drawn: list[Point] = []
+    for number, (k, at) in enumerate(shapes):
+        for scale in _SCALES if roots and number == 0 else _SCALES[:1]:
+            drawn += regions.drawn(at, k, scale)
+            wrong = differs(drawn[-1].want, drawn[-1].have)
             if wrong is not None:
                 return wrong
-    return None
+    if not any(point.want.numel() for point in drawn):
+        return "nothing is computed at the sizes that are tried"
+    return regions.unseen(drawn)
 
 
 def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:
@@ -147,60 +135,12 @@ def _region(
             raise _Outside("a Cast rounds")
         if node.attributes.get_int("training_mode", 0):
             raise _Outside("a norm of the batch")
+        read = [v for v in inputs_of(node) if v is not None]
+        if any(v in side.opened for v in (*read, *node.outputs)):
+            raise _Outside("how large it is depends on what is fed")
+        if cuts(side, node) or any(decides(side, v) for v in read):
+            raise _Outside("what it is at other sizes is not followed")
+        if not smooth(side, node):
+            raise _Outside("a root of what may be the square of one number")
     order = {node: index for index, node in enumerate(side.nodes)}
     return sorted(found, key=lambda node: order[node])
-
-
-def _of(claim: Claim, drawn: Tensor) -> Tensor:
-    if not drawn.is_floating_point():
-        return drawn
-    return drawn * torch.from_numpy(claim.scale) + torch.from_numpy(claim.shift)
-
-
-def _evaluate(
-    side: Side,
-    nodes: list[ir.Node],
-    value: ir.Value,
-    given: Mapping[ir.Value, Tensor],
-    k: int,
-    constants: Constants | None,
-) -> Tensor:
-    known = dict(given)
-    for node in nodes:
-        operands: list[Tensor | None] = []
-        for index, read in enumerate(inputs_of(node)):
-            if read is None or read in known:
-                operands.append(None if read is None else known[read])
-                continue
-            unrounded = None if constants is None else constants.of(node, index)
-            numbers = side.numbers(read)
-            if unrounded is None and numbers is None:
-                raise RuntimeError(f"{read.name!r} cannot be computed")
-            array = unrounded
-            if numbers is not None and array is None:
-                array = numbers[k] if constants is None else constants.expression(read, k)
-            operands.append(torch.from_numpy(np.array(array)))
-        whole = node if constants is None else constants.operator(node)
-        with torch.no_grad():
-            found = evaluate_node(whole, operands, opset_imports=side.imports)
-            known.update(zip(node.outputs, found, strict=False))
-    if value not in known:
-        raise RuntimeError(f"{value.name!r} cannot be computed")
-    return known[value]
-
-
-def _differs(want: Tensor, have: Tensor) -> Wrong | None:
-    """Return how two results differ, each row of the last axes by its own size; None if they do not."""
-    if want.shape != have.shape:
-        return Wrong(f"its shape is {list(have.shape)}; expected {list(want.shape)}")
-    if not bool(torch.isfinite(want).all() & torch.isfinite(have).all()):
-        return Wrong("it is not finite")
-    if not want.numel():
-        return None
-    axis = 1 if want.dim() > 2 else -1
-    others = [i for i in range(want.dim()) if i != axis % want.dim()]
-    size, off = (t.amax(others) if others else t for t in (want.abs(), (want - have).abs()))
-    size = torch.maximum(size, 1e-3 * size.max())
-    worst = float((off / size).nan_to_num(0.0).max())
-    text = f"it differs by {worst:.3g} of its size"
-    return None if worst <= _TOLERANCE else Wrong(text, worst <= _ROUNDED)

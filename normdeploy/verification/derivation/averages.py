@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.gauges import along
 from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
 from normdeploy.verification.derivation.relation import Relation
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 
 def pool(at: Reading) -> Carried:
@@ -115,6 +117,8 @@ def pad(at: Reading) -> Carried:
         return "Pad: its widths are not known"
     if not all(map(np.array_equal, widths[0] or (), widths[1] or ())):
         return Wrong("operand 'pads' of Pad holds other integers")
+    if not alike_beyond(at.relation.source, at.origin.inputs[1], at.relation.file, at.node.inputs[1]):
+        return "Pad: its widths may differ at other sizes"
     rank, where = claim.scale.ndim, axes[0]
     every = [array.reshape(2, -1) for array in widths[0] or ()]
     padded = [axis % rank for index, axis in enumerate(where) if any(half[:, index].any() for half in every)]

@@ -15,9 +15,10 @@ from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.body import bodies_of, fed, opened
 from normdeploy.verification.derivation.gauges import Claim, Floats
 from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.same import equal, same_results
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 
 def confirm_bodies(

@@ -8,9 +8,9 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation import averages, pointwise
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Reading
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.side import inputs_of, kind
 
 
 def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:

@@ -33,6 +33,7 @@ from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
 from normdeploy.verification.derivation.affine import back, step_of
 from normdeploy.verification.derivation.analytic import confirm_analytic
+from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.bodies import confirm_bodies
 from normdeploy.verification.derivation.carried import confirm_carried
 from normdeploy.verification.derivation.gauges import Claim
@@ -41,12 +42,13 @@ from normdeploy.verification.derivation.linear import confirm_linear
 from normdeploy.verification.derivation.moving import confirm_moved, returned
 from normdeploy.verification.derivation.numbers import Wrong
 from normdeploy.verification.derivation.on_integers import OnIntegers
+from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.recurrent import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.derivation.same import confirm_same
 from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
-from normdeploy.verification.derivation.side import Shape, Side, kind
+from normdeploy.verification.derivation.side import Shape, Side
 from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
 from normdeploy.verification.derivation.values import fed_alike
@@ -186,7 +188,8 @@ class _Checker:
         if claim is not None:
             return claim.is_identity and (assumed or not claim.assumed)
         want, have = self.relation.source.numbers(w), self.relation.file.numbers(v)
-        return want is not None and have is not None and len(want) == len(have) and all(map(np.array_equal, want, have))
+        same = want is not None and have is not None and len(want) == len(have) and all(map(np.array_equal, want, have))
+        return same and alike_beyond(self.relation.source, w, self.relation.file, v)
 
     def _value(self, node: ir.Node, value: ir.Value) -> None:
         """Find what a value is; where nothing shows it, go on as if it were what the derivation says."""

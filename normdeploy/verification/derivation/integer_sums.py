@@ -16,7 +16,8 @@ from normdeploy.verification.derivation.attributes import window
 from normdeploy.verification.derivation.gauges import NOISE, Floats
 from normdeploy.verification.derivation.linear import Linear, linears
 from normdeploy.verification.derivation.numbers import Wrong
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.stepwise import Ints, Step, scaled
 
 KINDS = ("ConvInteger", "MatMulInteger")

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.verification.derivation.side import inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.spans import ENDS, Span, Unclear
 from normdeploy.verification.derivation.stepwise import Ints
 

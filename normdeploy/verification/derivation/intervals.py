@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.verification.derivation.interval_laws import LAWS
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.spans import ENDS, Span, Unclear
 from normdeploy.verification.derivation.stepwise import Ints
 

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
 from normdeploy.verification.derivation.integer_values import number
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 Range = tuple[int, int]
 

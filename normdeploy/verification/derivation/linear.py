@@ -18,8 +18,9 @@ from normdeploy.verification.derivation.affine import Affine, back, spread
 from normdeploy.verification.derivation.attributes import window
 from normdeploy.verification.derivation.gauges import Array, Claim, Floats, along, radius
 from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,12 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, evaluate_node
 from normdeploy.verification.derivation.affine import step_of
+from normdeploy.verification.derivation.attributes import difference
+from normdeploy.verification.derivation.beyond import cuts, key
 from normdeploy.verification.derivation.gauges import Claim, composed, compressed, radius
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 MOVES = frozenset({
     "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "GatherElements",
@@ -54,6 +57,7 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
         claims = _read_by(relation, w, set(leaves))
         followed = range(min(relation.file.assignments, _FOLLOWED))
         shown = [_compare(relation, value, w, leaves, claims, k) for k in followed]
+        _require_settled(relation, leaves, (value, set(leaves)), (w, set(claims)))
     except (_Lost, GraphError, RuntimeError, ValueError) as error:
         return f"{kind(node)}: {error}"
     if not shown:
@@ -95,6 +99,35 @@ def _between(side: Side, value: ir.Value, leaves: set[ir.Value]) -> Iterator[ir.
     yield node
     for operand in _moved(node):
         yield from _between(side, operand, leaves)
+
+
+def _require_settled(
+    relation: Relation,
+    leaves: list[ir.Value],
+    have: tuple[ir.Value, set[ir.Value]],
+    want: tuple[ir.Value, set[ir.Value]],
+) -> None:
+    """Require that elements which land alike at the sizes that are followed do so at all others.
+
+    Args:
+        relation: the graphs. leaves: of the file. have, want: a value of the file and of the source, and where it
+            comes from.
+
+    Raises:
+        _Lost: they may not.
+    """
+    if any(leaf in relation.file.opened or 0 in shape for leaf in leaves for shape in relation.file.shapes(leaf)):
+        raise _Lost("how much it moves depends on what is fed")
+    sides = ((relation.file, have), (relation.source, want))
+    found = [[node for node in _between(side, *at) if cuts(side, node)] for side, at in sides]
+    if len(found[0]) != len(found[1]):
+        raise _Lost("what it moves at other sizes is not followed")
+    for node, origin in zip(*found, strict=True):
+        pairs = zip(inputs_of(origin)[1:], inputs_of(node)[1:], strict=False)
+        same = kind(node) == kind(origin) and not difference(relation.source, origin, relation.file, node)
+        same &= len(inputs_of(node)) == len(inputs_of(origin))
+        if not same or any(key(relation.source, a) != key(relation.file, b) for a, b in pairs):
+            raise _Lost("what it moves at other sizes is not followed")
 
 
 def _read_by(relation: Relation, w: ir.Value, leaves: set[ir.Value]) -> dict[ir.Value, Claim]:
@@ -220,7 +253,8 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
             scale, shift = (torch.from_numpy(np.array(np.broadcast_to(a, shape))) for a in (claim.scale, claim.shift))
             return ids, scale, shift, claim.assumed
     step, node = step_of(side, w), w.producer()
-    if depth > _DEPTH or node is None or side.shapes(w) == ():
+    shapes = side.shapes(w)
+    if depth > _DEPTH or node is None or not shapes or 0 in shapes[k] or w in side.opened or cuts(side, node):
         raise _Lost(f"{w.name!r} is not known")
     if step is not None:
         ids, scale, shift, assumed = _followed(relation, step.value, v, k, depth + 1)

@@ -25,10 +25,10 @@ from normdeploy.verification.derivation.known import Known, Whole
 from normdeploy.verification.derivation.levels import compare_levels
 from normdeploy.verification.derivation.numbers import Wrong
 from normdeploy.verification.derivation.onward import ends
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.paths import Path
 from normdeploy.verification.derivation.rearranged import alike_moves, same_move
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.side import inputs_of, kind
 from normdeploy.verification.derivation.spans import ENDS, Unclear
 from normdeploy.verification.derivation.stepwise import Scaled, scaled
 from normdeploy.verification.derivation.uniform import quantized

@@ -16,9 +16,10 @@ from normdeploy.graph.operators.qonnx import DOMAINS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.affine import spread, step_of
 from normdeploy.verification.derivation.integer_values import COMPARISONS
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.paths import End, Path, by_channel
 from normdeploy.verification.derivation.quantizer_steps import READERS, qonnx_steps
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.stepwise import Scaled, Step
 
 _MOST, _LONGEST = 256, 48

@@ -17,8 +17,9 @@ from torch import Tensor
 from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import Array, Floats
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
-from normdeploy.verification.derivation.side import Shape, Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Shape, Side
 
 _MOST = 1 << 23
 """Elements of what a region reads."""
@@ -48,6 +49,8 @@ def points(
     """
     regions = ((relation.file, theirs), (relation.source, ours))
     rows = _rows(regions, leaves)
+    if rows is None and any(relation.file.type_of(leaf) not in FLOATS for leaf in leaves):
+        raise RuntimeError("integers are read by more than the rows of one table")
     seen: list[dict[ir.Value, Shape]] = []
     for k in range(relation.file.assignments):
         shapes = {leaf: relation.file.shapes(leaf)[k] for leaf in leaves if relation.file.shapes(leaf)}
@@ -63,6 +66,8 @@ def points(
         elif window is not None:
             shapes = {leaf: _small(shape, *window) for leaf, shape in shapes.items()}
         seen.append(shapes)
+    if any(math.prod(shape) == 0 for shapes in seen for shape in shapes.values()):
+        raise RuntimeError("it reads nothing at some sizes")
     counted = sorted((sum(math.prod(shape) for shape in shapes.values()), k) for k, shapes in enumerate(seen))
     if counted and counted[0][0] > _MOST:
         raise RuntimeError("what it reads is too large")
@@ -73,12 +78,15 @@ def points(
             yield k, seen[k]
 
 
-def draw(side: Side, leaf: ir.Value, shape: Shape, scale: float, seed: int) -> Tensor:
-    """Return a value's elements: random numbers, or each index once."""
-    if side.type_of(leaf) not in FLOATS:
-        return torch.arange(math.prod(shape)).reshape(shape)
+def draw(side: Side, shapes: Mapping[ir.Value, Shape], scale: float, seed: int) -> dict[ir.Value, Tensor]:
+    """Return elements of values: random numbers, others for each, or each index once."""
     generator = torch.Generator().manual_seed(20 + seed)
-    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return {
+        leaf: scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+        if side.type_of(leaf) in FLOATS
+        else torch.arange(math.prod(shape)).reshape(shape)
+        for leaf, shape in shapes.items()
+    }
 
 
 def _window(regions: Regions, leaves: Sequence[ir.Value], gauges: Sequence[Floats]) -> tuple[int, int] | None:
@@ -139,7 +147,9 @@ def _rows(regions: Regions, leaves: Sequence[ir.Value]) -> int | None:
             table = side.constant(node.inputs[0]) if kind(node) == "Gather" else None
             if table is not None and node.attributes.get_int("axis", 0) == 0:
                 counts.add(len(table))
-            elif not _by_row(side, node):
+            elif not _by_row(side, node) or any(
+                v is not None and not side.is_sized(v) and side.type_of(v) not in FLOATS for v in node.inputs
+            ):
                 raise RuntimeError("indices are read by more than rows of tables")
     return counts.pop() if len(counts) == 1 else None
 

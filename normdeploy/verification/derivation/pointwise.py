@@ -13,11 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.verification.derivation.affine import spread
+from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, compressed, ranked, uniform
 from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same import equal
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 _MOST = 1 << 24
 """Scales of a product of matrices that are looked at."""
@@ -61,6 +63,8 @@ def others_equal(at: Reading) -> str:
             return f"{kind(at.node)}: an operand is not known"
         if want is not None and have is not None and not all(map(np.array_equal, want, have)):
             return f"{kind(at.node)}: operand {v.name if v else ''!r} differs"
+        if not alike_beyond(at.relation.source, w, at.relation.file, v):
+            return f"{kind(at.node)}: operand {v.name if v else ''!r} may differ at other sizes"
     return ""
 
 

@@ -7,8 +7,9 @@ import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.attributes import difference
+from normdeploy.verification.derivation.beyond import alike_beyond
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
-from normdeploy.verification.derivation.side import inputs_of, kind
 
 
 def same_move(relation: Relation, origin: ir.Node, node: ir.Node) -> bool:
@@ -37,6 +38,8 @@ def same_move(relation: Relation, origin: ir.Node, node: ir.Node) -> bool:
             continue
         want, have = relation.source.numbers(a), relation.file.numbers(b)
         if want is None or have is None or not all(map(np.array_equal, want, have)):
+            return False
+        if not alike_beyond(relation.source, a, relation.file, b):
             return False
     return True
 

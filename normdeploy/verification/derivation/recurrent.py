@@ -8,9 +8,10 @@ import onnx_ir as ir
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Floats, along
 from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Relation
 from normdeploy.verification.derivation.same import equal, same_results
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 _X, _W, _B = 0, 1, 3
 _OTHERS = (2, 4, 5, 6, 7)

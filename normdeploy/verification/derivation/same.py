@@ -10,11 +10,12 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.attributes import difference
+from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.body import bodies_of
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.side import inputs_of, kind
 from normdeploy.verification.derivation.unrounded import Unlike
 
 _KIN = (FLOATS, frozenset({ir.DataType.INT32, ir.DataType.INT64}))
@@ -41,11 +42,13 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     orders = [theirs]
     if len(theirs) == 2 and has(node, Trait.COMMUTES):
         orders.append(theirs[::-1])
-    if any(n.attributes.get_int("training_mode", 0) for n in (node, origin)) or _drops(relation, node, origin):
-        return f"{kind(node)} of training"
+    if _drops(relation, node, origin):
+        return "Dropout that drops"
     if kind(node) == "Split" and len(node.outputs) != len(origin.outputs):
         return f"Split into {len(node.outputs)}; expected {len(origin.outputs)}"
-    if kind(node) == "CastLike" and relation.file.type_of(theirs[1]) != relation.source.type_of(ours[1]):
+    if kind(node) == "CastLike" and relation.file.type_of(node.outputs[0]) != relation.source.type_of(
+        origin.outputs[0]
+    ):
         return "CastLike of another type"
     reason: Finding = ""
     spreads = has(node, Trait.BROADCASTS)
@@ -96,7 +99,10 @@ def equal(relation: Relation, w: ir.Value | None, v: ir.Value | None, *, spreads
         types = relation.source.type_of(w), relation.file.type_of(v)
         if None not in types and types[0] != types[1] and not any(set(types) <= kin for kin in _KIN):
             return f"operand {v.name!r} is of another type"
-        return _same_numbers(relation, v, want, have, spreads=spreads)
+        found = _same_numbers(relation, v, want, have, spreads=spreads)
+        if found is False and not alike_beyond(relation.source, w, relation.file, v):
+            return f"operand {v.name!r} is the same at the sizes that are tried, and may be another at others"
+        return found
     claim = relation.by(w, v)
     if claim is not None and claim.is_identity:
         return claim.assumed

@@ -10,9 +10,9 @@ from normdeploy.verification.derivation.affine import back
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.numbers import Wrong, compare
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.same import equal
-from normdeploy.verification.derivation.side import inputs_of, kind
 
 
 def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Finding:

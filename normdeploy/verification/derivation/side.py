@@ -14,10 +14,13 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.evaluate import as_constant, opset_of
-from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body import bodies_of, fed, opened, states_of, turns_of
 from normdeploy.verification.derivation.gauges import radius
+from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.parts import partly_read, picked
+from normdeploy.verification.derivation.settled import is_open
 from normdeploy.verification.derivation.sizes import SMALL, Sizes
 from normdeploy.verification.derivation.typed import result_type
 
@@ -28,19 +31,6 @@ _KEPT = 1 << 16
 """Folded constants up to this size are kept."""
 
 _SHAPES = frozenset({"Shape", "Size"})
-
-
-def kind(node: ir.Node) -> str:
-    """Return an operator's name, with its domain where it is not the standard's."""
-    return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
-
-
-def inputs_of(node: ir.Node) -> list[ir.Value | None]:
-    """Return a node's inputs; None for absent ones, none of which stand at the end."""
-    found = [None if value is None or not value.name else value for value in node.inputs]
-    while found and found[-1] is None:
-        found.pop()
-    return found
 
 
 class Side:
@@ -54,6 +44,7 @@ class Side:
     Attributes:
         followed: the assignments at which most of the graph could be followed; others are left out.
         runs: each value at each of these: floats as sizes alone.
+        opened: values whose shapes depend on what is fed; their shapes here are those where zeros are.
     """
 
     def __init__(
@@ -70,6 +61,9 @@ class Side:
         self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
         self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
         self.steps: dict[ir.Value, Any] = {}  # what :func:`.affine.step_of` found
+        self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
+        self.cut, self.cut_known = set[ir.Value](), False
+        self.opened: set[ir.Value] = set()
         for value in self.graph.inputs:
             if value.dtype is not None:
                 self._types[value] = value.dtype
@@ -103,6 +97,10 @@ class Side:
     def is_sized(self, value: ir.Value) -> bool:
         """Tell whether a value follows from the sizes of the inputs alone, and from all of each constant in it."""
         return (value in self._sized and value not in self._partly) or self.is_constant(value)
+
+    def follows(self, value: ir.Value) -> bool:
+        """Tell whether a value follows from the sizes of the inputs alone."""
+        return value in self._sized or self.is_constant(value)
 
     def picks(self, node: ir.Node) -> bool:
         """Tell whether sizes that vary decide which part of a constant an operator reads."""
@@ -208,7 +206,7 @@ class Side:
 
     def fixed(self, value: ir.Value | None) -> Array | None:
         """Return a constant, or what is the same at each assignment of those that follow from sizes."""
-        found = None if value is None else self.numbers(value)
+        found = None if value is None or decides(self, value) else self.numbers(value)
         if found is None or any(a.shape != found[0].shape or not np.array_equal(a, found[0]) for a in found[1:]):
             return None
         return found[0]
@@ -220,11 +218,13 @@ class Side:
 
     def _classify(self, node: ir.Node) -> None:
         inputs = [value for value in inputs_of(node) if value is not None]
+        if is_open(node, self.follows, self.opened):
+            self.opened.update(node.outputs)
         if node.op_type != "Constant" and not bool(bodies_of(node)) and not has(node, Trait.RANDOM):
             moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs
             if inputs and all(self.is_constant(value) for value in moved):
                 self._constants.update(node.outputs)
-            elif kind(node) in _SHAPES or (inputs and all(v in self._sized or self.is_constant(v) for v in moved)):
+            elif (kind(node) in _SHAPES and inputs[0] not in self.opened) or (inputs and all(map(self.follows, moved))):
                 self._sized.update(node.outputs)
         for index, output in enumerate(node.outputs):
             found = result_type(node, index, inputs_of(node), self.type_of, self.opset(node))

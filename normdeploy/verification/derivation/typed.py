@@ -14,6 +14,9 @@ TypeOf = Callable[[ir.Value], ir.DataType | None]
 
 _NAMED = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
 
+_NAMES = {"Cast": "to", "DequantizeLinear": "output_dtype", "QuantizeLinear": "output_dtype"}
+"""What the attribute is called that says a result's type, where it is not called dtype."""
+
 _AS_OPERAND = {"EmbedLayerNormalization": 2, "MatMulIntegerToFloat": 2, "DequantizeLinear": 1, "QuantizeLinear": 2}
 """Operators of com.microsoft whose result is of the type of another operand than the first."""
 
@@ -50,10 +53,7 @@ def _said(node: ir.Node, index: int) -> ir.DataType | None:
     if bodies:
         place = index + (1 if node.op_type == "Loop" else 0)  # a Loop's body returns first whether it goes on
         return bodies[0].outputs[place].dtype if place < len(bodies[0].outputs) else None
-    name = {"Cast": "to", "DequantizeLinear": "output_dtype", "QuantizeLinear": "output_dtype"}.get(
-        node.op_type, "dtype"
-    )
-    given = node.attributes.get(name)
+    given = node.attributes.get(_NAMES.get(node.op_type, "dtype"))
     if given is not None and given.type == ir.AttributeType.INT and is_standard(node) and given.as_int():
         return ir.DataType(given.as_int())
     held = node.attributes.get("value")

@@ -14,7 +14,8 @@ from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
 from normdeploy.verification.derivation.gauges import Array, Floats
 from normdeploy.verification.derivation.numbers import Wrong, compare
-from normdeploy.verification.derivation.side import Side, inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.side import Side
 
 _MOST_TRIED = 8
 """Constants that are tried for one."""

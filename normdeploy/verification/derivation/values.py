@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.verification.derivation.side import Shape, kind
+from normdeploy.verification.derivation.operands import kind
+from normdeploy.verification.derivation.side import Shape
 
 
 def copied(value: ir.Value) -> ir.Value:

@@ -1,0 +1,62 @@
+"""Damaged files: none is confirmed, whatever hints there are, and the right file beside each one is."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from damaged_bodies import BODIES
+from damaged_operators import OPERATORS
+from damaged_pairs import Pair
+from damaged_sizes import SIZES
+
+from normdeploy.graph.derivation import Derivation
+from normdeploy.verification.derivation.checker import check_derivation, unchanged
+
+PAIRS = [*OPERATORS, *SIZES, *BODIES]
+DAMAGES = [pytest.param(one, wrong, id=f"{one.name}: {wrong[:40]}") for one in PAIRS for wrong in one.wrong]
+
+
+def run(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+    """Return what onnxruntime makes of a file; None where it refuses these sizes."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"]).run(None, feeds)
+    except ort.capi.onnxruntime_pybind11_state.OnnxRuntimeException:
+        return None
+
+
+def confirmed(one: Pair, reading: str) -> list[bool]:
+    """Tell whether a file is confirmed without hints, and with those of a file that is as the source was."""
+    source, file = (ir.serde.deserialize_model(one.model(said)) for said in (one.right, reading))
+    hints = (Derivation(), unchanged(source))
+    return [check_derivation(source, file, given, one.assignments()).confirmed for given in hints]
+
+
+@pytest.mark.parametrize("one", PAIRS, ids=lambda one: one.name)
+def test_the_right_file_is_confirmed(one: Pair):
+    assert all(confirmed(one, one.right))
+
+
+@pytest.mark.parametrize(("one", "wrong"), DAMAGES)
+def test_the_damaged_file_computes_something_else(one: Pair, wrong: str):
+    """By onnxruntime: without it, what is not confirmed might be right."""
+    for seed in range(5):
+        for feeds in one.feeds(seed):
+            want, have = run(one.model(one.right), feeds), run(one.model(wrong), feeds)
+            assert want is not None
+            if have is None or any(
+                a.shape != b.shape or not np.allclose(a, b, rtol=3e-8, atol=0.0, equal_nan=True)
+                for a, b in zip(want, have, strict=True)
+            ):
+                return
+    raise AssertionError("they compute the same")
+
+
+@pytest.mark.parametrize(("one", "wrong"), DAMAGES)
+def test_the_damaged_file_is_not_confirmed(one: Pair, wrong: str):
+    assert not any(confirmed(one, wrong))
