@@ -27,6 +27,7 @@ from quantized_networks import FORMS, NETWORKS, make, rows
 import normdeploy as nd
 from normdeploy.errors import NormdeployError, VerificationError
 from normdeploy.verification.judging import flips
+from normdeploy.verification.record.measured import Flipped
 
 Damage = Callable[[np.ndarray, str], np.ndarray | None]
 
@@ -78,7 +79,7 @@ def damaged(path: Path, target: Path) -> Iterator[str]:
 def ratio(verdict: Any) -> str:
     """Return the largest ratio, and how many elements were off."""
     seen = [check for check in verdict.checks if check.name == "grid"]
-    found = [check.measured["ratio"] for check in seen if "ratio" in check.measured]
+    found = [check.measured.ratio for check in seen if isinstance(check.measured, Flipped)]
     return f"{max(found):.3g}" if found else "none off"
 
 

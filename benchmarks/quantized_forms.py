@@ -29,6 +29,7 @@ from quantized_networks import FORMS, NETWORKS, make, rows
 import normdeploy as nd
 from normdeploy.errors import NormdeployError, VerificationError
 from normdeploy.verification import Verdict
+from normdeploy.verification.record.measured import Flipped
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,12 @@ class Outcome:
 
 def flips_of(verdict: Verdict) -> str:
     """Say how much of the outputs was flipped, and how far off it was."""
-    found = [check.measured for check in verdict.checks if check.name == "grid" and "size" in check.measured]
+    measured = [check.measured for check in verdict.checks]
+    found = [one for one in measured if isinstance(one, Flipped) and one.size]
     if not found:
         return "none"
-    share = 1000 * sum(one["flips"] for one in found) / sum(one["size"] for one in found)
-    return f"{share:.2g}, {max(one['ratio'] for one in found):.2g}"
+    share = 1000 * sum(one.flips for one in found) / sum(one.size for one in found)
+    return f"{share:.2g}, {max(one.ratio for one in found):.2g}"
 
 
 def outcome(form: str, network: str, folder: Path) -> Outcome:

@@ -21,6 +21,7 @@ from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.verification import Verdict, verify
+from normdeploy.verification.record.measured import in_plain_data
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 
 Row = dict[str, Any]
@@ -141,7 +142,7 @@ def _square(found: Tensor, exact: Tensor) -> float:
 
 
 def _judged(verdict: Verdict) -> Row:
-    proven = next((check.measured for check in verdict.checks if check.name == "derivation"), {})
+    proven = next((in_plain_data(check.measured) for check in verdict.checks if check.name == "derivation"), {})
     found: dict[str, str] = {}
     for check in verdict.checks:
         if check.status not in ("pass", "note"):

@@ -102,8 +102,8 @@ def test_flips_that_an_optimizer_makes_are_no_fault_of_the_file(tmp_path: Path, 
     verdict = nd.verify(path, path)
     assert verdict.status == "pass", verdict.summary()
     [check] = [check for check in verdict.checks if check.name == "grid"]
-    assert check.measured["optimizers"] == ["WeightBiasQuantization"]
-    assert 0 < check.measured["flips"] <= 0.01 * check.measured["size"]
+    assert check.measured.optimizers == ("WeightBiasQuantization",)
+    assert 0 < check.measured.flips <= 0.01 * check.measured.size
     assert "disabled_optimizers=['WeightBiasQuantization'] avoids it" in check.detail
 
 
@@ -127,10 +127,10 @@ def test_damage_moves_further_than_flips_may_whatever_explains_it(tmp_path: Path
     excused = nd.verify(right, wrong)
     [check] = [check for check in excused.checks if check.name == "grid"]
     assert check.status == "note"
-    assert check.measured["ratio"] > allowed
+    assert check.measured.ratio > allowed
     monkeypatch.undo()
     [own] = [check for check in nd.verify(right, right).checks if check.name == "grid"]
-    assert own.measured["ratio"] < allowed
+    assert own.measured.ratio < allowed
 
 
 def test_without_a_grid_the_same_rounding_is_judged_as_any_other(tmp_path: Path):
@@ -227,8 +227,8 @@ def test_a_narrow_range_and_a_reshape_leave_the_grid_what_it_is(tmp_path: Path):
     verdict = nd.verify(path, path)
     assert verdict.status == "pass", verdict.summary()
     [check] = [check for check in verdict.checks if check.name == "grid"]
-    assert check.measured["optimizers"] == ["WeightBiasQuantization"]
-    assert check.measured["flips"] > 0
+    assert check.measured.optimizers == ("WeightBiasQuantization",)
+    assert check.measured.flips > 0
 
 
 def test_flips_inside_are_no_fault_of_the_file_either(tmp_path: Path):
@@ -242,7 +242,7 @@ def test_flips_inside_are_no_fault_of_the_file_either(tmp_path: Path):
     assert verdict.status == "pass", verdict.summary()
     [check] = [check for check in verdict.checks if check.name == "grid"]
     assert "what flips at quantizers inside explain" in check.detail
-    assert check.measured["optimizers"] == ["WeightBiasQuantization"]
+    assert check.measured.optimizers == ("WeightBiasQuantization",)
 
 
 def test_an_optimizer_that_multiplies_with_fewer_digits_is_named(tmp_path: Path):

@@ -81,7 +81,7 @@ def test_what_export_keeps_is_named_by_the_certificate_and_explains_the_file(
     assert read_derivation(kept).to_json().encode() == kept
     check = nd.verify(merged[0], path, args=merged[1], level="quick").check("derivation")
     assert check.status == "pass"
-    assert check.measured["hints"] == "net.derivation.json"
+    assert check.measured.hints == "net.derivation.json"
     report = check_certificate(path)
     assert report.matches, report.problems
     assert "net.derivation.json" in " ".join(report.covered)
@@ -93,7 +93,7 @@ def test_a_missing_one_is_made_anew(path: Path, merged: tuple[nn.Module, Tensor]
     derivation_path(path).unlink()
     verdict = nd.verify(merged[0], path, args=merged[1], level="quick")
     assert verdict.check("derivation").status == "pass"
-    assert verdict.check("derivation").measured["hints"] == ANEW
+    assert verdict.check("derivation").measured.hints == ANEW
     assert "derivation.json" not in " ".join(verdict.not_checked)
     report = check_certificate(path)
     assert report.matches, report.problems
@@ -160,7 +160,7 @@ def test_one_that_does_not_fit_is_not_used_and_named(
     change(path)
     verdict = nd.verify(merged[0], path, args=merged[1], level="quick")
     assert verdict.check("derivation").status == "pass"
-    assert verdict.check("derivation").measured["hints"] == ANEW
+    assert verdict.check("derivation").measured.hints == ANEW
     (said,) = [text for text in verdict.not_checked if "net.derivation.json is not used" in text]
     assert why in said
 
@@ -213,7 +213,7 @@ def test_a_hostile_one_decides_nothing(kind: str, path: Path, merged: tuple[nn.M
     forge(path, HOSTILE[kind](path))
     verdict = nd.verify(merged[0], path, args=merged[1], level="quick")
     check = verdict.check("derivation")
-    assert check.measured["hints"] == ANEW
+    assert check.measured.hints == ANEW
     assert check.status == "pass"
     assert verdict.status == "pass", verdict.summary()
 
@@ -239,16 +239,16 @@ def test_moved_together_it_is_used_and_left_behind_it_is_not(
     for place in (derivation_path, certificate_path, Path):
         shutil.move(place(path), place(there / "other.onnx"))
     check = nd.verify(merged[0], there / "other.onnx", args=merged[1], level="quick").check("derivation")
-    assert (check.status, check.measured["hints"]) == ("pass", "other.derivation.json")
+    assert (check.status, check.measured.hints) == ("pass", "other.derivation.json")
     alone = shutil.move(there / "other.onnx", tmp_path / "alone.onnx")
     check = nd.verify(merged[0], alone, args=merged[1], level="quick").check("derivation")
-    assert (check.status, check.measured["hints"]) == ("pass", ANEW)
+    assert (check.status, check.measured.hints) == ("pass", ANEW)
 
 
 def test_fold_keeps_it_too(small: Any, tmp_path: Path, without_hints: None):
     nd.fold(small.plain, tmp_path / "folded.onnx", verify="quick")
     check = nd.verify(small.plain, tmp_path / "folded.onnx", level="quick").check("derivation")
-    assert (check.status, check.measured["hints"]) == ("pass", "folded.derivation.json")
+    assert (check.status, check.measured.hints) == ("pass", "folded.derivation.json")
 
 
 def test_certifying_again_keeps_the_same(path: Path, merged: tuple[nn.Module, Tensor]):
@@ -304,7 +304,7 @@ def test_a_large_one_is_bounded_and_says_so(
     assert kept.left_out
     assert kept.hints
     check = nd.verify(merged[0], path, args=merged[1], level="quick").check("derivation")
-    assert (check.status, check.measured["hints"]) == ("pass", "net.derivation.json")  # the rest is made anew
+    assert (check.status, check.measured.hints) == ("pass", "net.derivation.json")  # the rest is made anew
     exported = load_graph(path)
     assert [node.op_type for node in exported.graph] == ["Conv", "Relu"]
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.graph.operators.qonnx import DOMAINS
+from normdeploy.verification.record.measured import in_plain_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is|are) deprecated.*")
 
@@ -40,8 +41,8 @@ def rows(count: int) -> np.ndarray:
 def found(verdict: nd.Verdict) -> dict[str, float]:
     [check] = [check for check in verdict.checks if check.name == "quantization"]
     assert check.status == "note"
-    assert f"{check.measured['value']:.2%}" in check.detail
-    return dict(check.measured)
+    assert f"{check.measured.value:.2%}" in check.detail
+    return in_plain_data(check.measured)
 
 
 def test_it_is_the_modules_own_error_against_floats_on_the_users_rows(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_float16_file_is_judged_by_its_own_weights_and_the_loss_by_the_budget(
     verdict = verify(small.model, path, budget="rel=5e-2", **options)
     assert verdict.status == "pass", verdict.summary()
     assert verdict.environment["precision"] == "float16"
-    loss = verdict.check("conversion").measured["loss"]
+    loss = verdict.check("conversion").measured.loss
     assert 1e-5 < loss < 5e-2
     tight = verify(small.model, path, budget=f"rel={loss / 2}", **options)
     assert tight.status == "fail"

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from normdeploy.verification import Check, MutantReport, SiteReport, Verdict
+from normdeploy.verification.record.measured import Ratios
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +69,8 @@ def test_a_status_outside_the_five_is_refused():
 def test_nonfinite_numbers_become_strings():
     import json
 
-    data = json.loads(Verdict("fail", checks=[Check("logic", "fail", "x", {"ratio": float("inf")})]).to_json())
-    assert data["checks"][0]["measured"]["ratio"] == "inf"
+    data = json.loads(Verdict("fail", checks=[Check("logic", "fail", "x", Ratios(float("inf")))]).to_json())
+    assert data["checks"][0]["measured"] == {"worst_ratio": "inf"}
 
 
 def test_a_verdict_shows_itself_in_a_line(small: Any):

@@ -211,7 +211,7 @@ def test_integer_ids_masks_and_dynamic_sequences(write: Write):
     reference = write(body, "a", **constants)
     verdict = verify(reference, write(body, "b", **constants))
     assert verdict.status == "pass", verdict.summary()
-    assert set(verdict.check("dynamic").measured["sizes"]) == {"B", "S"}
+    assert set(verdict.check("dynamic").measured.sizes) == {"B", "S"}
     names = verdict.environment["families"]
     assert {"lowest ids", "highest ids", "masks all true"} <= set(names)
     wrong = table.copy()

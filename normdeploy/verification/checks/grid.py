@@ -14,6 +14,7 @@ from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
 from normdeploy.verification.judging.flips import FEW, Flips, step_of
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Flipped
 from normdeploy.verification.sides.sessions import Setting
 
 
@@ -42,7 +43,7 @@ def check_grid(context: Context) -> list[Check]:
         runs, blamed = "; ".join(map(str, settings)), sorted({name for names in guilty for name in names})
         if not all(guilty):
             text += f", and no optimizer of the runtime explains it ({runs})"
-            checks.append(Check(Question.GRID, Status.FAIL, text, {"ratio": furthest}))
+            checks.append(Check(Question.GRID, Status.FAIL, text, Flipped(furthest)))
             continue
         option = f"disabled_optimizers={blamed}"
         text += f" under {runs}: onnxruntime's {', '.join(blamed)} rounds what the file does not"
@@ -50,7 +51,7 @@ def check_grid(context: Context) -> list[Check]:
             f"; what its rounding of biases leaves is at most {furthest:.2g} times what simulated flips make "
             f"(of {FEW:g} allowed); {option} avoids it"
         )
-        measured = {"optimizers": blamed, "flips": count, "size": size, "ratio": furthest}
+        measured = Flipped(furthest, tuple(blamed), count, size)
         checks.append(Check(Question.GRID, Status.NOTE, text, measured))
     return checks
 

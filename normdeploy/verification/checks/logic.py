@@ -12,6 +12,7 @@ from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.context import Context
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.sides.structure import plural, shortened
 
 _SAMPLED = 1
@@ -43,7 +44,7 @@ def _file_against_truth(context: Context) -> Check:
         found, ratio = logic_problems(case, outputs, chain=proven)
         worst = max(worst, ratio)
         problems += found
-    measured = {"worst_ratio": worst}
+    measured = Ratios(worst)
     if problems:
         return Check(Question.LOGIC, Status.FAIL, shortened(problems), measured)
     if context.evaluator is None:

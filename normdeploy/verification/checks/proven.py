@@ -18,6 +18,7 @@ from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.derivation.side import Shape
 from normdeploy.verification.hints import PLAIN, Hints
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Confirmed, OpenOperator
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.structure import plural, shortened
@@ -50,9 +51,8 @@ def check_proven(context: Context) -> list[Check]:
     context.proven = report
     context.kept = hints.derivation.pruned(report.used).to_json()
     counts = Counter(row.identity for row in report.rows if row.identity)
-    rows = [{"node": row.name, "operator": kind(row.node), "reason": row.reason} for row in report.open]
-    measured = {"operators": len(report.rows), "confirmed": dict(counts), "by_samples_only": rows}
-    measured["hints"] = hints.origin
+    rows = [OpenOperator(row.name, kind(row.node), row.reason) for row in report.open]
+    measured = Confirmed(len(report.rows), dict(counts), rows, hints.origin)
     if report.confirmed:
         text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
         return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]

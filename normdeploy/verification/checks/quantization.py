@@ -12,6 +12,7 @@ from normdeploy.intervals import error_parts, largest_error, resampled
 from normdeploy.verification.context import Context
 from normdeploy.verification.cost import SINGLE
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import QuantizersCost
 from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.reference import EagerReference, Refused
@@ -46,5 +47,5 @@ def check_quantization(context: Context) -> list[Check]:
         f"{'rows of yours' if mine else 'made-up rows'}: the reference against itself without its quantizers; weights "
         "stored as integers stay what these stand for"
     )
-    measured = {**found.to_dict(), "rows": len(rows), "user": bool(mine)}
+    measured = QuantizersCost(found.value, found.low, found.high, rows=len(rows), user=bool(mine))
     return [Check(Question.QUANTIZATION, Status.NOTE, text, measured)]

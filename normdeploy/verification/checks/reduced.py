@@ -16,6 +16,7 @@ import onnx_ir as ir
 from normdeploy.budget import Budget
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Loss
 from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.reference import Reference
 
@@ -54,7 +55,7 @@ def check_conversion(
     where = "your data" if users else "random inputs"
     status = Status.PASS if loss <= budget.limit else Status.FAIL
     text = f"converting the weights to lower precision costs {budget.in_words(loss)} on {where}; the budget is {budget}"
-    return [Check(Question.CONVERSION, status, text, {"loss": loss, "limit": budget.limit})]
+    return [Check(Question.CONVERSION, status, text, Loss(loss, budget.limit))]
 
 
 def _worst(losses: list[float]) -> float:

@@ -15,6 +15,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.checks.reference import add_case
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.kernels import known_kernels
@@ -58,7 +59,7 @@ def check_rounding(context: Context) -> list[Check]:
         )
         first = next(iter(problems.values()))
         context.wrong_under = list(problems)
-        measured = {"settings": [str(setting) for setting in problems], "worst_ratio": worst}
+measured = Ratios(worst, settings=tuple(map(str, problems)))
         known = known_kernels(context.subject.model.graph) if logic_holds else ""
         text = f"{where}: {shortened(first)}" + (f"; {known}" if known else "")
         return [Check(Question.ROUNDING, Status.FAIL, text, measured)]
@@ -74,7 +75,7 @@ def check_rounding(context: Context) -> list[Check]:
             f"; beyond it on {families}, where the network amplifies rounding: each part of those runs is right "
             f"(at most {held:.2f} of what rounding explains of it)"
         )
-    return [Check(Question.ROUNDING, Status.PASS, text, {"worst_ratio": worst, "runs": total})]
+    return [Check(Question.ROUNDING, Status.PASS, text, Ratios(worst, runs=total))]
 
 
 def check_decided(context: Context) -> list[Check]:

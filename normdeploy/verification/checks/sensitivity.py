@@ -22,6 +22,7 @@ from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_
 from normdeploy.verification.mutation.search import SHARE, search
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
+from normdeploy.verification.record.measured import Killed
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.sides.grids import unrounded
 from normdeploy.verification.sides.reference import EagerReference
@@ -187,8 +188,7 @@ def _concluded(sites: Sequence[SiteReport]) -> list[Check]:
     text = f"{killed} of {total} mutants killed at {plural(len(sites), 'site')}"
     if spared:
         text += f", {spared} proven undetectable and harmless here"
-    measured = {"killed": killed, "total": total, "harmless": spared}
-    return [Check(Question.SENSITIVITY, Status.PASS, text, measured)]
+    return [Check(Question.SENSITIVITY, Status.PASS, text, Killed(killed, total, spared))]
 
 
 def _places(sites: Sequence[SiteReport]) -> str:

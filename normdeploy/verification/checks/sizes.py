@@ -13,6 +13,7 @@ from normdeploy.verification.checks.joined import Joined, batch_axes, join, othe
 from normdeploy.verification.context import Context
 from normdeploy.verification.judging.logic import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Sizes
 from normdeploy.verification.runs import Ran, judge_outputs
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
@@ -76,8 +77,8 @@ def check_sizes(context: Context) -> list[Check]:
     if text and context.known_by_algebra and context.links.hold:
         context.leave_out("the file in float64 at other sizes (algebra shows it for every input)")
     if problems:
-        return [Check(Question.DYNAMIC, Status.FAIL, shortened(problems), {"sizes": tried})]
-    return [Check(Question.DYNAMIC, Status.PASS, text, {"sizes": tried})] if text else []
+        return [Check(Question.DYNAMIC, Status.FAIL, shortened(problems), Sizes(tried))]
+    return [Check(Question.DYNAMIC, Status.PASS, text, Sizes(tried))] if text else []
 
 
 def _rows_seen(context: Context, batch: str | None) -> set[int]:

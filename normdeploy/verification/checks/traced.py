@@ -32,6 +32,7 @@ from normdeploy.verification.cases import Case
 from normdeploy.verification.chain import Chain, Links
 from normdeploy.verification.context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.sides.reference import EagerReference
 from normdeploy.verification.sides.structure import is_float, nonfinite_problems
 from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Feeds, run_evaluator
@@ -83,7 +84,7 @@ def check_traced(context: Context) -> Links:
         if tight
         else f"the traced graph differs from eager float64 by {worst:.3g} times what rounding its constants explains; "
         "float32's bound judges alone",
-        {"worst_ratio": worst},
+        Ratios(worst),
     )
     proven = context.proven is not None and context.proven.confirmed
     return Links((check,), traced=tight, hold=tight and proven)

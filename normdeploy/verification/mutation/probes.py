@@ -35,6 +35,7 @@ from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
 from normdeploy.verification.record.answers import Check, Killer, Localization, MutantReport, Question, Side, Status
+from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import make_families, small_spread_first
 from normdeploy.verification.samples.family import Family, Kind
@@ -106,7 +107,7 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
     killed = sum(t.report is not None for t in targets)
     places = plural(len(tried), "site")
     text = f"{places} fed directly, which killed {plural(killed, 'mutant')} that no model input shows"
-    return [Check(Question.SITE, Status.PASS, text, {"worst_ratio": max(tried.values()), "sites": sorted(tried)})]
+    return [Check(Question.SITE, Status.PASS, text, Ratios(max(tried.values()), sites=tuple(sorted(tried))))]
 
 
 def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Target]]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from normdeploy.verification.record.measured import Measured
 
 
 class Status(StrEnum):
@@ -52,13 +54,13 @@ class Check:
         name: the question.
         status: the answer.
         detail: a sentence a user can act on.
-        measured: the numbers behind the answer; ratios are error over bound, so 1 is the limit.
+        measured: the numbers behind the answer, where there are any; ratios are error over bound, so 1 is the limit.
     """
 
     name: Question
     status: Status
     detail: str
-    measured: dict[str, Any] = field(default_factory=dict)
+    measured: Measured | None = None
 
 
 class Killer(StrEnum):

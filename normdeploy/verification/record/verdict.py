@@ -16,6 +16,7 @@ from normdeploy.verification.record.answers import (
     SiteReport,
     Status,
 )
+from normdeploy.verification.record.measured import in_plain_data
 
 STATUSES: tuple[Status, ...] = tuple(status for status in Status if status is not Status.NOTE)
 """What a verdict can be."""
@@ -85,6 +86,8 @@ class Verdict:
         data = asdict(self)
         del data["derivation"]  # a file of its own
         data["localization"] = None if self.localization is None else self.localization.to_dict()
+        for check, entry in zip(self.checks, data["checks"], strict=True):
+            entry["measured"] = in_plain_data(check.measured)
         for site, entry in zip(self.sites, data["sites"], strict=True):
             entry["exercised"] = site.exercised
         return {"schema": SCHEMA_VERSION, "histogram_edges": list(HISTOGRAM_EDGES), **_plain(data)}
