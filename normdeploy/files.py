@@ -42,15 +42,13 @@ _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
+    (lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode), "a device"),
 )
 _REMEDIES = {
     errno.ENOSPC: "make room on the disk, or choose another folder",
     errno.EDQUOT: "make room within your quota, or choose another folder",
     errno.EROFS: "choose a folder that can be written",
-    errno.EACCES: "choose a file or folder you have the permission for",
-    errno.EPERM: "choose a file or folder you have the permission for",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "choose a file or folder you have the permission for"),
 }
 
 
@@ -205,8 +203,7 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
 
 
 def _umask() -> int:
-    found = os.umask(0)
-    os.umask(found)
+    os.umask(found := os.umask(0))
     return found
 
 
@@ -287,9 +284,12 @@ def require_model_file(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         GraphError: nothing lies there, or a folder, a device or a pipe.
+        StorageError: a folder above it may not be searched.
     """
     file = Path(path)
-    if not file.is_file():
+    with storage(file, "read"):
+        regular = file.is_file()
+    if not regular:
         what = f"is {found}" if (found := irregular(file)) else "does not exist"
         raise GraphError(f"{file} {what}; expected an ONNX file: check the path")
     return file

@@ -168,6 +168,15 @@ def test_names_that_are_not_plain(name: str) -> None:
     assert not plain_name(name)
 
 
+def test_a_folder_above_that_may_not_be_searched_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(StorageError, match=r"net\.onnx cannot be read: Permission denied; expected"):
+        require_model_file(tmp_path / "net.onnx")
+
+
 def test_the_word_is_found_across_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normdeploy.files._CHUNK", 16)
     for at in range(40):

@@ -2,8 +2,8 @@
 
 onnx.checker judges the nodes (are they in order, do they exist, are their inputs and attributes those of their
 operator) on an outline of the model without its tensors' data: a model may be larger than the checker reads. What the
-checker does not ask is asked here: whether each tensor's data is all there, whether functions call themselves, and
-whether the operator set is one that is known.
+checker does not ask is asked here: whether each tensor's data is all there, whether functions end (`calls`), whether
+groups cut their weights, and whether the operator set is one that is known.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.calls import check_calls
 from normdeploy.onnxfile import element_bits, element_count, graphs, stored_bytes, tensors
+from normdeploy.onnxfile.stored import STANDARD
 
 _OUTLINED = 64  # bytes of a tensor that an outline keeps
 _VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _LISTED = 3  # the last IR version whose initializers the checker wants among the inputs; no runtime does
+_GROUPED = frozenset({"Conv", "ConvTranspose"})
+_MOST_AXES = 64  # NumPy's
 _TWO_EACH = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
 
@@ -45,7 +49,8 @@ def check_model(proto: onnx.ModelProto, name: str) -> None:
     for tensor in tensors(proto):
         if not uses_external_data(tensor):
             _check_data(tensor, name)
-    _check_calls(proto, name)
+    check_calls(proto, name)
+    _check_groups(proto, name)
     check_proto(proto, name)
 
 
@@ -92,6 +97,8 @@ def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
                 f"{name}: input {value.name!r} is of element type {value.type.tensor_type.elem_type}; expected one "
                 "that ONNX defines: write it again"
             )
+        if (rank := len(value.type.tensor_type.shape.dim)) > _MOST_AXES:
+            raise GraphError(f"{name}: input {value.name!r} has {rank} axes; expected at most {_MOST_AXES}: reshape it")
     kinds = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
     for value in proto.graph.output:  # of a value that is both, the graph would hold the output's
         found = value.type.tensor_type.elem_type
@@ -121,21 +128,20 @@ def _check_data(tensor: TensorProto, name: str) -> None:
         )
 
 
-def _check_calls(proto: onnx.ModelProto, name: str) -> None:
-    """Check that no function calls itself, through others or not."""
-    calls: dict[tuple[str, str], set[tuple[str, str]]] = {(f.domain, f.name): set() for f in proto.functions}
-    for function in proto.functions:
-        part = onnx.ModelProto(functions=[function])
-        called = {(node.domain, node.op_type) for graph in graphs(part) for node in graph.node}
-        calls[function.domain, function.name] = called & calls.keys()
-    while calls:
-        ready = [key for key, needs in calls.items() if not needs & calls.keys()]
-        if not ready:
-            raise GraphError(
-                f"{name}: function {next(iter(calls))[1]!r} calls itself; expected functions that end: write it again"
-            )
-        for key in ready:
-            del calls[key]
+def _check_groups(proto: onnx.ModelProto, name: str) -> None:
+    """Check that the groups of convolutions cut the weights that are in the file."""
+    shapes = {tensor.name: list(tensor.dims) for tensor in proto.graph.initializer}
+    for graph in graphs(proto):
+        for node in graph.node:
+            if node.op_type not in _GROUPED or node.domain not in STANDARD or len(node.input) < 2:
+                continue
+            groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+            shape = shapes.get(node.input[1], [])
+            if groups < 1 or (shape and shape[0] % groups):
+                raise GraphError(
+                    f"{name}: {node.op_type} {node.name or node.output[0]!r} has {groups} groups over a weight of "
+                    f"shape {shape or 'unknown'}; expected a number that divides its first size: export it again"
+                )
 
 
 def outline(proto: onnx.ModelProto) -> onnx.ModelProto:

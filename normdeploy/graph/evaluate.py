@@ -52,7 +52,15 @@ def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
-    """Return a constant, floats as ``dtype``; it may share the constant's memory."""
+    """Return a constant, floats as ``dtype``; it may share the constant's memory.
+
+    Raises:
+        GraphError: it holds words.
+    """
+    if tensor.dtype is ir.DataType.STRING:
+        raise GraphError(
+            f"constant {tensor.name!r} holds words; expected numbers: only onnxruntime computes with words"
+        )
     value = tensor64(tensor)
     if tensor.dtype.is_integer() and tensor.dtype.bitwidth < 8:
         value = value.astype(np.int8)  # torch has no operators for these types, nor for floats of 8 bits and fewer

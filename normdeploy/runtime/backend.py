@@ -124,6 +124,10 @@ class OrtBackend:
             )
         self.inputs = tuple(session_spec(argument) for argument in self._session.get_inputs())
         self.outputs = tuple(session_spec(argument) for argument in self._session.get_outputs())
+        if not self.outputs:
+            raise GraphError(
+                f"{path} holds no graph outputs; expected an ONNX model with at least one: export it again"
+            )
         self._names = [spec.name for spec in self.outputs]
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:

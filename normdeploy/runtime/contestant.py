@@ -10,6 +10,7 @@ from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import GPU_PROVIDERS, Settings
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import OrtBackend, open_backend
+from normdeploy.runtime.rows import refusals, run
 
 EAGER, CHANNELS_LAST, COMPILED = "torch eager", "torch eager, channels last", "torch.compile"
 PLAIN, SLIM, SIMPLIFIED, OPENVINO, OPENVINO_EXACT = (
@@ -48,14 +49,18 @@ class FileContestant:
         return Settings.from_dict({**self.settings.to_dict(), "threads": threads})
 
     def prepare(self, feeds: Mapping[str, Array], threads: int) -> Prepared:
-        """Load the file and return what runs it on ``feeds``."""
+        """Load the file and return what runs it on ``feeds``.
+
+        Its ``fetch`` raises InputError where the file refuses them; its ``call``, which is timed, onnxruntime's own.
+        """
         backend = open_backend(self.path, self.with_threads(threads))
         if isinstance(backend, OrtBackend) and self.settings.provider in GPU_PROVIDERS:
             bound = backend.bound(feeds, "cuda", device_number(self.settings))
 
             def fetch() -> Sequence[Array]:
-                bound()
+                with refusals(feeds):
+                    bound()
                 return bound.outputs()
 
             return Prepared(bound, fetch)
-        return Prepared(lambda: backend.run(feeds), lambda: backend.run(feeds))
+        return Prepared(lambda: backend.run(feeds), lambda: run(backend, feeds))

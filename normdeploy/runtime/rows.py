@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -12,14 +13,18 @@ from normdeploy.runtime.backend import Backend
 from normdeploy.runtime.feeds import fill_up
 
 
-def run(backend: Backend, feeds: Mapping[str, Array]) -> list[Array]:
-    """Run a model once; what onnxruntime refuses is an error of ours.
+@contextmanager
+def refusals(feeds: Mapping[str, Array]) -> Iterator[None]:
+    """Turn what onnxruntime says of a call that fails into an error of ours.
+
+    Args:
+        feeds: what the block runs the model on.
 
     Raises:
         InputError: values that the graph refuses.
     """
     try:
-        return backend.run(feeds)
+        yield
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime"):
             raise
@@ -28,6 +33,16 @@ def run(backend: Backend, feeds: Mapping[str, Array]) -> list[Array]:
             f"the model cannot run on {given}: {error}; expected sizes and ids that the network accepts: "
             "compare with what it was exported for"
         ) from error
+
+
+def run(backend: Backend, feeds: Mapping[str, Array]) -> list[Array]:
+    """Run a model once; what onnxruntime refuses is an error of ours.
+
+    Raises:
+        InputError: values that the graph refuses.
+    """
+    with refusals(feeds):
+        return backend.run(feeds)
 
 
 class Rows:

@@ -131,7 +131,7 @@ def _plain(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
     if gauge is None or not drawn.is_floating_point() or at.is_identity(gauge):
         return drawn
     _require_cells(gauge, drawn)
-    return torch.from_numpy(at.scale(gauge) * drawn.numpy() + at.shift(gauge))
+    return torch.from_numpy(np.asarray(at.scale(gauge) * drawn.numpy() + at.shift(gauge)))  # a scalar's is no array
 
 
 def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:

@@ -84,7 +84,7 @@ def part_rows(row_bytes: int, outputs: Sequence[TensorSpec], batch_size: int) ->
     if any(not isinstance(size, int) for spec in outputs for size in spec.shape[1:]):
         return batch_size * max(1, min(batches, _PART_BATCHES_UNKNOWN))
     values = sum(prod(size for size in spec.shape[1:] if isinstance(size, int)) for spec in outputs)
-    return batch_size * max(1, min(batches, _PART_BYTES // (8 * values * batch_size)))
+    return batch_size * max(1, min(batches, _PART_BYTES // (8 * max(1, values) * batch_size)))  # outputs may be empty
 
 
 def open_source(

@@ -113,6 +113,8 @@ def _relative(right: Array, wrong: Array) -> float:
         return float("inf") if bool((right != wrong).any()) else 0.0
     if not np.array_equal(np.isfinite(right), np.isfinite(wrong)):
         return float("inf")
+    if not right.size:
+        return 0.0
     keep = np.isfinite(right) & np.isfinite(wrong)
     a, difference = np.where(keep, right, 0.0), np.where(keep, wrong, 0.0) - np.where(keep, right, 0.0)
     rows = (np.moveaxis(x, 1, 0).reshape(x.shape[1], -1) if x.ndim > 1 else x.reshape(1, -1) for x in (a, difference))

@@ -138,13 +138,19 @@ def run_session(session: Any, feeds: Feeds, outputs: Sequence[str]) -> list[Any]
     """Run a session on named arrays.
 
     Raises:
-        GraphError: onnxruntime failed.
+        GraphError: onnxruntime failed, or an output is no tensor.
     """
     wanted: Mapping[str, Any] = {item.name: item for item in session.get_inputs()}
     # Not ascontiguousarray: it makes a scalar a vector of one
     ready = {name: np.asarray(feeds[name], order="C") for name in wanted if name in feeds}
     try:
-        return list(session.run(list(outputs), ready))
+        found = list(session.run(list(outputs), ready))
     except Exception as error:  # as above
         shapes = {name: array.shape for name, array in ready.items()}
         raise GraphError(f"onnxruntime failed on inputs of shapes {shapes}: {error}") from error
+    for name, value in zip(outputs, found, strict=True):
+        if not isinstance(value, np.ndarray):
+            raise GraphError(
+                f"output {name!r} is a sequence, a map or nothing; expected a tensor: keep it inside the graph"
+            )
+    return found

@@ -1,0 +1,72 @@
+"""Functions of a model: whether their calls end, fit them, and come to a graph of a size that can be held.
+
+An attribute may stand for one that its function is given; outside of functions there is nothing that it stands for.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+from normdeploy.errors import GraphError
+from normdeploy.onnxfile import graphs
+
+Key = tuple[str, str, str]
+
+MOST_NODES = 1 << 22
+"""Nodes of a model with every call replaced by what it calls; 40 functions of two calls each come to 2**40."""
+
+
+def check_calls(proto: onnx.ModelProto, name: str) -> None:
+    """Check that no function calls itself, through others or not, and what the calls come to.
+
+    Args:
+        proto: the model. name: for the messages.
+
+    Raises:
+        GraphError: functions that do not end, that are given more than they take, or that come to too many nodes; an
+            attribute of a function outside of one.
+    """
+    own = _nodes(onnx.ModelProto(graph=proto.graph))
+    for node in own:
+        if found := next((a for a in node.attribute if a.ref_attr_name), None):
+            raise GraphError(
+                f"{name}: attribute {found.name!r} of {node.op_type} {node.name or list(node.output)} is one of a "
+                "function's, and it stands in none; expected a value: write it again"
+            )
+    functions = {_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    if not functions:
+        return
+    nodes = {key: _nodes(onnx.ModelProto(functions=[function])) for key, function in functions.items()}
+    calls = {key: {_called(node) for node in inside} & functions.keys() for key, inside in nodes.items()}
+    sizes = dict[Key, int]()
+    while waiting := functions.keys() - sizes.keys():
+        ready = [key for key in waiting if not calls[key] - sizes.keys()]
+        if not ready:
+            found = min(waiting)[1]
+            raise GraphError(f"{name}: function {found!r} calls itself; expected functions that end: write it again")
+        for key in ready:
+            sizes[key] = sum(sizes.get(_called(node), 1) for node in nodes[key])
+    for node in (*own, *(node for inside in nodes.values() for node in inside)):
+        function = functions.get(_called(node))
+        if function and (len(node.input) > len(function.input) or len(node.output) > len(function.output)):
+            raise GraphError(
+                f"{name}: function {function.name!r} is called with {len(node.input)} inputs and {len(node.output)} "
+                f"outputs; expected at most {len(function.input)} and {len(function.output)}: write it again"
+            )
+    total = sum(sizes.get(_called(node), 1) for node in own)
+    if total > MOST_NODES:
+        raise GraphError(
+            f"{name}: its calls of functions come to {total} nodes; expected at most {MOST_NODES}: write it again"
+        )
+
+
+def _key(domain: str, name: str, overload: str) -> Key:
+    return domain, name, overload
+
+
+def _called(node: onnx.NodeProto) -> Key:
+    return _key(node.domain, node.op_type, node.overload)
+
+
+def _nodes(part: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for graph in graphs(part) for node in graph.node]
