@@ -71,6 +71,8 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
         with suppress(Exception):  # it may fail for more than these dimensions: then every one is fixed below
             program, partial = export_program(model, mixed, candidate, opset), candidate
             break
+        if not traces_fixed(model, tensors):  # no choice of dimensions helps
+            break
     if program is None:
         partial = [None] * len(specs)
         try:

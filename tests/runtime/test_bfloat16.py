@@ -56,7 +56,9 @@ def test_within_a_lossy_budget_it_is_tried_as_what_it_is(convnet, provider, monk
     fixed = [trial for trial in plan.trials if trial.settings and trial.settings.fixed_shapes]
     assert fixed
     assert all(trial.settings.fixed_shapes == (("x", (8, 3, 16, 16)),) for trial in fixed)
-    assert all(trial.loss and trial.latency for trial in fixed)
+    assert all(trial.loss for trial in fixed)
+    # one may be hopeless at the first glance, as any way may be on a busy machine
+    assert all(trial.latency or (trial.status != "chosen" and trial.reason) for trial in fixed)
     names = [trial.name for trial in plan.trials]
     assert len(names) == len(set(names))
     told = [trial for trial in plan.trials if trial.name.startswith("float32: OpenVINO")]

@@ -374,16 +374,17 @@ def test_a_plan_from_elsewhere_names_the_command_that_tunes_again(convnet):
 
 def test_tuning_again_asks_for_rows_that_the_plan_cannot_name(convnet):
     x = _images(40)
-    plan = tune(convnet, data=x, budget="rel=20%", seconds=0.2)
+    np.save(convnet.with_name("gone.npy"), x)
+    plan = tune(convnet, data=convnet.with_name("gone.npy"), budget="rel=20%", seconds=0.2)
+    assert plan.request["data"] == "gone.npy"
+    convnet.with_name("gone.npy").unlink()
+    with pytest.raises(UsageError, match=r"'gone\.npy', which is no file here"):
+        retune(plan.path)
+    plan = retune(plan.path, data=x, seconds=0.3)
+    assert plan.request["seconds"] == 0.3
     assert plan.request["data"] is None
     assert plan.command.endswith("--again --data FILE")
     with pytest.raises(UsageError, match=r"does not say on which file of rows.*--data FILE"):
-        retune(plan.path)
-    assert retune(plan.path, data=x, seconds=0.3).request["seconds"] == 0.3
-    np.save(convnet.with_name("gone.npy"), x)
-    plan = tune(convnet, data=convnet.with_name("gone.npy"), budget="rel=20%", seconds=0.2, overwrite=True)
-    convnet.with_name("gone.npy").unlink()
-    with pytest.raises(UsageError, match=r"'gone\.npy', which is no file here"):
         retune(plan.path)
 
 
