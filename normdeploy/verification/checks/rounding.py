@@ -59,7 +59,7 @@ def check_rounding(context: Context) -> list[Check]:
         )
         first = next(iter(problems.values()))
         context.wrong_under = list(problems)
-measured = Ratios(worst, settings=tuple(map(str, problems)))
+        measured = Ratios(worst, settings=tuple(map(str, problems)))
         known = known_kernels(context.subject.model.graph) if logic_holds else ""
         text = f"{where}: {shortened(first)}" + (f"; {known}" if known else "")
         return [Check(Question.ROUNDING, Status.FAIL, text, measured)]
