@@ -56,11 +56,17 @@ class Point:
 
 @dataclass(frozen=True)
 class _Number:
-    """A number of a region: an operand, by its place, or an attribute, by its name."""
+    """A number of a region: an operand, by its place, or an attribute, by its name; or what the region reads."""
 
-    node: ir.Node
-    which: int | str
+    node: ir.Node | None
+    which: int | str | ir.Value
     size: float
+
+    @property
+    def name(self) -> str:
+        """What it is called where it counts for nothing."""
+        read = self.which.name if isinstance(self.which, ir.Value) else None
+        return repr(read) if self.node is None else f"{self.size:.3g} in {kind(self.node)}"
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,10 @@ class Regions:
     def unseen(self, points: Sequence[Point]) -> Wrong | str:
         """Return which number counts at no point, how the regions differ where it does, or "" for neither."""
         numbers = [*self._numbers(self.relation.file, self.theirs), *self._numbers(self.relation.source, self.ours)]
+        if any(number.size > _PLAIN[1] for number in numbers):  # beside which what is read may be lost
+            numbers += [
+                _Number(None, leaf, 1.0) for leaf, tensor in points[0].drawn.items() if tensor.is_floating_point()
+            ]
         left = [number for number in numbers if not any(self._counts(number, point) for point in points[::-1])]
         if not left:
             return ""
@@ -105,7 +115,7 @@ class Regions:
                 left = [number for number in left if not self._counts(number, point)]
             if not left:
                 return ""
-        return f"{left[0].size:.3g} in {kind(left[0].node)} counts at no point that is drawn"
+        return f"{left[0].name} counts at no point that is drawn"
 
     def _numbers(self, side: Side, nodes: Sequence[ir.Node]) -> Iterator[_Number]:
         """Yield the numbers of a region that points of usual spreads may not show."""
@@ -121,6 +131,10 @@ class Regions:
                     yield _Number(node, attribute.name, abs(float(attribute.value)))
 
     def _counts(self, number: _Number, point: Point) -> bool:
+        if isinstance(number.which, ir.Value):
+            moved = {**point.drawn, number.which: point.drawn[number.which] * _MOVED}
+            pairs = ((point.want, self._want(moved, point.k)), (point.have, self._have(moved, point.k)))
+            return all(differs(a, b) is not None for a, b in pairs)
         if number.node in self.theirs:
             return differs(point.have, self._have(point.drawn, point.k, number)) is not None
         return differs(point.want, self._want(point.drawn, point.k, number)) is not None
