@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from normdeploy.rewrite.gauge.batch import apart, first_uses
+from normdeploy.rewrite.gauge.insertion import substituted
 from normdeploy.rewrite.gauge.rows import (
     Equation,
     Flags,
@@ -40,7 +41,6 @@ from normdeploy.rewrite.gauge.rows import (
     combined,
     gathered,
     rooted,
-    substituted,
     trimmed,
 )
 
@@ -94,7 +94,7 @@ class System:
         """Return fresh unknowns, positive unless an equation says otherwise."""
         start, stop = self._count, self._count + math.prod(shape)
         if stop > len(self._batch):
-            self._grow(max(stop, 2 * len(self._batch)))
+            self._grow(max(stop, 4 * len(self._batch), 1024))
         if slack:
             self._slack[start:stop] = 1
         self._count = stop

@@ -254,3 +254,29 @@ def test_many_terms_are_added_up_as_few_are(seed: int, count: int, width: int) -
             live = c != 0
             assert len(set(names[live].tolist())) == live.sum()
             assert {int(u): float(x) for u, x in zip(names[live], c[live], strict=True)} == sums
+
+
+@given(SEED, st.integers(1, 6), st.booleans())
+def test_what_reads_what_holds_is_what_that_was_stated_to_be(seed: int, count: int, multiplicative: bool) -> None:
+    """Rows of two values, each a sum (product) of up to eight unknowns: their numbers, with numbers for the unknowns."""
+    rng = np.random.default_rng(seed)
+    system = System(multiplicative=multiplicative)
+    base, held = system.new((8,)), system.new((count,), slack=True)
+    shares = rng.choice([-1.0, 0.0, 1.0], (count, 8))
+    constant = 2.0 ** rng.integers(-3, 4, count)
+    terms = [(base[at], -shares[:, at]) for at in range(8)]
+    stated_rows = Rows.of((held, 1.0), *terms, constant=1 / constant if multiplicative else -constant)
+    assert system.add(stated_rows, "test") is None
+    exponents = rng.integers(-3, 4, 8).astype(float)  # powers of 2, and whole numbers: nothing is rounded
+    of_held = shares @ exponents + (np.log2(constant) if multiplicative else constant)
+    one, other = rng.integers(0, count, (2, 12))
+    factors = rng.choice([-1.0, 1.0, 2.0], (2, 12))
+    found = system.reduce(
+        Rows.of((held[one], factors[0]), (held[other], factors[1]), constant=float(multiplicative))
+    )
+    numbers = np.concatenate([[0.0], exponents, np.full(count, np.nan)])  # no held one is left
+    value = np.where(found.coefficients != 0, found.coefficients * numbers[found.unknowns], 0.0).sum(axis=1)
+    value += np.log2(found.constant) if multiplicative else found.constant
+    np.testing.assert_array_equal(value, factors[0] * of_held[one] + factors[1] * of_held[other])
+    for names, c in zip(found.unknowns, found.coefficients, strict=True):
+        assert len(set(names[c != 0].tolist())) == (c != 0).sum()
