@@ -6,12 +6,64 @@ of the one can meet those of the other.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from normdeploy.rewrite.gauge.rows import MANY, Flags, Held, Ints, Rows, combined, power, trimmed
+from normdeploy.rewrite.gauge.rows import MANY, Flags, Floats, Held, Ints, Rows, combined, power, trimmed
 
 _WIDE = 4
 """Terms of an expression from which on two of one batch are subtracted column by column."""
+
+
+@dataclass
+class Single:
+    """What each unknown is that is one other unknown, times a number or to a power, and a constant.
+
+    Args:
+        other: by unknown; -1 for those that are something else. share: coefficient or exponent of the other one.
+        constant: added or multiplied with. size: of what was added up in it.
+    """
+
+    other: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
+    share: Floats = field(default_factory=lambda: np.zeros(1))
+    constant: Floats = field(default_factory=lambda: np.zeros(1))
+    size: Floats = field(default_factory=lambda: np.zeros(1))
+
+    def grow(self, more: int) -> None:
+        """Make room for more unknowns."""
+        self.other = np.concatenate([self.other, np.full(more, -1, np.int64)])
+        self.share, self.constant, self.size = (
+            np.concatenate([array, np.zeros(more)]) for array in (self.share, self.constant, self.size)
+        )
+
+    def note(self, pivots: Ints, rows: Rows) -> None:
+        """Note what pivots are."""
+        if rows.unknowns.shape[1] > 1:
+            self.other[pivots] = -1
+            return
+        self.other[pivots], self.share[pivots] = rows.unknowns[:, 0], rows.coefficients[:, 0]
+        self.constant[pivots], self.size[pivots] = rows.constant, rows.size
+
+    def renamed(self, rows: Rows, bound: Flags, *, multiplicative: bool) -> Rows | None:
+        """Put in, for all bound unknowns of short rows at once, the single one that each is; None where none is."""
+        if rows.unknowns.shape[1] > _WIDE:
+            return None
+        found = self.other[rows.unknowns]
+        single = bound & (found >= 0)
+        if not single.any():
+            return None
+        neutral, constant, size = float(multiplicative), rows.constant, rows.size
+        known = np.where(single, self.constant[rows.unknowns], neutral)
+        if multiplicative and (known != 1).any():
+            for at in range(rows.unknowns.shape[1]):
+                constant = constant * power(known[:, at], rows.coefficients[:, at])
+        elif not multiplicative and (sizes := np.where(single, self.size[rows.unknowns], 0.0)).any():
+            for at in range(rows.unknowns.shape[1]):
+                constant = constant + rows.coefficients[:, at] * known[:, at]
+                size = size + np.abs(rows.coefficients[:, at]) * sizes[:, at]
+        share = np.where(single, self.share[rows.unknowns], 1.0)
+        return combined(Rows(np.where(single, found, rows.unknowns), rows.coefficients * share, constant, size))
 
 
 def substituted(

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from normdeploy.rewrite.gauge.batch import apart, first_uses
-from normdeploy.rewrite.gauge.insertion import substituted
+from normdeploy.rewrite.gauge.insertion import Single, substituted
 from normdeploy.rewrite.gauge.rows import (
     Equation,
     Flags,
@@ -82,6 +82,7 @@ class System:
     held: list[Held] = field(default_factory=list)
     _batch: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
     _row: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    _single: Single = field(default_factory=Single)
     _slack: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, np.int8))
     _sign: npt.NDArray[np.int8] = field(default_factory=lambda: np.ones(1, np.int8))
     _signed_by: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
@@ -104,6 +105,7 @@ class System:
         more = size - len(self._batch)
         self._batch = np.concatenate([self._batch, np.full(more, -1, np.int64)])
         self._row = np.concatenate([self._row, np.zeros(more, np.int64)])
+        self._single.grow(more)
         self._slack = np.concatenate([self._slack, np.zeros(more, np.int8)])
         self._sign = np.concatenate([self._sign, np.zeros(more, np.int8)])
         self._signed_by = np.concatenate([self._signed_by, np.full(more, -1, np.int64)])
@@ -230,6 +232,7 @@ class System:
         held = Held(pivots, trimmed(Rows(unknowns, coefficients, constant, size)), stated, origin)
         self.held.append(held)
         self._batch[pivots], self._row[pivots] = len(self.held) - 1, at
+        self._single.note(pivots, held.rows)
         if self._journal is not None:
             self._journal.append((pivots, None))
         if not self.multiplicative:
@@ -263,7 +266,8 @@ class System:
                 index, rows, bound = index[open_], rows.at(open_), bound[open_]
             if not len(index):
                 return gathered(done)
-            rows = substituted(rows, bound, self.held, self._batch, self._row, multiplicative=self.multiplicative)
+            rows = self._single.renamed(rows, bound, multiplicative=self.multiplicative) or substituted(
+                rows, bound, self.held, self._batch, self._row, multiplicative=self.multiplicative)  # fmt: skip
             bound = self._batch[rows.unknowns] >= 0
             open_ = across(np.logical_or, bound)
 

@@ -258,7 +258,7 @@ def test_many_terms_are_added_up_as_few_are(seed: int, count: int, width: int) -
 
 @given(SEED, st.integers(1, 6), st.booleans())
 def test_what_reads_what_holds_is_what_that_was_stated_to_be(seed: int, count: int, multiplicative: bool) -> None:
-    """Rows of two values, each a sum (product) of up to eight unknowns: their numbers, with numbers for the unknowns."""
+    """Rows of two values, each a sum (product) of up to eight unknowns, with numbers for these."""
     rng = np.random.default_rng(seed)
     system = System(multiplicative=multiplicative)
     base, held = system.new((8,)), system.new((count,), slack=True)
@@ -271,9 +271,7 @@ def test_what_reads_what_holds_is_what_that_was_stated_to_be(seed: int, count: i
     of_held = shares @ exponents + (np.log2(constant) if multiplicative else constant)
     one, other = rng.integers(0, count, (2, 12))
     factors = rng.choice([-1.0, 1.0, 2.0], (2, 12))
-    found = system.reduce(
-        Rows.of((held[one], factors[0]), (held[other], factors[1]), constant=float(multiplicative))
-    )
+    found = system.reduce(Rows.of((held[one], factors[0]), (held[other], factors[1]), constant=float(multiplicative)))
     numbers = np.concatenate([[0.0], exponents, np.full(count, np.nan)])  # no held one is left
     value = np.where(found.coefficients != 0, found.coefficients * numbers[found.unknowns], 0.0).sum(axis=1)
     value += np.log2(found.constant) if multiplicative else found.constant
