@@ -40,15 +40,20 @@ class _Votes:
     """Votes for unknowns, as arrays to be joined."""
 
     unknowns: list[np.ndarray] = field(default_factory=list)
-    weights: list[Floats] = field(default_factory=list)
-    places: list[Floats] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    places: list[float] = field(default_factory=list)
 
     def cast(self, unknowns: np.ndarray, weight: float, place: int) -> None:
-        flat = unknowns.reshape(-1)
-        flat = flat[flat != 0]
-        self.unknowns.append(flat)
-        self.weights.append(np.full(len(flat), weight))
-        self.places.append(np.full(len(flat), float(place)))
+        self.unknowns.append(unknowns.reshape(-1))
+        self.weights.append(weight)
+        self.places.append(float(place))
+
+    def joined(self) -> tuple[np.ndarray, Floats, Floats]:
+        """Return the unknowns that were voted for, the weights and the places of the votes."""
+        counts = [len(part) for part in self.unknowns]
+        unknowns = np.concatenate(self.unknowns)
+        live = np.flatnonzero(unknowns)
+        return unknowns[live], np.repeat(self.weights, counts)[live], np.repeat(self.places, counts)[live]
 
 
 def choose(ties: Ties) -> Solution:
@@ -109,7 +114,7 @@ def _elected(system: System, votes: _Votes) -> Floats:
         chosen[system.sign_of(np.arange(system.size)) < 0] = -1.0
     if not votes.unknowns:
         return chosen
-    unknowns, weights, places = (np.concatenate(part) for part in (votes.unknowns, votes.weights, votes.places))
+    unknowns, weights, places = votes.joined()
     root, coefficients, constants = roots(system)
     free, coefficient, constant = root[unknowns], coefficients[unknowns], constants[unknowns]
     single = (free > 0) & ((np.abs(coefficient) == 1) if system.multiplicative else (coefficient != 0))

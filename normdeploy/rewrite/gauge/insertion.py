@@ -7,8 +7,10 @@ of the one can meet those of the other.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from normdeploy.rewrite.gauge.rows import MANY, Flags, Floats, Held, Ints, Rows, combined, power, trimmed
 
@@ -16,26 +18,31 @@ _WIDE = 4
 """Terms of an expression from which on two of one batch are subtracted column by column."""
 
 
+def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """Return a longer array with zeros behind, which take no memory before they are written."""
+    found = np.zeros(size, array.dtype)
+    found[: len(array)] = array
+    return found
+
+
 @dataclass
 class Single:
     """What each unknown is that is one other unknown, times a number or to a power, and a constant.
 
     Args:
-        other: by unknown; -1 for those that are something else. share: coefficient or exponent of the other one.
+        other: by unknown; -1 for what is more than that. share: coefficient or exponent of the other one.
         constant: added or multiplied with. size: of what was added up in it.
     """
 
-    other: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
+    other: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     share: Floats = field(default_factory=lambda: np.zeros(1))
     constant: Floats = field(default_factory=lambda: np.zeros(1))
     size: Floats = field(default_factory=lambda: np.zeros(1))
 
-    def grow(self, more: int) -> None:
+    def grow(self, size: int) -> None:
         """Make room for more unknowns."""
-        self.other = np.concatenate([self.other, np.full(more, -1, np.int64)])
-        self.share, self.constant, self.size = (
-            np.concatenate([array, np.zeros(more)]) for array in (self.share, self.constant, self.size)
-        )
+        self.other = grown(self.other, size)
+        self.share, self.constant, self.size = (grown(part, size) for part in (self.share, self.constant, self.size))
 
     def note(self, pivots: Ints, rows: Rows) -> None:
         """Note what pivots are."""

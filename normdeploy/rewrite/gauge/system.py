@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from normdeploy.rewrite.gauge.batch import apart, first_uses
-from normdeploy.rewrite.gauge.insertion import Single, substituted
+from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
 from normdeploy.rewrite.gauge.rows import (
     Equation,
     Flags,
@@ -95,21 +95,17 @@ class System:
         """Return fresh unknowns, positive unless an equation says otherwise."""
         start, stop = self._count, self._count + math.prod(shape)
         if stop > len(self._batch):
-            self._grow(max(stop, 4 * len(self._batch), 1024))
+            self._grow(max(stop, 2 * len(self._batch)))
+        self._batch[start:stop] = -1
         if slack:
             self._slack[start:stop] = 1
         self._count = stop
         return np.arange(start, stop, dtype=np.int64).reshape(shape)
 
     def _grow(self, size: int) -> None:
-        more = size - len(self._batch)
-        self._batch = np.concatenate([self._batch, np.full(more, -1, np.int64)])
-        self._row = np.concatenate([self._row, np.zeros(more, np.int64)])
-        self._single.grow(more)
-        self._slack = np.concatenate([self._slack, np.zeros(more, np.int8)])
-        self._sign = np.concatenate([self._sign, np.zeros(more, np.int8)])
-        self._signed_by = np.concatenate([self._signed_by, np.full(more, -1, np.int64)])
-        self._scratch = np.zeros(size, np.int64)
+        for name in ("_batch", "_row", "_slack", "_sign", "_signed_by", "_scratch"):
+            setattr(self, name, grown(getattr(self, name), size))
+        self._single.grow(size)
 
     # -- transactions
 
