@@ -60,6 +60,7 @@ class EvaluateConstants(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Evaluate all constant expressions of the main graph and of its body graphs."""
+        _write_numbers_as_tensors(nodes_of(model))
         lifted = common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         walk = _Walk(model.opset_imports)
         for node in nodes_of(model):
@@ -69,6 +70,26 @@ class EvaluateConstants(ir.passes.InPlacePass):
         cleaned = common_passes.RemoveUnusedNodesPass()(model)
         infer_missing_types(model)  # constant targets of Reshape and Expand tell more than computed ones
         return ir.passes.PassResult(model, lifted.modified or walk.modified or cleaned.modified)
+
+
+_NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+"""What a Constant may hold in place of a tensor, and the type that it has."""
+
+
+def _write_numbers_as_tensors(nodes: Sequence[ir.Node]) -> None:
+    """Give each Constant of numbers the tensor of the same numbers.
+
+    onnx_ir's pass makes one too; it asks of each number which of several protocols it follows, and that took as long as
+    evaluating all of a graph's constants.
+    """
+    for node in nodes:
+        if not is_standard(node, "Constant") or len(node.attributes) != 1:
+            continue
+        name, attribute = next(iter(node.attributes.items()))
+        if name in _NUMBERS and not attribute.is_ref():
+            tensor = ir.Tensor(np.array(attribute.value, _NUMBERS[name]), name=node.outputs[0].name)
+            node.attributes.clear()
+            node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
 class _Walk:
