@@ -30,6 +30,8 @@ def apart(rows: Rows, pivots: Ints, scratch: Ints) -> Flags:
         Flags of shape [rows].
     """
     chosen = first_uses(pivots, scratch)
+    if rows.unknowns.shape[1] == 1:  # a row reads nothing but its pivot
+        return chosen
     places = np.flatnonzero(chosen)
     scratch[rows.unknowns] = -1
     scratch[pivots[places]] = places

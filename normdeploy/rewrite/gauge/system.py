@@ -133,8 +133,7 @@ class System:
         left, origin = self.reduce(rows), np.arange(len(rows))
         while len(left):
             used = left.coefficients != 0
-            empty = ~across(np.logical_or, used)
-            if empty.any():
+            if not used.all() and (empty := ~across(np.logical_or, used)).any():
                 wrong = empty & ~self._neutral(left)
                 if wrong.any():
                     at = int(np.flatnonzero(wrong)[0])
@@ -142,17 +141,16 @@ class System:
                 left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
                     return None
-            column, possible = self._pivots(left, used)
+            column, possible, lone = self._pivots(left, used)
             if not possible.all():
                 left = rooted(left, ~possible)
-                column, possible = self._pivots(left, left.coefficients != 0)
+                column, possible, lone = self._pivots(left, left.coefficients != 0)
             if not possible.all():
                 at = int(np.flatnonzero(~possible)[0])
                 loose = left.unknowns[at][left.coefficients[at] != 0]
                 return Conflict(self, stated, int(origin[at]), float(left.constant[at]), loose=loose)
             pivots = left.unknowns[np.arange(len(left)), column]
-            together = apart(left, pivots, self._scratch)
-            if together.all():
+            if lone or (together := apart(left, pivots, self._scratch)).all():
                 return self._hold(left, column, pivots, stated, origin)
             conflict = self._hold(left.at(together), column[together], pivots[together], stated, origin[together])
             if conflict is not None:
@@ -195,20 +193,21 @@ class System:
         self._sign[unknowns] = sign
         self._signed_by[unknowns] = len(self.signers) - 1
 
-    def _pivots(self, rows: Rows, used: Flags) -> tuple[Ints, Flags]:
-        """Return each row's pivot column, and whether it has one."""
+    def _pivots(self, rows: Rows, used: Flags) -> tuple[Ints, Flags, bool]:
+        """Return each row's pivot column, whether it has one, and whether no unknown stands in two rows."""
         fit = used & (np.abs(rows.coefficients) == 1) if self.multiplicative else used
+        flat = rows.unknowns.reshape(-1)
+        lone = bool(first_uses(flat, self._scratch).all())
         if rows.unknowns.shape[1] == 1:
-            return np.zeros(len(rows), np.int64), fit[:, 0]
+            return np.zeros(len(rows), np.int64), fit[:, 0], lone
         # few rows first, then slack, then the youngest
         score = 2 * self._slack[rows.unknowns] + rows.unknowns / self._count
-        flat = rows.unknowns.reshape(-1)
-        if not first_uses(flat, self._scratch).all():
+        if not lone:
             self._scratch[flat] = 0
             np.add.at(self._scratch, flat, 1)
             score -= 4 * self._scratch[rows.unknowns]
         score[~fit] = -np.inf
-        return score.argmax(axis=1), across(np.logical_or, fit)
+        return score.argmax(axis=1), across(np.logical_or, fit), lone
 
     def _hold(self, rows: Rows, column: Ints, pivots: Ints, stated: Equation, origin: Ints) -> Conflict | None:
         at = np.arange(len(rows))
