@@ -153,6 +153,7 @@ def errors(subject: Subject, files: Mapping[str, Path]) -> dict[str, float]:
     from zoo_row import _square
 
     from normdeploy.exporting.forward import flatten_outputs
+    from normdeploy.exporting.mode import evaluation_mode
     from normdeploy.graph import Evaluator
     from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 
@@ -161,7 +162,7 @@ def errors(subject: Subject, files: Mapping[str, Path]) -> dict[str, float]:
     squares = dict.fromkeys(["eager", *files], 0.0)
     for args, kwargs, feeds in subject.calls:
         exact = list(truth.run(feeds).values())
-        with torch.no_grad():
+        with torch.no_grad(), evaluation_mode(subject.model):
             found = {"eager": flatten_outputs(subject.model(*args, **kwargs)).tensors}
         for key, session in sessions.items():
             names = [value.name for value in session.get_outputs()]
