@@ -64,7 +64,10 @@ def _assumed(dim: ir.SymbolicDim) -> int:
 @functools.lru_cache(maxsize=1024)
 def _assumed_of(expression: str) -> int:
     dim = ir.SymbolicDim(expression)
-    found = dim.evaluate(dict.fromkeys(dim.free_symbols(), ASSUMED_DIM))
+    try:
+        found = dim.evaluate(dict.fromkeys(dim.free_symbols(), ASSUMED_DIM))
+    except ValueError:  # a name that is no expression, as other tools write them: "batch size"
+        return ASSUMED_DIM
     return found if isinstance(found, int) and found > 0 else ASSUMED_DIM
 
 

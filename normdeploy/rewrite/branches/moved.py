@@ -20,6 +20,7 @@ from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.map import Array
 from normdeploy.rewrite.affine.region import in_order
 from normdeploy.rewrite.branches.window import Place
+from normdeploy.rewrite.recognise.sizes import names_of
 
 WRITES = frozenset({"ScatterND", "ScatterElements", "Where"})
 """Operators that write some elements in place of others."""
@@ -135,7 +136,7 @@ def _bindings(nodes: Sequence[ir.Node], source: ir.Value) -> Iterator[dict[str, 
     """Return sizes of the dynamic dimensions to run a chain for; the batch is 1."""
     assert source.shape is not None
     axes = [dim for dim in source.shape.dims[2:] if isinstance(dim, ir.SymbolicDim)]
-    names = sorted({name for dim in axes for name in dim.free_symbols()})
+    names = sorted({name for dim in axes for name in names_of(dim)})
     if not names:
         yield {}
         return
@@ -156,7 +157,10 @@ def _sized(value: ir.Value, sizes: Mapping[str, int]) -> list[int] | None:
         if isinstance(dim, ir.SymbolicDim):
             if dim.value is None:
                 return None
-            found = dim.evaluate({name: sizes.get(name, 1) for name in dim.free_symbols()})
+            given = {name: sizes.get(name, 1) for name in names_of(dim)}
+            if not given:  # "?"
+                return None
+            found = given.get(dim.value) or dim.evaluate(given)
             if not isinstance(found, int):
                 return None
             dims.append(max(found, 0))

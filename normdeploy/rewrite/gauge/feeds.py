@@ -24,6 +24,7 @@ from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules.moves import ACTS
+from normdeploy.rewrite.recognise.sizes import names_of
 
 Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, Tensor]]
 """Makes up inputs; leaves out what it has none for."""
@@ -223,8 +224,8 @@ def _size(dim: int | ir.SymbolicDim, value: ir.Value, axis: int, sizes: dict[str
         return dim
     if dim.value is None:
         return sizes.setdefault(f"{value.name}.{axis}", reach + 3 if axis >= 2 else 2)
-    plain = dim.value.isidentifier()  # no expression, so that none has to be read
-    symbols = [dim.value] if plain else sorted(dim.free_symbols())
+    symbols = names_of(dim)
+    plain = symbols == [dim.value]  # no expression
     for symbol in symbols:
         spatial = axis >= 2 and reach > 3
         sizes.setdefault(symbol, reach + 3 + 2 * len(sizes) if spatial else _PROBE_SIZES[len(sizes) % 5])
