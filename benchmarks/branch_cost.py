@@ -3,7 +3,7 @@
 Each case is a small graph of convolutions and pools on C channels of S x S, in front of a Relu; it is timed in
 onnxruntime as it is and with its branches merged whatever they cost, in turns, one thread, in processor time.
 "measured" is the median of the ratios of neighbouring turns with its quartiles; "expected" is the ratio by which
-``normdeploy.rewrite.branches.cost`` decides: branches are merged where it is at most 1.
+``normdeploy.rewrite.branches.multiply_adds`` decides: branches are merged where it is at most 1.
 
     python benchmarks/branch_cost.py [--channels 4 16 64] [--sizes 14 56] [--turns 11] [--only "3x3 + avg 5"]
 """
@@ -21,9 +21,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from normdeploy.rewrite import rewrite
-from normdeploy.rewrite.branches import cost
+from normdeploy.rewrite.branches import multiply_adds
 from normdeploy.rewrite.branches.merge import sites
-from normdeploy.rewrite.branches.search import Search
+from normdeploy.rewrite.branches.value_as_maps import Search
 
 SECONDS = 0.01
 """Length of a turn."""
@@ -113,11 +113,11 @@ def measure(case: Case, channels: int, size: int, turns: int) -> tuple[float, li
     expected = site.ratio
     net.graph.outputs.append(net.op("Relu", last))
     model = ir.Model(net.graph, ir_version=10)
-    limit, cost.PASS = cost.PASS, 1e9
+    limit, multiply_adds.PASS = multiply_adds.PASS, 1e9
     try:
         merged = rewrite(model).model
     finally:
-        cost.PASS = limit
+        multiply_adds.PASS = limit
     assert [node.op_type for node in merged.graph] == ["Conv", "Relu"]
     apart, one = session(model), session(merged)
     x = net.rng.standard_normal(net.x.shape.numpy()).astype(np.float32)

@@ -23,15 +23,15 @@ from onnx import numpy_helper, parser
 
 from normdeploy.graph import Evaluator
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import make_case
+from normdeploy.verification.family_case import make_case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.ranges import input_specs
+from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
-from normdeploy.verification.sides.values import run_evaluator
 
 Floats = npt.NDArray[np.float32]
 

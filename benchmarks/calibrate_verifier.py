@@ -42,7 +42,7 @@ from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
-from normdeploy.verification.levels import LEVELS
+from normdeploy.verification.check_levels import LEVELS
 
 
 @dataclass

@@ -46,14 +46,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, ExactTensor, evaluate_node
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
-from normdeploy.rewrite.affine import offset as far_from_zero
-from normdeploy.rewrite.gauge import limits
+from normdeploy.rewrite.affine import far_from_zero
+from normdeploy.rewrite.gauge import shift_limits
 from normdeploy.train.from_recipe import recipe_data
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 
@@ -405,7 +405,7 @@ def main() -> None:
     if chosen.force or chosen.offsets:
         far_from_zero.LARGEST = math.inf
     if chosen.force or chosen.streams:
-        limits.LARGEST = math.inf
+        shift_limits.LARGEST = math.inf
     networks = (
         streams()
         if chosen.streams

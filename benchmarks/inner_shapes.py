@@ -42,7 +42,7 @@ def export_both(module: nn.Module, arguments: dict[str, Any], bare: Path, full: 
     given = dict(arguments)
     args = given.pop("args")
     nd.export(module, args, bare, verify=False, overwrite=True, **given)
-    with mock.patch("normdeploy.graph.files.strip_inner_shapes"):
+    with mock.patch("normdeploy.graph.onnx_files.strip_inner_shapes"):
         nd.export(module, args, full, verify=False, overwrite=True, **given)
 
 

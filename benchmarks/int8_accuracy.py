@@ -19,7 +19,7 @@ import numpy as np
 
 import normdeploy as nd
 from normdeploy.budget import parse_budget
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.intervals import Interval, share, share_difference
 from normdeploy.ort.settings import Settings
 from normdeploy.recipe import load_recipe

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]

@@ -37,7 +37,7 @@ from graphs import fingerprint, operators
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.settings import OPENVINO_RUNTIME
 from normdeploy.recipe import load_recipe

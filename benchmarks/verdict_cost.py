@@ -83,7 +83,7 @@ def torch_export(model: nn.Module, example: Any, path: Path) -> None:
 def held_bytes(traced: Traced, model: nn.Module) -> float:
     """Return the bytes of a network's weights and of all that one float32 run of its graph stores."""
     from normdeploy.graph import Evaluator
-    from normdeploy.verification.cost import Counter
+    from normdeploy.verification.evaluation_cost import Counter
     from normdeploy.verification.samples.example import example_from_file
 
     feeds = example_from_file(traced.model, sizes={})

@@ -21,7 +21,7 @@ from rule_examples import EXAMPLES
 from rule_pictures import STYLE, picture
 
 from normdeploy.rewrite.gauge.rules import RULES
-from normdeploy.rewrite.outside import add_rule, remove_rule
+from normdeploy.rewrite.rules_of_others import add_rule, remove_rule
 
 DOCS = Path(__file__).parent
 _ROOM = "normdeploy.rewrite."
@@ -70,7 +70,7 @@ def _section(name: str, title: str) -> Iterator[str]:
     if name not in EXAMPLES:
         raise KeyError(f"the rule {name} has no tiny graph: give it one in docs/rule_examples.py")
     yield f"### {title}\n\n{_text(importlib.import_module(_ROOM + name))}\n"
-    with _rule_of_the_how_to() if name == "outside" else _nothing():
+    with _rule_of_the_how_to() if name == "rules_of_others" else _nothing():
         drawn, ledger = picture(EXAMPLES[name])
     yield f"```{{raw}} html\n{drawn}\n```\n"
     for row in ledger:

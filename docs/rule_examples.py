@@ -104,7 +104,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     # passes, in the order of the pipeline
     "opset.raising": Example(f"{_ROWS} {{ y = Clip <min = 0.0, max = 6.0> (x) }}", opset=10),
-    "qonnx": Example(
+    "qonnx_to_standard": Example(
         "(float[n,4] x) => (float[n,4] y) { y = qonnx.custom_op.general.Quant"
         '<signed: int = 1, narrow: int = 0, rounding_mode: string = "ROUND"> (x, scale, zero, bits) }',
         {"scale": np.float32(0.1), "zero": np.float32(0), "bits": np.float32(8)},
@@ -114,7 +114,7 @@ EXAMPLES: dict[str, Example] = {
         {"V": _M, "g": (4,), "rows": _ints(0)},
     ),
     "identities": Example(f"{_ROWS} {{ a = Identity(x) b = Dropout(a) y = Relu(b) }}"),
-    "sequences": Example(
+    "sequence_splits": Example(
         "(float[n,4] x) => (float[n,2] y)"
         "{ s = SplitToSequence <axis = 1> (x, sizes) a = SequenceAt(s, zero) b = SequenceAt(s, one) y = Mul(a, b) }",
         {"sizes": _ints(2, 2), "zero": np.int64(0), "one": np.int64(1)},
@@ -127,19 +127,19 @@ EXAMPLES: dict[str, Example] = {
     "unexpand": Example(
         f"{_ROWS} {{ a = Shape(x) b = Expand(t, a) y = Add(x, b) }}", {"t": (4,)}
     ),
-    "outside": Example(
+    "rules_of_others": Example(
         f"{_ROWS} {{ a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six) }}",
         {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)},
     ),
-    "recognise.passes": Example(
+    "recognise.norms_pass": Example(
         f"{_ROWS} {{ m = ReduceMean(x, last) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, last) e = Add(v, eps)"
         "r = Sqrt(e) z = Div(d, r) p = Mul(z, g) y = Add(p, b) }",
         {"last": _ints(-1), "eps": np.float32(1e-5), "g": (4,), "b": (4,)},
     ),
-    "einsum": Example(
+    "einsum_to_product": Example(
         '(float[n,5,4] x) => (float[n,5,3] y) { y = Einsum <equation = "bij,jk->bik"> (x, W) }', {"W": (4, 3)}
     ),
-    "affine.recognise": Example(
+    "affine.find_affine": Example(
         f"{_X} {{ a = Conv(x, W) b = Sub(a, mean) c = Div(b, deviation) d = Mul(c, gamma) y = Add(d, beta) }}",
         {"W": _W, "mean": (2, 1, 1), "deviation": (2, 1, 1), "gamma": (2, 1, 1), "beta": (2, 1, 1)},
     ),
@@ -170,18 +170,18 @@ EXAMPLES: dict[str, Example] = {
         "{ a = Add(x, t) y = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (a, W, b) }",
         {"t": (8, 1, 1), "W": (2, 8, 3, 3), "b": (2,)},
     ),
-    "gauge.engine": Example(
+    "gauge.remove_maps": Example(
         f"{_X} {{ a = Conv <pads = [1, 1, 1, 1]> (x, W) b = BatchNormalization(a, gamma, beta, mean, var)"
         "c = Conv(x, V) d = Add(b, c) y = Relu(d) }",
         {"W": (2, 2, 3, 3), "V": _W, **_BN},
     ),
-    "gauge.bodies": Example(
+    "gauge.maps_into_bodies": Example(
         "(bool c, float[n,2,8,8] x) => (float[n,2,8,8] y)"
         "{ a = If(c) <then_branch = yes () => (float[n,2,8,8] p) { p = Conv(x, W) },"
         "else_branch = no () => (float[n,2,8,8] q) { q = Conv(x, V) }> y = Mul(a, s) }",
         {"W": _W, "V": _W, "s": (2, 1, 1)},
     ),
-    "integer.engine": Example(
+    "integer.integer_pass": Example(
         "(uint8[n,4] x) => (uint8[n,4] y)"
         "{ a = DequantizeLinear(x, sx, zx) w = DequantizeLinear(W, sw, zw) b = MatMul(a, w) c = Mul(b, s)"
         "y = QuantizeLinear(c, sy, zy) }",
@@ -192,8 +192,8 @@ EXAMPLES: dict[str, Example] = {
         },
         options={"integer": True},
     ),
-    "lower.affine": Example(f"{_X} {{ a = Relu(x) b = Mul(a, s) c = Add(b, t) y = Sigmoid(c) }}", _MAP),
-    "lower.norms": Example(
+    "lower.write_affine": Example(f"{_X} {{ a = Relu(x) b = Mul(a, s) c = Add(b, t) y = Sigmoid(c) }}", _MAP),
+    "lower.write_rms_norm": Example(
         "(float[n,4] x) => (float[n,4] y)"
         "{ q = Mul(x, x) v = ReduceMean(q, last) e = Add(v, eps) r = Sqrt(e) z = Div(x, r) y = Mul(z, g) }",
         {"last": _ints(-1), "eps": np.float32(1e-5), "g": (4,)}, opset=18, options={"highest_opset": 20},

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from normdeploy import __version__
-from normdeploy.building.exporting import export_step, versions
-from normdeploy.building.measuring import measure_step
-from normdeploy.building.outputs import Outputs, Stage, previous_report, write_report
-from normdeploy.building.quantizing import quantize_step
-from normdeploy.building.training import train_where_needed, with_weights_in
+from normdeploy.building.build_files import Outputs, Stage, previous_report, write_report
+from normdeploy.building.export_step import export_step, versions
+from normdeploy.building.measure_step import measure_step
+from normdeploy.building.quantize_step import quantize_step
+from normdeploy.building.train_step import train_where_needed, with_weights_in
 from normdeploy.errors import OutputExistsError, kept_when_stopped
 from normdeploy.files import sha256_file
 from normdeploy.recipe import QuantizeSection, Recipe
 from normdeploy.report import console
-from normdeploy.report.build import print_build
+from normdeploy.report.build_report import print_build
 from normdeploy.runtime import plan_path, this_machine
 from normdeploy.train import provenance
 

@@ -223,7 +223,7 @@ def make_example(specs: Sequence[InputSpec], model: nn.Module, *, seed: int = 0,
     """
     import torch
 
-    from normdeploy.ort.made import make_inputs
+    from normdeploy.ort.made_inputs import make_inputs
     from normdeploy.ort.specs import TensorSpec
 
     examples: dict[str, int] = {}

@@ -20,7 +20,7 @@ from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import in_root, load_graph, module_path
 from normdeploy.onnxfile import read_model, session_source
-from normdeploy.ort.products import product_entries
+from normdeploy.ort.byte_products import product_entries
 from normdeploy.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio

@@ -70,7 +70,7 @@ def require_outputs(path: PathLike, *, verify: bool, overwrite: bool) -> Path:
         UsageError: its name does not end in .onnx; see ``require_writable`` too.
     """
     from normdeploy.verification.record.certificate import certificate_path
-    from normdeploy.verification.record.kept import derivation_path
+    from normdeploy.verification.record.kept_derivation import derivation_path
 
     require_onnx_name(path)
     target = require_writable(path, overwrite=overwrite)
@@ -109,7 +109,7 @@ def write_proven(
     with written_together(target, overwrite=overwrite) as folder:
         candidate = folder / target.name
         if half:
-            from normdeploy.runtime.tuning.lower import write_float16
+            from normdeploy.runtime.tuning.half_precision import write_float16
 
             with tempfile.TemporaryDirectory(prefix="normdeploy-float16-") as aside:
                 write_float16(save_graph(program, Path(aside) / target.name), candidate)

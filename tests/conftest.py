@@ -100,6 +100,6 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     Turns of 50 ms and pauses of 20 ms, fair to threads, are ten seconds a search; tests/runtime/test_latency.py asks
     of those.
     """
-    for module in ("trying", "final", "opponent"):
+    for module in ("trials", "final_comparison", "opponent"):
         monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.STRETCH", 0.002)
         monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.PAUSE", 0.0)

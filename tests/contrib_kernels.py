@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as kernels
 
 from normdeploy.graph import Evaluator
+from normdeploy.ort.byte_products import saturates
 from normdeploy.ort.machine import this_machine
-from normdeploy.ort.products import saturates
 
 Feeds = Mapping[str, np.ndarray | None]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import normdeploy.rewrite.affine.match as recognising
+import normdeploy.rewrite.affine.affine_operators as recognising
 import normdeploy.rewrite.gauge as engine
 
 _POSITION = {"Tie": 1, "refuse": 1, "Refused": 1, "Reason": 0, "NoMatch": 1}
@@ -81,7 +81,7 @@ def refusals(path: Path) -> Iterator[Refusal]:
 
 def clauses() -> set[str]:
     """Return every clause of the fold engine and of what recognises its maps."""
-    limits = ast.walk(ast.parse((Path(str(engine.__file__)).parent / "limits.py").read_text()))
+    limits = ast.walk(ast.parse((Path(str(engine.__file__)).parent / "shift_limits.py").read_text()))
     worded = [item.value for item in limits if isinstance(item, ast.Assign) and isinstance(item.value, ast.JoinedStr)]
     files = [*Path(str(engine.__file__)).parent.rglob("*.py"), Path(str(recognising.__file__))]
     found = {refusal.clause for path in files for refusal in refusals(path)}

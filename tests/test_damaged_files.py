@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 from safetensors.torch import save_file
 
 import normdeploy as nd
-from normdeploy.building.outputs import Outputs, previous_report
+from normdeploy.building.build_files import Outputs, previous_report
 from normdeploy.errors import InputError, NormdeployError, RecipeError, UsageError, WeightsError
 from normdeploy.graph import load_graph
 from normdeploy.nn.weight_files import read_metadata, read_weights
@@ -31,7 +31,7 @@ from normdeploy.recipe import load_recipe
 from normdeploy.runtime import Plan, predict
 from normdeploy.runtime.samples import read_arrays
 from normdeploy.train.checkpoint import Checkpoint
-from normdeploy.train.files import FileData, read_files, read_idx
+from normdeploy.train.data_files import FileData, read_files, read_idx
 from normdeploy.train.provenance import from_header
 from normdeploy.verification.record.certificate import certificate_path, check_certificate
 
@@ -264,7 +264,7 @@ def test_a_damaged_gzip_stream(tmp_path: Path) -> None:
 _LIMITED = """
 import resource, sys
 from pathlib import Path
-from normdeploy.runtime.bulk.csv_table import CsvSource
+from normdeploy.runtime.bulk.csv_source import CsvSource
 from normdeploy.runtime import load
 specs = load(sys.argv[1]).inputs
 source = CsvSource([Path(sys.argv[2])], specs, None, (), None)

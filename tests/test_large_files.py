@@ -16,7 +16,7 @@ from torch import nn
 import normdeploy as nd
 from normdeploy import runtime
 from normdeploy.errors import NormdeployError, OutputExistsError
-from normdeploy.graph import files, load_graph, save_graph
+from normdeploy.graph import load_graph, onnx_files, save_graph
 from normdeploy.verification.record.certificate import check_certificate
 
 X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)
@@ -24,7 +24,7 @@ X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "ONE_FILE_LIMIT", 200)
+    monkeypatch.setattr(onnx_files, "ONE_FILE_LIMIT", 200)
 
 
 class Net(nn.Module):
@@ -137,7 +137,7 @@ def test_folding_in_place(tmp_path: Path) -> None:
 
 def test_a_failed_verdict_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = external_models.write("initializers", tmp_path / "net.onnx")
-    written = files.save_graph
+    written = onnx_files.save_graph
 
     def damaged(model, target, **options):
         written(model, target, **options)

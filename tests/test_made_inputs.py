@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.ort.made import make_inputs
+from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.ort.specs import TensorSpec
 
 

@@ -21,21 +21,21 @@ from PIL import Image
 from safetensors.torch import save
 
 from benchmarks.fuzzing import documents, graphs
-from normdeploy.building.outputs import Outputs, previous_report
+from normdeploy.building.build_files import Outputs, previous_report
 from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator, load_graph
 from normdeploy.graph.derivation import read_derivation
-from normdeploy.graph.files import save_graph
+from normdeploy.graph.onnx_files import save_graph
 from normdeploy.inspection import inspect
 from normdeploy.nn.weight_files import read_metadata, read_weights
 from normdeploy.ort.machine import this_machine
 from normdeploy.ort.settings import Settings
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
-from normdeploy.runtime.bulk.run import predict
+from normdeploy.runtime.bulk.predict_files import predict
 from normdeploy.runtime.plan import Plan, Trial
 from normdeploy.train.checkpoint import Checkpoint
-from normdeploy.train.files import FileData, read_files
+from normdeploy.train.data_files import FileData, read_files
 from normdeploy.train.provenance import from_header
 from normdeploy.verification import verify
 from normdeploy.verification.record.answers import Status

@@ -13,10 +13,10 @@ from normdeploy.cli.build import build
 from normdeploy.cli.completion import completion
 from normdeploy.cli.conformance import conformance
 from normdeploy.cli.diff import diff
-from normdeploy.cli.examples import epilog
 from normdeploy.cli.export import export
 from normdeploy.cli.fold import fold
 from normdeploy.cli.group import CommandGroup
+from normdeploy.cli.help_examples import epilog
 from normdeploy.cli.init import init
 from normdeploy.cli.inspect import inspect
 from normdeploy.cli.package import package

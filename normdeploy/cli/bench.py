@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
-from normdeploy.cli.amounts import duration
+from normdeploy.cli.amount_options import duration
 from normdeploy.cli.progress import working
 
 

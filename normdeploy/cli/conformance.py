@@ -45,7 +45,7 @@ def conformance(
     from normdeploy.conformance import table
     from normdeploy.conformance.adapters import BUILT_IN, adapter_named
     from normdeploy.conformance.cases import all_cases, chosen_cases
-    from normdeploy.conformance.run import run
+    from normdeploy.conformance.run_cases import run
     from normdeploy.files import require_writable, write_text
     from normdeploy.report import console
 

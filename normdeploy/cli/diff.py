@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
-from normdeploy.cli.amounts import at_least
+from normdeploy.cli.amount_options import at_least
 from normdeploy.cli.progress import working
 
 
@@ -32,7 +32,7 @@ def diff(
 
     from normdeploy.report import console
     from normdeploy.report import markdown as md
-    from normdeploy.report.difference import print_difference
+    from normdeploy.report.difference_tables import print_difference
 
     with working("diff", f"comparing {first} and {second}"):
         from normdeploy import compare

@@ -61,7 +61,7 @@ def export(
     from normdeploy.errors import VerificationError
     from normdeploy.report import console
     from normdeploy.report import markdown as md
-    from normdeploy.report.ledger import print_ledger
+    from normdeploy.report.ledger_table import print_ledger
 
     try:
         with working("export", f"building {source}") as tell:

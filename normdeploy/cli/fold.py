@@ -30,7 +30,7 @@ def fold(
 
     from normdeploy.errors import VerificationError
     from normdeploy.report import console
-    from normdeploy.report.ledger import print_ledger
+    from normdeploy.report.ledger_table import print_ledger
 
     try:
         with working("fold", f"reading {source}") as tell:

@@ -125,7 +125,7 @@ def load_model(
         SourceError: it cannot be built.
         WeightsError: the weights do not fit.
     """
-    from normdeploy.exporting.weights import load_weights
+    from normdeploy.exporting.load_weights import load_weights
     from normdeploy.nn.weight_files import read_weights
     from normdeploy.report.text import printable
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from normdeploy.cli import options
-from normdeploy.cli.amounts import at_least
+from normdeploy.cli.amount_options import at_least
 from normdeploy.cli.progress import working
 from normdeploy.errors import UsageError
 

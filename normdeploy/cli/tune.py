@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
-from normdeploy.cli.amounts import at_least, duration
+from normdeploy.cli.amount_options import at_least, duration
 from normdeploy.cli.progress import working
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from normdeploy.cli import options
-from normdeploy.cli.amounts import at_least
+from normdeploy.cli.amount_options import at_least
 from normdeploy.cli.progress import verifying, working
 
 
@@ -92,7 +92,7 @@ def verify(
         from normdeploy.verification import verify as run_verifier
         from normdeploy.verification.record.certificate import certificate_path
         from normdeploy.verification.record.certificate import certify as write_certificate
-        from normdeploy.verification.record.kept import derivation_path
+        from normdeploy.verification.record.kept_derivation import derivation_path
         from normdeploy.verification.runtimes import judged_under
 
         if certify:

@@ -12,9 +12,9 @@ from normdeploy.errors import UsageError
 @cache
 def all_cases() -> dict[str, Case]:
     """Return the cases by name, in their order."""
-    from normdeploy.conformance.conventions import CONVENTIONS
     from normdeploy.conformance.damages import DAMAGES
     from normdeploy.conformance.module_traps import MODULE_TRAPS
+    from normdeploy.conformance.norm_cases import CONVENTIONS
     from normdeploy.conformance.traps import TRAPS
 
     return {case.name: case for case in [*CONVENTIONS, *TRAPS, *MODULE_TRAPS, *DAMAGES]}

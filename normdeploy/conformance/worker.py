@@ -18,8 +18,8 @@ def main() -> None:
         os.dup2(2, 1)  # what tools print is no answer
         warnings.simplefilter("ignore")
         from normdeploy.conformance.adapters import adapter_named
+        from normdeploy.conformance.case_outcome import judge
         from normdeploy.conformance.cases import all_cases
-        from normdeploy.conformance.judge import judge
 
         adapter = adapter_named(sys.argv[1])
         for line in sys.stdin:

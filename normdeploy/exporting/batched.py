@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from normdeploy.errors import TraceError
+from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.known_messages import known_messages_silenced
-from normdeploy.exporting.shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.trace_errors import cause_of, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.exporting.translations import translations
 

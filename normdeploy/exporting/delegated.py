@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxscript.function_libs.torch_lib.ops import core
 
-from normdeploy.exporting.attention import op
+from normdeploy.exporting.attention_translation import op
 
 
 class NoTranslationError(NotImplementedError):

@@ -1,8 +1,8 @@
 """Evaluation mode, made certain and given back.
 
 ``model.eval()`` reaches registered modules only. Hand-written normalizations also keep their mode in a ``training``
-attribute of a plain object, under another name (``is_training``, ``mode = "train"``, see :mod:`.flags`), in modules
-kept in plain lists, or read it from ``torch.is_grad_enabled()``. All of these are switched here; what cannot be
+attribute of a plain object, under another name (``is_training``, ``mode = "train"``, see :mod:`.mode_flags`), in
+modules kept in plain lists, or read it from ``torch.is_grad_enabled()``. All of these are switched here; what cannot be
 switched is an error that names it.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
-from normdeploy.exporting.flags import is_flag, training_flags
+from normdeploy.exporting.mode_flags import is_flag, training_flags
 from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.object_walk import Reached, Snapshot, is_foreign, walk

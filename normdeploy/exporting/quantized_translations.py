@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnxscript
 
 from normdeploy.exporting import quantized_trace
-from normdeploy.exporting.attention import op
+from normdeploy.exporting.attention_translation import op
 
 op21: Any = onnxscript.opset21
 _TYPES = ((ir.DataType.UINT8, 0, 255), (ir.DataType.INT8, -128, 127))

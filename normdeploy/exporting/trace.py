@@ -23,7 +23,10 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
+from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.batched import export_batched, export_program, traces_fixed
+from normdeploy.exporting.dynamic_shapes import user_shapes, widened
+from normdeploy.exporting.exporter_repairs import drop_written_zero_bias
 from normdeploy.exporting.forward import (
     Arguments,
     Outputs,
@@ -34,14 +37,11 @@ from normdeploy.exporting.forward import (
 )
 from normdeploy.exporting.mode import ModeReport, evaluation_mode, fast_paths
 from normdeploy.exporting.naming import name_plain_tensors, rename_values, separate_outputs
+from normdeploy.exporting.plain_tensors import module_tensors, plain_tensors_registered
 from normdeploy.exporting.quantized_trace import quantizers_seen, quantizers_traceable
-from normdeploy.exporting.registered import module_tensors, plain_tensors_registered
-from normdeploy.exporting.repair import drop_written_zero_bias
-from normdeploy.exporting.shapes import user_shapes, widened
+from normdeploy.exporting.state_updates import Updated, updates_seen, updates_traced
 from normdeploy.exporting.trace_errors import causes_from_here, essential_line, explain, module_in_traceback, too_deep
-from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.exporting.training_operators import statistics_unchanged, training_operators
-from normdeploy.exporting.updates import Updated, updates_seen, updates_traced
 from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.object_walk import Snapshot, is_foreign

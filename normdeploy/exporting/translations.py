@@ -13,8 +13,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from normdeploy.exporting import attention, bags, delegated, quantized_translations
-from normdeploy.exporting.attention import op
+from normdeploy.exporting import attention_translation, bag_translation, delegated, quantized_translations
+from normdeploy.exporting.attention_translation import op
 from normdeploy.exporting.delegated import NoTranslationError
 
 aten = torch.ops.aten
@@ -157,13 +157,13 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.log_sigmoid.default: log_sigmoid,
         aten._upsample_bilinear2d_aa.default: bilinear_antialiased,
         aten._upsample_bicubic2d_aa.default: bicubic_antialiased,
-        aten._embedding_bag.default: bags.embedding_bag,
-        aten._embedding_bag_forward_only.default: bags.embedding_bag,
-        aten.embedding_bag.padding_idx: bags.embedding_bag,
+        aten._embedding_bag.default: bag_translation.embedding_bag,
+        aten._embedding_bag_forward_only.default: bag_translation.embedding_bag,
+        aten.embedding_bag.padding_idx: bag_translation.embedding_bag,
         aten.lstm.input: delegated.lstm,
         aten.scatter.src: delegated.scatter_src,
         aten.scatter_add.default: delegated.scatter_add,
         aten.scatter_reduce.two: delegated.scatter_reduce,
-        aten.scaled_dot_product_attention.default: attention.translation(opset),
+        aten.scaled_dot_product_attention.default: attention_translation.translation(opset),
         **quantized_translations.translations(opset),
     }

@@ -1,7 +1,7 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
-from normdeploy.graph.check import check_proto
 from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node
+from normdeploy.graph.evaluated_region import evaluate_alike, evaluate_region
 from normdeploy.graph.exact import (
     AFFINE_DOMAIN,
     FLOATS,
@@ -16,7 +16,8 @@ from normdeploy.graph.exact import (
     round_once,
     tensor64,
 )
-from normdeploy.graph.files import (
+from normdeploy.graph.model_check import check_proto
+from normdeploy.graph.onnx_files import (
     bare_proto,
     input_names,
     load_graph,
@@ -24,7 +25,6 @@ from normdeploy.graph.files import (
     strip_traces,
     weight_bytes,
 )
-from normdeploy.graph.region import evaluate_alike, evaluate_region
 from normdeploy.graph.scopes import WHERE, in_root, module_path
 
 __all__ = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph.operators.call import need
-from normdeploy.graph.operators.limits import require_turns
+from normdeploy.graph.operators.evaluation_limits import require_turns
 
 RunBody = Callable[[ir.Graph, list[Tensor]], list[Tensor]]
 """Evaluates a body on its inputs, in order; returns its outputs, in order."""

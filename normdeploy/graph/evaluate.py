@@ -21,10 +21,10 @@ from torch import Tensor
 from normdeploy.errors import GraphError, InputError
 from normdeploy.graph.bodies import BODIES, run_scans
 from normdeploy.graph.exact import FLOATS, tensor64
+from normdeploy.graph.onnx_reference import reference_session, run_reference
 from normdeploy.graph.operators import OPERATORS, Call
-from normdeploy.graph.operators.asked import require_result
-from normdeploy.graph.operators.elementwise import torch_dtype
-from normdeploy.graph.reference import reference_session, run_reference
+from normdeploy.graph.operators.asked_sizes import require_result
+from normdeploy.graph.operators.elementwise_operators import torch_dtype
 from normdeploy.graph.traits import is_standard, kind_of
 from normdeploy.graph.walk import bodies_of
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.edit import constant_of, rename, take_out_unread, take_place
+from normdeploy.graph.evaluated_region import evaluate_region
 from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operators.random import RANDOM
-from normdeploy.graph.region import evaluate_region
 from normdeploy.graph.walk import bodies_of
 
 _INTEGERS = {

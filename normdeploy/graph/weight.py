@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.graph.evaluated_region import evaluate_region
 from normdeploy.graph.exact import constant_tensor, contracted, is_constant, tensor64
-from normdeploy.graph.region import evaluate_region
 from normdeploy.graph.traits import is_standard
 
 Floats = npt.NDArray[np.float64]

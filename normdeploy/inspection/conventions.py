@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.inspection.findings import Finding
-from normdeploy.inspection.statistics import check_epsilon
+from normdeploy.inspection.stored_statistics import check_epsilon
 from normdeploy.rewrite.ledger import LedgerRow
 
 _STOCK = {

@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
+from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.forward import Arguments, flat_forward, flatten_arguments, flatten_outputs, split_arguments
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace import Traced, to_numpy, trace
-from normdeploy.exporting.tracing import traced_otherwise
 from normdeploy.graph import load_graph
 from normdeploy.inspection.companions import Dependence, batched_inputs, dependence
 from normdeploy.inspection.findings import Finding, Findings
 from normdeploy.inspection.graph_checks import check_graph
 from normdeploy.inspection.holders import check_holders, module_norms, untracked
-from normdeploy.inspection.statistics import check_statistics
-from normdeploy.inspection.training import training_conventions
+from normdeploy.inspection.stored_statistics import check_statistics
+from normdeploy.inspection.training_variance import training_conventions
 
 # eager float32 runs of one sample in two batches: beyond this it is not rounding
 _MIXED_EAGER = 1e-3

@@ -15,18 +15,18 @@ from normdeploy.graph import Evaluator, module_path
 from normdeploy.graph.traits import Trait, has
 from normdeploy.inspection.companions import Dependence, arises_at, batched_inputs, dependence
 from normdeploy.inspection.conventions import check_conventions
-from normdeploy.inspection.examples import example_feeds
+from normdeploy.inspection.declared_inputs import example_feeds
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.graph_sites import Constants, stored_norms
 from normdeploy.inspection.holders import running_layernorm
 from normdeploy.inspection.neighbours import check_neighbours
 from normdeploy.inspection.site import StoredNorm
-from normdeploy.inspection.statistics import check_statistics
 from normdeploy.inspection.stored_numbers import check_stored_numbers
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.inspection.stored_statistics import check_statistics
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.pipeline import understand
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 # in float64, one sample's outputs agree to far less unless it is mixed with its companions
 _MIXED = 1e-9

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normdeploy.exporting.flags import training_flags
+from normdeploy.exporting.mode_flags import training_flags
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.site import Array, StoredNorm
 from normdeploy.nn.object_walk import Reached, is_foreign, unregistered_tensors, walk

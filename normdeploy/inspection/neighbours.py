@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import only_reader
-from normdeploy.graph.linear import Form, Linear, linear_of
+from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.graph_sites import Constants

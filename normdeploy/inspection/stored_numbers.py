@@ -30,7 +30,8 @@ _RANGES = {
 def check_stored_numbers(model: ir.Model) -> Iterator[Finding]:
     """Yield constants that hold NaN, infinity, what overflows in a product or what is below the normal numbers.
 
-    NaN in the parameters of BatchNormalization is :mod:`.statistics`' to tell of, channel by channel. What ends in a
+    NaN in the parameters of BatchNormalization is :mod:`.stored_statistics`' to tell of, channel by channel. What ends
+    in a
     softmax, or is a bound, may be infinite or the largest number there is: so masks are written.
     """
     seen: set[ir.Value] = set()

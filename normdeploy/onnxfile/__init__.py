@@ -17,10 +17,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from normdeploy.onnxfile.data_places import Place, point_to, pointed, put_inside
     from normdeploy.onnxfile.light import CONTENT, KEY, all_digests, own_digest
     from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
     from normdeploy.onnxfile.outline import Outline, read_outline, session_source
-    from normdeploy.onnxfile.places import Place, point_to, pointed, put_inside
     from normdeploy.onnxfile.schema import parsed
     from normdeploy.onnxfile.stored import (
         element_bits,
@@ -64,7 +64,7 @@ _LAZY = {
     "light": ("CONTENT", "KEY", "all_digests", "own_digest"),
     "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
     "outline": ("Outline", "read_outline", "session_source"),
-    "places": ("Place", "point_to", "pointed", "put_inside"),
+    "data_places": ("Place", "point_to", "pointed", "put_inside"),
     "schema": ("parsed",),
     "stored": (
         "element_bits",

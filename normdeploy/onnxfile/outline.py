@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from normdeploy.errors import GraphError
 from normdeploy.files import names_data, open_regular, require_model_file, storage
-from normdeploy.onnxfile.places import Place, find_places, point_to, put_inside
+from normdeploy.onnxfile.data_places import Place, find_places, point_to, put_inside
 from normdeploy.onnxfile.schema import new_model
 
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # onnxruntime's, of a model given as bytes

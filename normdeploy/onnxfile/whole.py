@@ -7,8 +7,8 @@ import os
 import onnx
 
 from normdeploy.errors import GraphError
+from normdeploy.onnxfile.data_places import put_inside
 from normdeploy.onnxfile.model import read_model
-from normdeploy.onnxfile.places import put_inside
 from normdeploy.onnxfile.stored import spell_domains
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from normdeploy.report.build import VERDICT_WORDS
+from normdeploy.report.build_report import VERDICT_WORDS
 from normdeploy.report.console import row_words
-from normdeploy.report.difference import headline, tables
-from normdeploy.report.latency import ratio_words, threads_words
+from normdeploy.report.difference_tables import headline, tables
+from normdeploy.report.latency_sections import ratio_words, threads_words
 from normdeploy.report.text import printable
 
 _MICRO = 1e6

@@ -19,10 +19,9 @@ from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
-from normdeploy.rewrite.context import RewriteContext
-from normdeploy.rewrite.einsum import LowerEinsum
-from normdeploy.rewrite.gauge.bodies import EnterBodies
-from normdeploy.rewrite.gauge.engine import MoveAffine
+from normdeploy.rewrite.einsum_to_product import LowerEinsum
+from normdeploy.rewrite.gauge.maps_into_bodies import EnterBodies
+from normdeploy.rewrite.gauge.remove_maps import MoveAffine
 from normdeploy.rewrite.identities import RemoveIdentities
 from normdeploy.rewrite.integer import OnIntegers
 from normdeploy.rewrite.ledger import Ledger
@@ -36,11 +35,12 @@ from normdeploy.rewrite.lower import (
     RemoveRoundTrips,
 )
 from normdeploy.rewrite.opset import RaiseOpset
-from normdeploy.rewrite.outside import OutsideRules
-from normdeploy.rewrite.qonnx import LowerQonnx
+from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.rewrite.recognise import RecogniseNorms
-from normdeploy.rewrite.recognise.likes import resolve_casts
-from normdeploy.rewrite.sequences import ResolveSequences
+from normdeploy.rewrite.recognise.cast_likes import resolve_casts
+from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rules_of_others import OutsideRules
+from normdeploy.rewrite.sequence_splits import ResolveSequences
 from normdeploy.rewrite.unexpand import DropExpansions
 from normdeploy.rewrite.untile import UntileStatistics
 from normdeploy.rewrite.weights import EvaluateConstants

@@ -21,7 +21,7 @@ from normdeploy.graph import constant64
 from normdeploy.graph.edit import take_out, take_out_unread
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.recognise.sizes import names_of
+from normdeploy.rewrite.recognise.trial_sizes import names_of
 
 Size = int | str | tuple[ir.Value, int]
 """A dimension: a number, a name, or "that of this axis of this value"."""

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from normdeploy.runtime.serving import Serving
     from normdeploy.runtime.triton import package_triton
     from normdeploy.runtime.tuning.retune import retune
-    from normdeploy.runtime.tuning.search import tune
+    from normdeploy.runtime.tuning.tuning_search import tune
     from normdeploy.runtime.web_page import package_web
 
 require_onnxruntime()
 
 _LAZY = {
     "retune": "runtime.tuning.retune",
-    "tune": "runtime.tuning.search",
+    "tune": "runtime.tuning.tuning_search",
     "package_mobile": "runtime.mobile",
     "package_triton": "runtime.triton",
     "package_web": "runtime.web_page",

@@ -10,7 +10,7 @@ from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import GPU_PROVIDERS, Settings
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import OrtBackend, open_backend
-from normdeploy.runtime.rows import refusals, run
+from normdeploy.runtime.sample_rows import refusals, run
 
 EAGER, CHANNELS_LAST, COMPILED = "torch eager", "torch eager, channels last", "torch.compile"
 PLAIN, SLIM, SIMPLIFIED, OPENVINO, OPENVINO_EXACT = (

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from normdeploy.ort.settings import Settings
-from normdeploy.runtime.lazy import Lazy
+from normdeploy.runtime.made_once import Lazy
 
 if TYPE_CHECKING:
     from normdeploy.ort.specs import Array, TensorSpec

@@ -9,7 +9,7 @@ import onnxruntime as ort
 
 from normdeploy.errors import VerificationError
 from normdeploy.files import require_model_file
-from normdeploy.ort.mobile import ORT_FORMAT, conversions_kept, converted
+from normdeploy.ort.ort_format import ORT_FORMAT, conversions_kept, converted
 from normdeploy.runtime.folders import folder_written, require_place
 
 _README = """{name}.ort: {source} in the ORT format, written by onnxruntime {version}.

@@ -52,7 +52,7 @@ class ModuleSource:
             SourceError: it cannot be built.
             WeightsError: the weights do not fit.
         """
-        from normdeploy.exporting.weights import load_weights
+        from normdeploy.exporting.load_weights import load_weights
         from normdeploy.nn.weight_files import read_weights
         from normdeploy.sources import build
 

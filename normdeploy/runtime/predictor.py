@@ -19,9 +19,9 @@ from normdeploy.ort.settings import Settings
 from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.runtime.backend import Backend, open_backend
 from normdeploy.runtime.feeds import check_feeds
-from normdeploy.runtime.lazy import Lazy
+from normdeploy.runtime.made_once import Lazy
 from normdeploy.runtime.plan import Plan, PlanMismatch
-from normdeploy.runtime.rows import Rows, join, run
+from normdeploy.runtime.sample_rows import Rows, join, run
 
 
 class PlanWarning(UserWarning):

@@ -21,7 +21,7 @@ from normdeploy.errors import UsageError
 from normdeploy.files import copy_file, require_model_file, sha256_file
 from normdeploy.ort.settings import WEB, Settings
 from normdeploy.ort.specs import Array, TensorSpec
-from normdeploy.runtime.bulk.images import ImageOptions
+from normdeploy.runtime.bulk.image_source import ImageOptions
 from normdeploy.runtime.folders import folder_written, require_place, write_model
 from normdeploy.runtime.predictor import load
 from normdeploy.runtime.samples import make_samples

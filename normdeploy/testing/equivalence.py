@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from normdeploy.testing.difference import difference
-from normdeploy.testing.options import in_force
+from normdeploy.testing.default_options import in_force
+from normdeploy.testing.failure_text import difference
 from normdeploy.verification import Verdict, verify
 
 

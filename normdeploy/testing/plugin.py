@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from normdeploy.testing.options import using
-from normdeploy.verification.levels import LEVELS
+from normdeploy.testing.default_options import using
+from normdeploy.verification.check_levels import LEVELS
 
 _MARKER = "equivalence"
 _MARKED = ("allow", "budget", "level", "seed")

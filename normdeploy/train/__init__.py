@@ -3,12 +3,12 @@
 from normdeploy.nn.weight_files import read_metadata
 from normdeploy.recipe import TrainSection, train_settings
 from normdeploy.train.data import FileSplit, Split, Splits, Standardization, batches, split_rows
-from normdeploy.train.files import FileData, read_files
+from normdeploy.train.data_files import FileData, read_files
 from normdeploy.train.from_recipe import train
 from normdeploy.train.history import Epoch, History
 from normdeploy.train.loop import TrainResult, fit
 from normdeploy.train.score import Score, loss_of, score
-from normdeploy.train.weights import load_weights, save_weights
+from normdeploy.train.trained_weights import load_weights, save_weights
 
 __all__ = [
     "Epoch",

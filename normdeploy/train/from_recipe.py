@@ -12,7 +12,7 @@ from normdeploy.recipe import DataSection, Recipe
 from normdeploy.sources import build, load_source
 from normdeploy.train import provenance
 from normdeploy.train.data import Splits
-from normdeploy.train.files import FileData, read_files
+from normdeploy.train.data_files import FileData, read_files
 from normdeploy.train.loop import TrainResult, fit
 
 

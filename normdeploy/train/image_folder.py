@@ -15,7 +15,7 @@ from normdeploy.errors import InputError
 from normdeploy.files import sha256_file
 from normdeploy.images import SUFFIXES, decode_image
 from normdeploy.train.data import FileSplit, Splits, Standardization
-from normdeploy.train.files import FileData
+from normdeploy.train.data_files import FileData
 
 
 class _Images(Dataset[tuple[Tensor, Tensor]]):
@@ -46,7 +46,7 @@ class _Images(Dataset[tuple[Tensor, Tensor]]):
 
 
 def read_images(what: FileData) -> Splits:
-    """Read a folder of images by class (see `normdeploy.train.files.read_files`)."""
+    """Read a folder of images by class (see `normdeploy.train.data_files.read_files`)."""
     files, labels, classes = _folder(what.files, None)
     parts = [([files[row] for row in rows.tolist()], labels[rows]) for rows in what.rows(len(files))]
     if what.test is not None:

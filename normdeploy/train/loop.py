@@ -20,10 +20,10 @@ from normdeploy.recipe import TrainSection
 from normdeploy.train import provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.history import History
-from normdeploy.train.progress import TrainingProgress
-from normdeploy.train.run import Run
+from normdeploy.train.progress_bar import TrainingProgress
 from normdeploy.train.score import Score, score
-from normdeploy.train.weights import save_weights
+from normdeploy.train.trained_weights import save_weights
+from normdeploy.train.training_run import Run
 from normdeploy.train.world import World, joined_world
 from normdeploy.unfinished import clear_dead
 

@@ -20,16 +20,18 @@ from normdeploy.graph.threads import one_thread
 from normdeploy.onnxfile import Copied
 from normdeploy.rewrite import RewriteResult
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.checks.companions import check_companions
+from normdeploy.verification.check_context import Context, Progress
+from normdeploy.verification.check_levels import level_named
+from normdeploy.verification.checks.batch_companions import check_companions
+from normdeploy.verification.checks.by_algebra import check_proven
+from normdeploy.verification.checks.dynamic_sizes import check_sizes
 from normdeploy.verification.checks.grid import check_grid
 from normdeploy.verification.checks.logic import check_logic
-from normdeploy.verification.checks.proven import check_proven
 from normdeploy.verification.checks.quantization import check_quantization
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision
-from normdeploy.verification.checks.reference import check_reference
+from normdeploy.verification.checks.reference_runs import check_reference
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verification.checks.sensitivity import check_sensitivity
-from normdeploy.verification.checks.sizes import check_sizes
 from normdeploy.verification.checks.structure import check_structure
 from normdeploy.verification.comparison import (
     Incomparable,
@@ -38,20 +40,18 @@ from normdeploy.verification.comparison import (
     copied_file,
     rewritten_anew,
 )
-from normdeploy.verification.context import Context, Progress
-from normdeploy.verification.cost import UNPROVEN
 from normdeploy.verification.diagnosis.depth import error_by_depth
 from normdeploy.verification.diagnosis.localize import localize
+from normdeploy.verification.evaluation_cost import UNPROVEN
 from normdeploy.verification.hints import OWN, Hints, kept_hints
-from normdeploy.verification.levels import level_named
 from normdeploy.verification.record.answers import DECISIVE, Check, Question, Status
 from normdeploy.verification.record.environment import environment, module_digest
 from normdeploy.verification.record.verdict import Verdict
 from normdeploy.verification.samples.ranges import input_specs
+from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
-from normdeploy.verification.sides.values import Arrays
 
 _DEPTH = 0.7
 """Share of a level's work after which errors are not followed along the graph."""
@@ -89,7 +89,7 @@ def verify(
         kwargs: the module's example keyword arguments.
         data: your own inputs: an array (single input), a mapping from input name to array, or a list of these.
         seed: of all random inputs.
-        level: "quick", "default" or "thorough" (:mod:`normdeploy.verification.levels`).
+        level: "quick", "default" or "thorough" (:mod:`normdeploy.verification.check_levels`).
         dynamic_shapes: as given at export, where the default (dynamic batch) was not used.
         settings: runtime settings to be deployed; by default the CPU provider, all optimizations, one thread.
         approximate: the file was made with approximate rewrites allowed.

@@ -13,8 +13,8 @@ from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import MOST_BYTES, Derivation, read_derivation
 from normdeploy.onnxfile.light import own_digest
 from normdeploy.verification.record.certificate import certificate_path, certified_derivation
-from normdeploy.verification.record.kept import MOST_BYTES as MOST_CERTIFICATE
-from normdeploy.verification.record.kept import derivation_path, read_bytes
+from normdeploy.verification.record.kept_derivation import MOST_BYTES as MOST_CERTIFICATE
+from normdeploy.verification.record.kept_derivation import derivation_path, read_bytes
 
 ANEW, OWN, PLAIN = "made anew by rewriting", "handed over by the rewriting", "that nothing was rewritten"
 """Where hints come from that nothing keeps."""

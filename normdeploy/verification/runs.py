@@ -9,17 +9,17 @@ import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.criteria import Floats, rms
-from normdeploy.verification.cases import Case
-from normdeploy.verification.context import Context
-from normdeploy.verification.cost import NOISY, SINGLE
-from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.evaluation_cost import NOISY, SINGLE
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.judging.parts import InParts, held_in_parts
 from normdeploy.verification.judging.precision import drop_in_words
 from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Measurement
+from normdeploy.verification.sides.exact_agreement import signature_problems
+from normdeploy.verification.sides.flat_values import Array, Feeds
 from normdeploy.verification.sides.sessions import Setting
-from normdeploy.verification.sides.structure import signature_problems
-from normdeploy.verification.sides.values import Array, Feeds
 
 _CUTS = 1 + 2 * (2 * SINGLE + 1 + 4 * NOISY)
 """Evaluations for holding a run in parts: the whole, and two cuts, each part in both precisions and with noise."""

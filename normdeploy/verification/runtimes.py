@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from normdeploy.errors import MissingDependencyError, UsageError
-from normdeploy.ort.mobile import conversions_kept
+from normdeploy.ort.ort_format import conversions_kept
 from normdeploy.ort.providers import gpu_provider
 from normdeploy.ort.settings import GPU_PROVIDERS, WEB
 from normdeploy.verification.sides.sessions import RUNTIMES, Setting

@@ -212,7 +212,7 @@ def test_a_build_stopped_while_measuring_goes_on_from_there(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("normdeploy.building.measuring.latency_table", stopped)
+    monkeypatch.setattr("normdeploy.building.measure_step.latency_table", stopped)
     assert run("build", folder / "net.toml", "--out", tmp_path).exit_code != 0
     monkeypatch.undo()
     result = run("build", folder / "net.toml", "--out", tmp_path)

@@ -13,7 +13,7 @@ import torch
 from typer.testing import Result
 
 from normdeploy.cli.app import COMMANDS
-from normdeploy.cli.examples import EXAMPLES
+from normdeploy.cli.help_examples import EXAMPLES
 
 Run = Callable[..., Result]
 

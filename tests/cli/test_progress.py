@@ -159,7 +159,7 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(
 def test_a_stopped_prediction_says_how_far_it_came(
     run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normdeploy.runtime.bulk import run as bulk
+    from normdeploy.runtime.bulk import predict_files as bulk
 
     first = bulk.run_here
 

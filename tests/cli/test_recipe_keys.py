@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from normdeploy import api
 from normdeploy import build as builder
-from normdeploy.building import measuring, outputs
-from normdeploy.building.model import load_trained
+from normdeploy.building import build_files, measure_step
+from normdeploy.building.recipe_model import load_trained
 from normdeploy.errors import UsageError, WeightsError
 from normdeploy.recipe import Recipe, parse_recipe
 from normdeploy.sources import build as build_model
@@ -168,9 +168,9 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         asked["tune"] = options
         return _Plan()
 
-    monkeypatch.setattr(measuring, "run_tuner", tuned)
-    monkeypatch.setattr(outputs, "render_page", lambda _: "page")
-    monkeypatch.setattr(outputs, "build_page", lambda report: report)
+    monkeypatch.setattr(measure_step, "run_tuner", tuned)
+    monkeypatch.setattr(build_files, "render_page", lambda _: "page")
+    monkeypatch.setattr(build_files, "build_page", lambda report: report)
     monkeypatch.setattr(builder, "print_build", lambda _: None)
 
     def run(**changed: Any) -> dict[str, Any]:

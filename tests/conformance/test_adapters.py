@@ -8,9 +8,9 @@ import pytest
 
 from normdeploy.conformance.adapters import BUILT_IN, Adapter, adapter_named
 from normdeploy.conformance.case import Case, Outcome
+from normdeploy.conformance.case_outcome import judge
 from normdeploy.conformance.cases import all_cases
-from normdeploy.conformance.judge import judge
-from normdeploy.conformance.run import run
+from normdeploy.conformance.run_cases import run
 from normdeploy.conformance.table import markdown, rows, totals
 from normdeploy.errors import SourceError, UsageError
 

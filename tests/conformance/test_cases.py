@@ -10,8 +10,8 @@ import pytest
 
 from normdeploy.conformance.adapters import BUILT_IN
 from normdeploy.conformance.case import GROUPS, Damage, Problem
+from normdeploy.conformance.case_outcome import judge
 from normdeploy.conformance.cases import all_cases, chosen_cases
-from normdeploy.conformance.judge import judge
 from normdeploy.errors import UsageError
 from normdeploy.graph import Evaluator
 

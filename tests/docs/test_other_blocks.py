@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from normdeploy.cli.app import app
 from normdeploy.recipe import parse_recipe
-from normdeploy.rewrite.outside import GROUP
+from normdeploy.rewrite.rules_of_others import GROUP
 
 DOCS = ROOT / "docs"
 WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page != DOCS / "rules.md")  # that one is made with the site

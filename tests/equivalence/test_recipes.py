@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import normdeploy as nd
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.recipe import load_recipe
 from normdeploy.testing import assert_equivalent
 

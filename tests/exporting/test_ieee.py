@@ -11,7 +11,7 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.exporting.ieee import ieee_float32
-from normdeploy.verification.sides.reference import EagerReference
+from normdeploy.verification.sides.two_sides import EagerReference
 
 
 def _allowed() -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normdeploy.exporting.registered import module_tensors, plain_tensors_registered
+from normdeploy.exporting.plain_tensors import module_tensors, plain_tensors_registered
 
 
 class ReturnsItsAverages(nn.Module):

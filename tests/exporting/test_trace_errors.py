@@ -9,7 +9,7 @@ from torch import nn
 import normdeploy as nd
 from normdeploy.errors import TraceError
 from normdeploy.exporting.trace import trace
-from normdeploy.rewrite.recognise import rows
+from normdeploy.rewrite.recognise import ledger_rows
 
 WORDS = "data-dependent, No ONNX function found, Constraints violated, numpy, FakeTensor; inputs['x'].shape[0]"
 
@@ -106,7 +106,7 @@ class Recentred(nn.Module):
 
 
 def test_a_rows_kind_does_not_follow_the_words_of_its_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "REASON", "other words")
+    monkeypatch.setattr(ledger_rows, "REASON", "other words")
     traced = trace(nn.Sequential(nn.Linear(3, 3), Recentred()), torch.rand(4, 3))
     ir.save(traced.model, tmp_path / "source.onnx")
     result = nd.fold(tmp_path / "source.onnx", tmp_path / "net.onnx", verify=False)

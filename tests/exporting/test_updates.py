@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import normdeploy as nd
+from normdeploy.exporting.state_updates import Updated
 from normdeploy.exporting.trace import trace
-from normdeploy.exporting.updates import Updated
 
 
 class Counter(nn.Module):

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from normdeploy.errors import GraphError, OutputExistsError, UsageError
-from normdeploy.graph import Evaluator, files, load_graph, module_path, save_graph
+from normdeploy.graph import Evaluator, load_graph, module_path, onnx_files, save_graph
 from normdeploy.graph.walk import HOLDING
 
 TEXT = (
@@ -57,7 +57,7 @@ def test_an_invalid_graph_leaves_no_file(tmp_path):
 
 
 def test_weights_above_the_limit_go_to_a_file_beside(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "ONE_FILE_LIMIT", 8)
+    monkeypatch.setattr(onnx_files, "ONE_FILE_LIMIT", 8)
     big = ir.Tensor(np.arange(4096 * 4, dtype=np.float32).reshape(4096, 4), name="w")
     model = ir.from_onnx_text(TEXT)
     model.graph.initializers["w"].const_value = big
@@ -78,9 +78,9 @@ g (float[N, 4] x, bool c) => (float[N, 4] y) <float[N, 4] a> {
 }"""
 
 
-@pytest.mark.parametrize("limit", [files.ONE_FILE_LIMIT, -1])
+@pytest.mark.parametrize("limit", [onnx_files.ONE_FILE_LIMIT, -1])
 def test_shapes_of_values_inside_are_left_out(tmp_path, limit, monkeypatch):
-    monkeypatch.setattr(files, "ONE_FILE_LIMIT", limit)
+    monkeypatch.setattr(onnx_files, "ONE_FILE_LIMIT", limit)
     model = ir.from_onnx_text(INNER)
     before = ir.to_proto(model).graph
     bodies = {attribute.name: attribute.g for attribute in before.node[-1].attribute}

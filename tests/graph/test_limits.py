@@ -14,7 +14,7 @@ from onnx import parser
 import normdeploy as nd
 from normdeploy.errors import GraphError, InputError, NormdeployError
 from normdeploy.graph import Evaluator, load_graph
-from normdeploy.graph.operators.limits import MOST_ELEMENTS, TooMuchError
+from normdeploy.graph.operators.evaluation_limits import MOST_ELEMENTS, TooMuchError
 
 HUGE = "1000000000000"
 BODY = "body (int64 i, bool c, float[n,4] v) => (bool c2, float[n,4] v2) { c2 = Identity(c)\n v2 = Identity(v) }"
@@ -47,7 +47,9 @@ def test_what_asks_for_too_much_is_refused_by_name(tmp_path: Path, name: str, mo
     huge, plain = write(tmp_path / "huge.onnx", GRAPHS[name]), write(tmp_path / "plain.onnx", "y = Identity(x)")
     with pytest.raises(GraphError, match=rf"operator {name} .* expected .*: correct"):
         Evaluator(load_graph(huge)).run({"x": np.ones((2, 4), np.float32)})
-    monkeypatch.setattr("normdeploy.graph.operators.limits.MOST_TURNS", 100)  # turns that are done before it is refused
+    monkeypatch.setattr(
+        "normdeploy.graph.operators.evaluation_limits.MOST_TURNS", 100
+    )  # turns that are done before it is refused
     for reference, file in ((huge, huge), (plain, huge), (huge, plain)):
         verdict = nd.verify(reference, file, level="quick")
         assert verdict.status in ("error", "fail")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import evaluate_node
-from normdeploy.graph.linear import LINEAR, Channels, Form, Linear, linear_of
+from normdeploy.graph.linear_view import LINEAR, Channels, Form, Linear, linear_of
 from normdeploy.graph.traits import MICROSOFT, Trait, kinds
 
 

@@ -16,7 +16,7 @@ from normdeploy.graph import save_graph
 from normdeploy.inspection import inspect
 from normdeploy.inspection.graph_sites import stored_norms
 from normdeploy.inspection.site import StoredNorm
-from normdeploy.inspection.statistics import check_statistics
+from normdeploy.inspection.stored_statistics import check_statistics
 
 
 def kinds(model):

@@ -8,8 +8,8 @@ import re
 import pytest
 from build_report_data import REPORT
 
-from normdeploy.report.build import build_page, print_build
-from normdeploy.report.latency import ratio_words
+from normdeploy.report.build_report import build_page, print_build
+from normdeploy.report.latency_sections import ratio_words
 from normdeploy.report.page import render_page
 
 

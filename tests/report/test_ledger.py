@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from normdeploy.report.ledger import grouped, print_ledger
+from normdeploy.report.ledger_table import grouped, print_ledger
 
 
 def row(where: str, action: str = "folded", into: str = "", reason: str = "") -> dict[str, Any]:

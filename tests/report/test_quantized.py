@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from build_report_data import LATENCY, REPORT
 
-from normdeploy.report.build import build_page, print_build
+from normdeploy.report.build_report import build_page, print_build
 from normdeploy.report.page import render_page
 
 NAMES = ("float32", "int8, post-training", "int8, trained (QAT)")

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import normdeploy as nd
 from normdeploy.graph import Evaluator
 from normdeploy.graph.operators.qonnx import DOMAINS, QONNX
-from normdeploy.rewrite.qonnx import LowerQonnx
+from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 
 ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "ROUND": np.round,

@@ -11,7 +11,7 @@ import pytest
 
 from normdeploy.errors import RewriteError, UsageError
 from normdeploy.graph.evaluate import Evaluator
-from normdeploy.rewrite import outside, rewrite
+from normdeploy.rewrite import rewrite, rules_of_others
 
 NET = """<ir_version: 10, opset_import: ["" : 20]>
 net (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) {
@@ -31,9 +31,9 @@ def hard_swish(node: ir.Node) -> list[ir.Node] | None:
 
 @pytest.fixture
 def added() -> Iterator[None]:
-    outside.add_rule(hard_swish)
+    rules_of_others.add_rule(hard_swish)
     yield
-    outside.remove_rule("hard_swish")
+    rules_of_others.remove_rule("hard_swish")
 
 
 def operators(model: ir.Model) -> list[str]:
@@ -99,9 +99,9 @@ def installed(folder: Path, code: str) -> None:
 @pytest.fixture
 def their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
-    outside.installed_rules.cache_clear()
+    rules_of_others.installed_rules.cache_clear()
     yield tmp_path
-    outside.installed_rules.cache_clear()
+    rules_of_others.installed_rules.cache_clear()
 
 
 def test_an_installed_package_brings_its_rule(their_folder: Path) -> None:

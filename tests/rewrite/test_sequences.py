@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.graph import Evaluator
-from normdeploy.rewrite.sequences import ResolveSequences
+from normdeploy.rewrite.sequence_splits import ResolveSequences
 from normdeploy.rewrite.weights import EvaluateConstants
 
 

@@ -11,7 +11,7 @@ from normdeploy.ort.providers import float32_options
 from normdeploy.ort.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
 from normdeploy.runtime import Settings, this_machine, tune
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.tuning import search
+from normdeploy.runtime.tuning import tuning_search
 from normdeploy.runtime.tuning.judge import Judge
 
 pytest.importorskip("openvino", reason="needs OpenVINO: install normdeploy[peers]")
@@ -44,8 +44,8 @@ def test_the_default_is_found_to_be_bfloat16_and_float32_where_it_is_told(convne
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_within_a_lossy_budget_it_is_tried_as_what_it_is(convnet, provider, monkeypatch):
-    wanted = [entry for entry in search.find_providers() if entry.name in ("CPUExecutionProvider", provider)]
-    monkeypatch.setattr(search, "find_providers", lambda: wanted)
+    wanted = [entry for entry in tuning_search.find_providers() if entry.name in ("CPUExecutionProvider", provider)]
+    monkeypatch.setattr(tuning_search, "find_providers", lambda: wanted)
     plan = tune(convnet, data=_rows(64), budget="rel=3%", seconds=0.2)
     reduced = [trial for trial in plan.trials if trial.name.startswith("bfloat16: OpenVINO")]
     assert reduced

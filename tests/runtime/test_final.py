@@ -9,9 +9,9 @@ import pytest
 
 from normdeploy.runtime import Settings
 from normdeploy.runtime.latency import Latency
-from normdeploy.runtime.tuning import final
+from normdeploy.runtime.tuning import final_comparison
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
-from normdeploy.runtime.tuning.final import compare_finalists
+from normdeploy.runtime.tuning.final_comparison import compare_finalists
 from normdeploy.runtime.tuning.judge import Outcome
 from normdeploy.runtime.tuning.measured import Measured
 
@@ -37,7 +37,7 @@ def contest(monkeypatch):
             opened.append(entry.candidate.name)
             return lambda: None
 
-        monkeypatch.setattr(final, "measure_latency", measured)
+        monkeypatch.setattr(final_comparison, "measure_latency", measured)
         base = next(entry for entry in entries if entry.candidate.name == UNTUNED)
         winner = compare_finalists(sorted(entries, key=lambda entry: entry.relative), base, opens, 1.0, 0, lambda: late)
         return winner.candidate.name, opened.count(UNTUNED)

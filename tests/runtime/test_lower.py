@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from normdeploy.runtime import load
-from normdeploy.runtime.tuning.lower import write_float16
+from normdeploy.runtime.tuning.half_precision import write_float16
 
 
 def test_a_norm_whose_inverse_deviation_is_read_stays_in_float32(write_model):

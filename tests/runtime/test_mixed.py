@@ -15,7 +15,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.ort.settings import Settings
 from normdeploy.runtime import load, this_machine, tune
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.tuning import search, variants
+from normdeploy.runtime.tuning import tuning_search, variants
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
 from normdeploy.runtime.tuning.judge import Outcome
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
@@ -111,8 +111,8 @@ def test_nothing_is_tried_after_the_deadline(uneven, tmp_path):
 
 
 def test_tuning_keeps_operators_where_int8_alone_loses_too_much(uneven, monkeypatch):
-    cpu = [provider for provider in search.find_providers() if provider.name == "CPUExecutionProvider"]
-    monkeypatch.setattr(search, "find_providers", lambda: cpu)
+    cpu = [provider for provider in tuning_search.find_providers() if provider.name == "CPUExecutionProvider"]
+    monkeypatch.setattr(tuning_search, "find_providers", lambda: cpu)
     monkeypatch.setattr(variants, "WORTH", 1e9)  # whatever it gains on this machine
     rows = _rows(300)
     plan = tune(uneven, data=rows, budget="rel=3%", seconds=0.2)
@@ -144,8 +144,8 @@ def test_the_operators_left_in_float32_are_left_in_either_form(uneven, monkeypat
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     onnx.save(model, uneven)
-    cpu = [provider for provider in search.find_providers() if provider.name == "CPUExecutionProvider"]
-    monkeypatch.setattr(search, "find_providers", lambda: cpu)
+    cpu = [provider for provider in tuning_search.find_providers() if provider.name == "CPUExecutionProvider"]
+    monkeypatch.setattr(tuning_search, "find_providers", lambda: cpu)
     monkeypatch.setattr(variants, "WORTH", 1e9)
     plan = tune(uneven, data=_rows(300), budget="rel=3%", seconds=0.2)
     mixed = [trial for trial in plan.trials if "operators in float32: " in trial.name]

@@ -15,8 +15,8 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.errors import GraphError, OutputExistsError, VerificationError
-from normdeploy.ort import mobile
-from normdeploy.ort.mobile import ORT_FORMAT, Converted, converted
+from normdeploy.ort import ort_format
+from normdeploy.ort.ort_format import ORT_FORMAT, Converted, converted
 from normdeploy.runtime import package_mobile
 from normdeploy.verification.sides import sessions
 
@@ -111,4 +111,4 @@ def test_the_verdict_names_the_format(net: Path) -> None:
     verdict = nd.verify(net, net, level="quick", runtime="mobile")
     assert verdict.status == "pass", verdict.reasons
     assert verdict.environment["settings"] == [f"{ORT_FORMAT} level=all threads=1"]
-    assert isinstance(mobile.converted(net), Converted)
+    assert isinstance(ort_format.converted(net), Converted)

@@ -7,8 +7,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from normdeploy.onnxfile import read_outline
-from normdeploy.ort import products
-from normdeploy.ort.products import EXACT_PRODUCTS, can_be_asked, product_entries
+from normdeploy.ort import byte_products
+from normdeploy.ort.byte_products import EXACT_PRODUCTS, can_be_asked, product_entries
 
 CHANNELS = 6
 INTERFACE = "g (float[1, 6, 8, 8] x) => (float[1, 6, 4, 4] y)"
@@ -99,7 +99,7 @@ def test_what_cannot_be_asked_fails_where_it_is(write, form):
 @pytest.mark.parametrize("version", ["1.28.0", "1.29.1", "1.30.0", "1.100.0.dev2"])
 @pytest.mark.parametrize("form", FORMS)
 def test_before_1_30_every_zero_point_is_stored(write, form, version, monkeypatch):
-    """Such a file ends the process there (normdeploy/ort/products.py): no session of ours may ask."""
+    """Such a file ends the process there (normdeploy/ort/byte_products.py): no session of ours may ask."""
     path = write(f"{INTERFACE} {{ {FORMS[form][0]} {CONVOLUTIONS} }}")
     monkeypatch.setattr(ort, "__version__", version)
     fine = form == "a zero point of its own" or (
@@ -117,7 +117,7 @@ def test_bodies_are_looked_into(write, form):
 
 @pytest.mark.parametrize("needed", [True, False])
 def test_the_processor_decides_whether_to_ask(write, needed, monkeypatch):
-    monkeypatch.setattr(products, "saturates", lambda _: needed)
+    monkeypatch.setattr(byte_products, "saturates", lambda _: needed)
     asked = dict([EXACT_PRODUCTS]) if needed else {}
     fine = write(f"{INTERFACE} {{ {FORMS['a zero point of its own'][0]} {CONVOLUTIONS} }}")
     assert product_entries(fine) == product_entries(fine.read_bytes()) == asked

@@ -20,7 +20,7 @@ from normdeploy.ort.digest import model_digest
 from normdeploy.ort.machine import reduced_precision
 from normdeploy.ort.settings import OPENVINO_RUNTIME
 from normdeploy.runtime import Plan, PlanWarning, Settings, load, retune, this_machine, tune
-from normdeploy.runtime.tuning import opponent, search, trying, variants
+from normdeploy.runtime.tuning import opponent, trials, tuning_search, variants
 from normdeploy.runtime.tuning.int8 import CORRECTIONS, INT8_RECIPES, Quantizer
 
 
@@ -37,8 +37,8 @@ def _truth(path, x: np.ndarray) -> np.ndarray:
 def _only_cpu(request, monkeypatch):
     """Leave other runtimes out where a test is not about them: they double its time."""
     if "all_providers" not in request.node.name:
-        cpu = [provider for provider in search.find_providers() if provider.name == "CPUExecutionProvider"]
-        monkeypatch.setattr(search, "find_providers", lambda: cpu)
+        cpu = [provider for provider in tuning_search.find_providers() if provider.name == "CPUExecutionProvider"]
+        monkeypatch.setattr(tuning_search, "find_providers", lambda: cpu)
         if "openvino" not in request.node.name:
             monkeypatch.setattr(opponent, "find_providers", lambda: cpu)
 
@@ -172,17 +172,17 @@ class _Bfloat16:
 
 @pytest.mark.parametrize(("budget", "status"), [("exact", "rejected"), ("rel=5e-2", "accepted")])
 def test_silent_lower_precision_is_treated_as_that_precision(convnet, monkeypatch, budget, status):
-    original = trying.open_backend
+    original = trials.open_backend
 
     def opened(path, settings):
         if settings.provider != OPENVINO_RUNTIME:
             return original(path, settings)
         return _Bfloat16(original(path, dataclasses.replace(settings, provider="CPUExecutionProvider", options=())))
 
-    for module in (trying, search):
+    for module in (trials, tuning_search):
         monkeypatch.setattr(module, "open_backend", opened)
-    provider = type(search.find_providers()[0])
-    monkeypatch.setattr(search, "find_providers", lambda: [provider(OPENVINO_RUNTIME, True)])
+    provider = type(tuning_search.find_providers()[0])
+    monkeypatch.setattr(tuning_search, "find_providers", lambda: [provider(OPENVINO_RUNTIME, True)])
     plan = tune(convnet, data=_images(64), budget=budget, seconds=0.2)
     silent = [trial for trial in plan.trials if trial.name.startswith("float32: OpenVINO")]
     assert silent
@@ -280,7 +280,7 @@ def test_a_variant_that_is_no_longer_chosen_goes_and_a_file_of_others_stays(conv
 def test_what_gains_most_is_tried_first(convnet, monkeypatch):
     """A time limit gives up what comes last: that must be what gains least."""
     tried = []
-    monkeypatch.setattr(search, "usable_cores", lambda: 2)
+    monkeypatch.setattr(tuning_search, "usable_cores", lambda: 2)
     tune(convnet, data=_images(20), budget="rel=20%", seconds=0.2, progress=tried.append)
     names = [text.removeprefix("trying ") for text in tried if text.startswith("trying ")]
     first_int8 = next(index for index, name in enumerate(names) if name.startswith("int8"))
@@ -340,7 +340,7 @@ def test_settings_round_through_the_file(convnet):
 def test_all_providers_that_are_there(convnet):
     plan = tune(convnet, data=_images(64), budget="rel=5e-2", seconds=3.0)
     skipped = {trial.name: trial.reason for trial in plan.trials if trial.status == "skipped"}
-    for provider in search.find_providers():
+    for provider in tuning_search.find_providers():
         if provider.usable:
             assert any(trial.settings and trial.settings.provider == provider.name for trial in plan.trials)
         else:
@@ -409,7 +409,7 @@ def test_nothing_new_is_tried_after_the_time_limit(convnet):
 
 
 def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, monkeypatch):
-    original = trying.open_backend
+    original = trials.open_backend
 
     class Slow:
         def __init__(self, real):
@@ -432,9 +432,9 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
     def glanced(runs, base):  # which are hopeless is asked in test_glance.py, and on a busy machine depends on luck
         return glance(runs, base)[0], {name for name in runs if "optimization basic" in name}
 
-    glance = trying.glance
-    monkeypatch.setattr(trying, "open_backend", opened)
-    monkeypatch.setattr(trying, "glance", glanced)
+    glance = trials.glance
+    monkeypatch.setattr(trials, "open_backend", opened)
+    monkeypatch.setattr(trials, "glance", glanced)
     plan = tune(convnet, seconds=0.2)
     slow = [trial for trial in plan.trials if "optimization basic" in trial.name and "parallel" not in trial.name]
     assert slow

@@ -89,7 +89,7 @@ def test_where_the_level_comes_from(project: pytest.Pytester, ini: str, argument
 
 
 def test_nothing_of_a_run_is_left_behind(project: pytest.Pytester):
-    from normdeploy.testing.options import in_force
+    from normdeploy.testing.default_options import in_force
 
     project.makepyfile("def test_nothing(): pass")
     project.runpytest(*PLUGIN, "--normdeploy-level=thorough").assert_outcomes(passed=1)

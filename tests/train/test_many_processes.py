@@ -16,7 +16,7 @@ from torch import nn
 from normdeploy.errors import UsageError
 from normdeploy.train import Split, Splits, read_metadata, train_settings
 from normdeploy.train.loop import run_epochs
-from normdeploy.train.run import Run
+from normdeploy.train.training_run import Run
 from normdeploy.train.world import World, joined_world
 
 

@@ -9,7 +9,7 @@ from integer_layers import LAYER
 from onnx import helper, numpy_helper, parser
 
 from normdeploy.rewrite import rewrite
-from normdeploy.verification.derivation.again import alike
+from normdeploy.verification.derivation.written_again import alike
 
 
 def source(epsilon: float = 1e-5):

@@ -18,8 +18,8 @@ from torch import nn
 import normdeploy as nd
 from normdeploy.graph import Evaluator
 from normdeploy.verification import Verdict, verify
-from normdeploy.verification.cost import PER_ELEMENT, PER_OPERATOR, Effort, counted
-from normdeploy.verification.levels import LEVELS
+from normdeploy.verification.check_levels import LEVELS
+from normdeploy.verification.evaluation_cost import PER_ELEMENT, PER_OPERATOR, Effort, counted
 
 Write = Callable[..., Path]
 
@@ -101,7 +101,7 @@ def test_what_decides_for_a_site_no_input_reaches_has_work_of_its_own(write: Wri
     monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], work=0.0))
     empty = verify(one, other)
     assert full.status == empty.status == "pass", empty.summary()
-    monkeypatch.setattr("normdeploy.verification.context.DECIDING", 0.0)
+    monkeypatch.setattr("normdeploy.verification.check_context.DECIDING", 0.0)
     bounded = verify(one, other)
     assert bounded.status == "not-exercised"
     for words in ("feeding 1 site directly", "the search for inputs that show"):

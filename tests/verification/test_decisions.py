@@ -14,7 +14,7 @@ from onnx import helper
 from torch import Tensor, nn
 
 import normdeploy as nd
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.recipe import load_recipe
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph

@@ -21,14 +21,14 @@ from torch import nn
 from writing_ways import WAYS
 
 import normdeploy as nd
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import load_graph, save_graph
 from normdeploy.graph.derivation import Derivation, Hint, read_derivation
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
-from normdeploy.verification.checks.proven import assignments
+from normdeploy.verification.checks.by_algebra import assignments
 from normdeploy.verification.derivation import checker
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
 from normdeploy.verification.derivation.report import Report
@@ -465,7 +465,7 @@ def test_a_graph_that_contradicts_itself_confirms_nothing_and_stops_nothing(
     small: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """Whatever an operator raises when it is looked at, the other checks still judge the file."""
-    proven = importlib.import_module("normdeploy.verification.checks.proven")
+    proven = importlib.import_module("normdeploy.verification.checks.by_algebra")
 
     def contradict(*_: Any, **__: Any) -> Report:
         raise ValueError("cannot reshape")

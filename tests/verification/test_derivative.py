@@ -17,14 +17,14 @@ from normdeploy.graph import Evaluator
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.mutation.derivative import Sensitivities, affine_map, needed
+from normdeploy.verification.mutation.mutant_sites import sites_of
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
-from normdeploy.verification.mutation.sites import sites_of
 from normdeploy.verification.samples.family import Family
+from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.graph_reference import GraphReference
-from normdeploy.verification.sides.values import run_evaluator
 
 Write = Callable[..., Path]
 

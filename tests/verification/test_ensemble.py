@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from normdeploy.verification import verify
 from normdeploy.verification.sides.ensemble import ensemble
-from normdeploy.verification.sides.reference import EagerReference
-from normdeploy.verification.sides.values import Signature
+from normdeploy.verification.sides.flat_values import Signature
+from normdeploy.verification.sides.two_sides import EagerReference
 
 
 class Branching(nn.Module):

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import normdeploy as nd
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.graph import Evaluator, load_graph, save_graph
-from normdeploy.ort.products import EXACT_PRODUCTS
+from normdeploy.ort.byte_products import EXACT_PRODUCTS
 from normdeploy.recipe import load_recipe
 from normdeploy.verification import verify
 from normdeploy.verification.checks import grid

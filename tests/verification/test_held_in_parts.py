@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import load_graph, save_graph
 from normdeploy.rewrite import RewriteResult, rewrite
-from normdeploy.verification import Verdict, context, runs, verify
+from normdeploy.verification import Verdict, check_context, runs, verify
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.cases import Case, make_case
-from normdeploy.verification.checks import proven
+from normdeploy.verification.checks import by_algebra
 from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.report import Report
+from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.judging import parts
-from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.parts import held_in_parts
 from normdeploy.verification.sides import sessions, subject
 from normdeploy.verification.sides.sessions import Setting
@@ -96,7 +96,7 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
         exact = [np.asarray(y).astype(e.dtype) for y, e in zip(case.truth, case.eager, strict=True)]
         return replace(case, rounding=nothing, eager=exact)
 
-    monkeypatch.setattr(context, "make_case", made)
+    monkeypatch.setattr(check_context, "make_case", made)
     # what rounding the stored weights makes of the outputs has its own bound
     monkeypatch.setattr(runs, "logic_problems", lambda case, outputs: logic_problems(real[case.family.name], outputs))
 
@@ -223,7 +223,7 @@ def test_parts_do_not_believe_what_algebra_says_of_the_whole(deep: Exported, dam
     def confirming(source: Any, file: Any, *args: Any, **options: Any) -> Report:
         return check_derivation(source, right, *args, **options)
 
-    monkeypatch.setattr(proven, "check_derivation", confirming)
+    monkeypatch.setattr(by_algebra, "check_derivation", confirming)
     path = damaged(deep.folded, scaled(list(computed(deep.folded))[6], 1.01))
     verdict = deep.verdict(path, level="quick")
     assert verdict.check("derivation").status == "pass"

@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper, parser
 
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite import rewrite
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.checker import check_derivation
-from normdeploy.verification.derivation.intervals import Leaf, pieces
-from normdeploy.verification.derivation.side import Side
+from normdeploy.verification.derivation.on_intervals import Leaf, pieces
 from normdeploy.verification.derivation.spans import Unclear
 from normdeploy.verification.derivation.stepwise import Cut, Decided, Sloped, levels, scaled
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.cases import Case
 from normdeploy.verification.checks.joined import Joined
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.samples.family import Family
 
 TRUTH = np.arange(6, dtype=np.float64).reshape(2, 3)

@@ -29,7 +29,7 @@ from normdeploy.verification import hints as hints_room
 from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.hints import ANEW
 from normdeploy.verification.record.certificate import KEY, certificate_path, certify, check_certificate
-from normdeploy.verification.record.kept import derivation_path
+from normdeploy.verification.record.kept_derivation import derivation_path
 
 SIZES = [{"x": (n, 6, 7, 7)} for n in (1, 2)]
 

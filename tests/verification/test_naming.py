@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.verification import verify
-from normdeploy.verification.sides.naming import match_outputs
+from normdeploy.verification.sides.output_pairs import match_outputs
 
 Write = Callable[..., Path]
 

@@ -15,14 +15,14 @@ from graph_damage import Damaged
 from operator_damage import operator_damages
 from torch import nn
 
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import load_graph, save_graph
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification import verify
-from normdeploy.verification.checks.proven import assignments
+from normdeploy.verification.checks.by_algebra import assignments
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.ranges import InputRange, input_specs

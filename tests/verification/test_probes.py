@@ -17,7 +17,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.conformance import by_hand
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, load_graph, save_graph

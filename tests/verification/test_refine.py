@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from normdeploy.verification.bounds.criteria import judge
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import Case, make_case
-from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.family_case import Case, make_case
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.graph_reference import GraphReference

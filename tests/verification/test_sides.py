@@ -18,8 +18,8 @@ from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.sides.reference import EagerReference, Refused
-from normdeploy.verification.sides.values import Signature
+from normdeploy.verification.sides.flat_values import Signature
+from normdeploy.verification.sides.two_sides import EagerReference, Refused
 
 
 class Norm(nn.Module):
@@ -95,7 +95,7 @@ def test_a_graph_that_cannot_be_evaluated_here_is_not_the_references_failure(
     def stopped(*_: Any, **__: Any) -> Any:
         raise GraphError("operator Odd (odd) is unknown")
 
-    monkeypatch.setattr("normdeploy.verification.context.counted", stopped)
+    monkeypatch.setattr("normdeploy.verification.check_context.counted", stopped)
     verdict = small.verdict(small.folded, level="quick")
     assert verdict.status == "weak", verdict.summary()
     assert any("graph cannot be evaluated here (operator Odd (odd) is unknown)" in t for t in verdict.not_checked)

@@ -41,7 +41,7 @@ def test_what_is_wrong_at_other_sizes_alone_is_found(
 ):
     from dataclasses import replace
 
-    from normdeploy.verification.levels import LEVELS
+    from normdeploy.verification.check_levels import LEVELS
 
     if heavy:
         monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], heavy=-1.0))

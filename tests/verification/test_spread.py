@@ -12,7 +12,7 @@ import pytest
 from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.graph_reference import GraphReference

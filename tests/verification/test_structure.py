@@ -7,7 +7,7 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.errors import VerificationError
-from normdeploy.verification.sides.structure import exact_differences, nonfinite_problems, signature_problems
+from normdeploy.verification.sides.exact_agreement import exact_differences, nonfinite_problems, signature_problems
 
 
 def test_missing_and_extra_outputs_are_counted():

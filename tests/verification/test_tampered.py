@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
-from normdeploy.verification.cases import make_case
+from normdeploy.verification.family_case import make_case
 from normdeploy.verification.samples.family import Family
 
 RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))
@@ -43,7 +43,7 @@ def test_there_are_at_least_25_kinds():
 @pytest.fixture
 def references_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluate the reference once per family instead of once per damaged file: it is the same each time."""
-    module = importlib.import_module("normdeploy.verification.context")
+    module = importlib.import_module("normdeploy.verification.check_context")
     made: dict[tuple[object, ...], object] = {}
 
     def once(reference: object, noisy: object, family: Family, *args: object, **options: object) -> object:

@@ -19,7 +19,7 @@ from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
-from normdeploy.verification.levels import LEVELS
+from normdeploy.verification.check_levels import LEVELS
 
 
 def export(model: nn.Module, args: tuple[Any, ...], path: Path, **options: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
-from normdeploy.verification.mutation.sites import sites_of
-from normdeploy.verification.mutation.watch import Key, SiteWatch
+from normdeploy.verification.mutation.mutant_sites import sites_of
+from normdeploy.verification.mutation.watched_sites import Key, SiteWatch
 from normdeploy.verification.record.answers import Killer
 from normdeploy.verification.sides.double import float64_mode
 

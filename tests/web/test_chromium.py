@@ -25,7 +25,7 @@ from digit_strokes import STROKES
 from onnx import TensorProto, helper
 
 import normdeploy as nd
-from normdeploy.building.model import load_trained, recipe_example
+from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.errors import GraphError, MissingDependencyError
 from normdeploy.ort.settings import WEB
 from normdeploy.recipe import load_recipe

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from normdeploy.graph.exact import BLOCK, Parts, constant_tensor, parts64, read_together
 from normdeploy.graph.operators.call import Call
-from normdeploy.graph.operators.linear import padded, with_addend
+from normdeploy.graph.operators.linear_operators import padded, with_addend
 from normdeploy.graph.operators.windows import spatial
 
 Array = npt.NDArray[np.float64]

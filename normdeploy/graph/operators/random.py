@@ -9,7 +9,7 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant64
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need
-from normdeploy.graph.operators.elementwise import torch_dtype
+from normdeploy.graph.operators.elementwise_operators import torch_dtype
 from normdeploy.graph.traits import Trait, has, is_standard, kinds
 
 RANDOM = frozenset(name for _, name in kinds(Trait.RANDOM))

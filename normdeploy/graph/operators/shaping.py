@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
-from normdeploy.graph.operators.elementwise import torch_dtype
-from normdeploy.graph.operators.limits import require_elements
+from normdeploy.graph.operators.elementwise_operators import torch_dtype
+from normdeploy.graph.operators.evaluation_limits import require_elements
 
 
 def _reshape(call: Call, inputs: Inputs) -> Tensor:

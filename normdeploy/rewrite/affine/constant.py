@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, tensor64
-from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.region import Region
+from normdeploy.rewrite.affine import bytes_moved
+from normdeploy.rewrite.affine.affine_map import Array
+from normdeploy.rewrite.affine.replacement import Region
 
 FORMATS = {
     ir.DataType.FLOAT16: (2.0**-11, 2.0**-14, 65504.0),
@@ -25,7 +25,7 @@ def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
     """Return the bytes of the copy that is needed because others than ``reader`` keep the old constant."""
     if value is None or all(usage.node is reader for usage in value.uses()):
         return 0.0
-    return cost.copy_bytes(value)
+    return bytes_moved.copy_bytes(value)
 
 
 def storable(dtype: ir.DataType | None, *arrays: Array) -> bool:

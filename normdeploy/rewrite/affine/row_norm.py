@@ -22,11 +22,11 @@ from normdeploy.graph.edit import is_read, only_reader, share_names
 from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine import cost
+from normdeploy.rewrite.affine import bytes_moved
+from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.constant import array_of, copy_cost, optional, shape_of
-from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.region import Region
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.affine.replacement import Region
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 
 class NormTables(ir.passes.InPlacePass):
@@ -56,7 +56,7 @@ class NormTables(ir.passes.InPlacePass):
             return False
         table = gather.inputs[0]
         assert table is not None
-        if copy_cost(table, gather) >= cost.pass_bytes(norm.outputs[0]):
+        if copy_cost(table, gather) >= bytes_moved.pass_bytes(norm.outputs[0]):
             return False
         parameters = [value for value in (optional(norm, 1), optional(norm, 2)) if value is not None]
         operands = [torch.from_numpy(np.array(array_of(value))) for value in parameters]

@@ -5,6 +5,6 @@ operator of their own could absorb (the identity branch of a RepVGG), and what i
 """
 
 from normdeploy.rewrite.branches.border_write import MovePads
-from normdeploy.rewrite.branches.passes import MergeBranches
+from normdeploy.rewrite.branches.branches_pass import MergeBranches
 
 __all__ = ["MergeBranches", "MovePads"]

@@ -10,7 +10,7 @@ Done where
 2. the map varies along the channels only, and x has static spatial dimensions (K is a constant [1, O, spatial...]);
 3. the weights and the map fit their dtype;
 4. adding the maps to the (smaller) results costs less than the pass over x that it saves;
-5. the map's inputs are not far from zero (:mod:`normdeploy.rewrite.affine.offset`).
+5. the map's inputs are not far from zero (:mod:`normdeploy.rewrite.affine.far_from_zero`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node, is_constant, module_path
-from normdeploy.graph.linear import linear_of
+from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine import AffineMap, affine_map, cost, is_affine, settle
+from normdeploy.rewrite.affine import AffineMap, affine_map, bytes_moved, is_affine, settle
+from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.constant import (
     along,
     array_of,
@@ -37,10 +38,9 @@ from normdeploy.rewrite.affine.constant import (
     shape_of,
     storable,
 )
-from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.offset import is_far
-from normdeploy.rewrite.affine.region import Region
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.affine.far_from_zero import is_far
+from normdeploy.rewrite.affine.replacement import Region
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 RULE = "shift in front of a border"
 
@@ -58,7 +58,7 @@ def fold_border(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> bool
         return False
     if any(not _takes(reader, result, graph) for reader in readers):
         return False
-    if sum(_price(reader) for reader in readers) >= cost.pass_bytes(result):
+    if sum(_price(reader) for reader in readers) >= bytes_moved.pass_bytes(result):
         return False
     if not all(storable(dtype_of(required(reader, 1)), _scaled(reader, mapping)) for reader in readers):
         return False
@@ -105,14 +105,14 @@ def _takes(reader: ir.Node, value: ir.Value, graph: ir.Graph) -> bool:
 def _price(reader: ir.Node) -> float:
     """Return what the map costs behind one convolution: one more pass over its result, and the map to read."""
     result = reader.outputs[0]
-    per_sample = cost.copy_bytes(result) / max(_batch(result), 1)
-    return cost.pass_bytes(result) + per_sample + copy_cost(required(reader, 1), reader)
+    per_sample = bytes_moved.copy_bytes(result) / max(_batch(result), 1)
+    return bytes_moved.pass_bytes(result) + per_sample + copy_cost(required(reader, 1), reader)
 
 
 def _batch(value: ir.Value) -> int:
     assert value.shape is not None
     first = value.shape[0]
-    return first if isinstance(first, int) else cost.ASSUMED_DIM
+    return first if isinstance(first, int) else bytes_moved.ASSUMED_DIM
 
 
 def _scaled(reader: ir.Node, mapping: AffineMap) -> Array:

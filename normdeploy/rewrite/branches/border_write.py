@@ -8,7 +8,7 @@ which is traced to a chain of ScatterND, slices, transposes and computed indices
 zeros: an ordinary Pad, which whatever reads z can take in.
 
 What the chain writes is not read off its operators: it only moves elements, so it is run on distinct numbers
-(:mod:`.moved`).
+(:mod:`.moved_elements`).
 
 Done where
 
@@ -32,14 +32,14 @@ from normdeploy.graph import evaluate_region, module_path
 from normdeploy.graph.edit import free_name, put_constant, take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.map import Array
-from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.branches.moved import ENDS, WRITES, Border, border_of, chain_to
-from normdeploy.rewrite.branches.read import Frame, Reading
-from normdeploy.rewrite.branches.search import Search
+from normdeploy.rewrite.affine.affine_map import Array
+from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.branches.moved_elements import ENDS, WRITES, Border, border_of, chain_to
+from normdeploy.rewrite.branches.operator_as_map import Frame, Reading
+from normdeploy.rewrite.branches.value_as_maps import Search
 from normdeploy.rewrite.branches.window import Place
-from normdeploy.rewrite.context import TOLERANCE, RewriteContext, relative_distance
 from normdeploy.rewrite.ledger import LedgerRow
+from normdeploy.rewrite.rewrite_context import TOLERANCE, RewriteContext, relative_distance
 
 RULE = "a border written behind a convolution"
 KIND = "written border"

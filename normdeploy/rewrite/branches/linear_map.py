@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from normdeploy.graph import Parts, Reader
-from normdeploy.rewrite.affine.map import Array
+from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.branches.window import Apart, Place, Sizes, Window
 
 Indices = npt.NDArray[np.intp]

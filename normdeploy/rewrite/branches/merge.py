@@ -1,15 +1,15 @@
 """Parallel and serial linear operators become one: conv(x, W1) + conv(x, W2) + s x + t + pool(x) = conv(x, W).
 
 RepVGG, MobileOne, ACNet, DBB, RepViT, UniRepLKNet's dilated branches, LoRA adapters, linears in a row: at every sum,
-and behind every operator with weights, the tree of sums and compositions in front of it (:mod:`.search`) is taken for
-one map.
+and behind every operator with weights, the tree of sums and compositions in front of it (:mod:`.value_as_maps`) is
+taken for one map.
 
 Merged where
 
 1. nothing else reads what lies between;
 2. the maps compose and add (:mod:`.linear_map`), and at least one operator has weights (two in a row);
 3. the result fits the weights' dtype;
-4. it costs no more (:mod:`.cost`): a wide or dense kernel must save operators.
+4. it costs no more (:mod:`.multiply_adds`): a wide or dense kernel must save operators.
 
 What does not merge leaves a row in the ledger that says why: sums always, operators in a row where they would cost less
 as one. Those that would cost more (a depthwise kernel and a 1x1, a bottleneck) are meant to stay two.
@@ -26,18 +26,18 @@ import torch
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import only_reader
-from normdeploy.rewrite.affine import cost as passes
+from normdeploy.rewrite.affine import bytes_moved as passes
 from normdeploy.rewrite.affine import is_affine, settle
-from normdeploy.rewrite.affine.recognise import is_bias
-from normdeploy.rewrite.affine.region import Region
-from normdeploy.rewrite.branches import cost, read
+from normdeploy.rewrite.affine.find_affine import is_bias
+from normdeploy.rewrite.affine.replacement import Region
+from normdeploy.rewrite.branches import multiply_adds, operator_as_map
 from normdeploy.rewrite.branches import tree as trees
-from normdeploy.rewrite.branches.read import Frame, Reading
-from normdeploy.rewrite.branches.search import Refusal, Search
+from normdeploy.rewrite.branches.operator_as_map import Frame, Reading
 from normdeploy.rewrite.branches.tree import Leaf
-from normdeploy.rewrite.branches.write import fits, has_own_bias, main_node, write
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.branches.value_as_maps import Refusal, Search
+from normdeploy.rewrite.branches.write_map import fits, has_own_bias, main_node, write
 from normdeploy.rewrite.ledger import LedgerRow
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 PARALLEL, SERIAL = "parallel branches", "operators in a row"
 
@@ -73,9 +73,9 @@ class Site:
         if self.reading is None:
             return float("inf")
         result = self.root.outputs[0]
-        after = cost.of_map(self.reading.map, result, apart_bias=has_own_bias(self.reading, self.frame))
-        after += len(self.rest) * cost.PASS * passes.elements(result)
-        now = cost.of_nodes((*self.reading.nodes, *self.sums))
+        after = multiply_adds.of_map(self.reading.map, result, apart_bias=has_own_bias(self.reading, self.frame))
+        after += len(self.rest) * multiply_adds.PASS * passes.elements(result)
+        now = multiply_adds.of_nodes((*self.reading.nodes, *self.sums))
         return after / now if now else float("inf")
 
 
@@ -88,12 +88,12 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
         paying: leave out of a sum what makes the whole cost more.
     """
     tree = trees.tree_at(root)
-    pays = cost.pays(root.outputs[0]) if paying else None
+    pays = multiply_adds.pays(root.outputs[0]) if paying else None
     for part in [] if tree is None else [part for frame in Frame for part in search.sums(tree, frame, pays=pays)]:
         if part.weighted:
             whole = part.whole if part.whole is not None and part.whole.weighted else None
             yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, part.refused)
-    if not read.has_weights(root) and not is_bias(root):
+    if not operator_as_map.has_weights(root) and not is_bias(root):
         return
     result = root.outputs[0]
     reader = only_reader(result)

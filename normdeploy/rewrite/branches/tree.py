@@ -11,7 +11,7 @@ import onnx_ir as ir
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.region import Region
+from normdeploy.rewrite.affine.replacement import Region
 
 MAX_LEAVES = 64
 

@@ -1,7 +1,7 @@
 """Values that have to stay what they are: no operator's own check sees them.
 
-An operator that changes is evaluated before and after (:mod:`.check`); one without a rule is not written at all. What
-it reads is asked for its gauge, whatever was stated and solved.
+An operator that changes is evaluated before and after (:mod:`.edit_check`); one without a rule is not written at all.
+What it reads is asked for its gauge, whatever was stated and solved.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from normdeploy.errors import RewriteError
 from normdeploy.graph import module_path
-from normdeploy.rewrite.affine.region import reads_shape_only
-from normdeploy.rewrite.context import TOLERANCE
+from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.rewrite_context import TOLERANCE
 
 
 def require_borders(solution: Solution) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.rewrite.gauge.rows import Floats, Ints, Rows
+from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
 from normdeploy.rewrite.gauge.system import Conflict, System
 
 MOST_CELLS = 1 << 18

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.rows import MANY, Flags, Floats, Held, Ints, Rows, combined, power, trimmed
+from normdeploy.rewrite.gauge.expression_rows import MANY, Flags, Floats, Held, Ints, Rows, combined, power, trimmed
 
 _WIDE = 4
 """Terms of an expression from which on two of one batch are subtracted column by column."""

@@ -15,10 +15,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, take_place
-from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.node import forget_written
+from normdeploy.rewrite.affine import bytes_moved as cost
+from normdeploy.rewrite.affine.affine_node import forget_written
+from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
-from normdeploy.rewrite.gauge.rows import Floats
 
 
 class Refused(Exception):

@@ -10,15 +10,15 @@ import onnx_ir as ir
 
 from normdeploy.errors import RewriteError
 from normdeploy.graph import module_path
-from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.affine.node import is_affine
-from normdeploy.rewrite.affine.offset import is_centred
-from normdeploy.rewrite.gauge.limits import burdens, divided_by_zero, far, inexact
+from normdeploy.rewrite.affine import bytes_moved
+from normdeploy.rewrite.affine.affine_node import is_affine
+from normdeploy.rewrite.affine.far_from_zero import is_centred
+from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.plan import Plan, component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.removal_plan import Plan, component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact
 
 _TOO_DEAR = "absorbing it would copy or compute more than the pass over its tensor that it saves"
 
@@ -77,7 +77,7 @@ def dear(plan: Plan) -> dict[ir.Node, Reason] | None:
             continue
         maps, absorbers = component(start, plan)
         seen |= absorbers
-        saved = {node: cost.pass_bytes(node.outputs[0]) for node in maps}
+        saved = {node: bytes_moved.pass_bytes(node.outputs[0]) for node in maps}
         if not maps or sum(costs.get(node, 0.0) for node in absorbers) < sum(saved.values()):
             continue
         charged = dict.fromkeys(maps, 0.0)

@@ -1,4 +1,4 @@
-"""Why a map has to stay, in a sentence, from the proof that it does (:mod:`.proof`).
+"""Why a map has to stay, in a sentence, from the proof that it does (:mod:`.contradiction`).
 
 A proof is a cycle of ties (what lies in front of the map and what lies behind it meet again, with another factor), or a
 chain from one restriction to another; the sentence names the restrictions, the chain every operator between them.
@@ -16,12 +16,12 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has
+from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.naming import describe, readers
-from normdeploy.rewrite.affine.node import affine_map
+from normdeploy.rewrite.affine.operator_names import describe, readers
+from normdeploy.rewrite.gauge.contradiction import proof_of
+from normdeploy.rewrite.gauge.expression_rows import Rows
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
-from normdeploy.rewrite.gauge.proof import proof_of
-from normdeploy.rewrite.gauge.rows import Rows
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.system import Conflict
 

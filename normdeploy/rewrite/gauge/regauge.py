@@ -16,13 +16,13 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.gauge.borders import require_borders
-from normdeploy.rewrite.gauge.build import build
-from normdeploy.rewrite.gauge.check import Check, Unchecked
+from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
 from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.stated_ties import build
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 Choice = Callable[[Ties], Solution]
 """States what it wants, and gives every unknown that is left a value."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from normdeploy.rewrite.gauge.rows import Floats, Ints, across, power
+from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, across, power
 from normdeploy.rewrite.gauge.system import System
 
 

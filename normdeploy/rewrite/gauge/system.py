@@ -28,9 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.batch import apart, first_uses
-from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
-from normdeploy.rewrite.gauge.rows import (
+from normdeploy.rewrite.gauge.expression_rows import (
     Equation,
     Flags,
     Held,
@@ -43,6 +41,8 @@ from normdeploy.rewrite.gauge.rows import (
     rooted,
     trimmed,
 )
+from normdeploy.rewrite.gauge.independent_rows import apart, first_uses
+from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""

@@ -9,13 +9,12 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.linear import Form, Linear, linear_of
+from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
-from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.rules.linear import pads_zeros
-from normdeploy.rewrite.integer.monotone import Map
-from normdeploy.rewrite.integer.source import (
+from normdeploy.rewrite.integer.integer_source import (
     BYTES,
     Ints,
     Range,
@@ -27,6 +26,7 @@ from normdeploy.rewrite.integer.source import (
     source_of,
     whole_weight,
 )
+from normdeploy.rewrite.integer.monotone import Map
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import onnx_ir.passes.common as common
 
 from normdeploy.graph import AFFINE_DOMAIN
 from normdeploy.graph.walk import graphs_of, nodes_of
-from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC
+from normdeploy.rewrite.rewrite_context import OWN_AFFINE, STATISTIC
 
 
 class Clean(ir.passes.InPlacePass):

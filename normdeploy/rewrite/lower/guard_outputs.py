@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph.edit import free_name
-from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 

@@ -17,9 +17,9 @@ from normdeploy.graph.edit import is_read, take_place
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.recognise.clamps import clamp_of
+from normdeploy.rewrite.recognise.norm_region import GraphRegions, Region
 from normdeploy.rewrite.recognise.probe import Probe
-from normdeploy.rewrite.recognise.region import GraphRegions, Region
-from normdeploy.rewrite.recognise.sizes import TURNS
+from normdeploy.rewrite.recognise.trial_sizes import TURNS
 
 _LONGEST = 12
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant_tensor
 from normdeploy.graph.edit import drop_if_unread
-from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.walk import nodes_of
 
 

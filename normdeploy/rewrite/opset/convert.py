@@ -9,7 +9,7 @@ from onnx import version_converter
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import constant64, constant_tensor
-from normdeploy.rewrite.opset.own import describe
+from normdeploy.rewrite.opset.own_conversions import describe
 
 _IR_VERSION = 8
 _SMALL = 4096

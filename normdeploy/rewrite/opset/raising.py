@@ -8,8 +8,8 @@ that far.
 onnx's version converter knows how most operators changed, but given a whole model it loses the domain of operators
 outside the standard, node metadata and some names. So it is given one node at a time, and only nodes whose form changed
 between the two versions: everything else of the graph stays the very same object. What it does not know is in
-:mod:`normdeploy.rewrite.opset.own`. ``tests/rewrite/test_opset_meaning.py`` runs every operator of every version, old
-file against raised file.
+:mod:`normdeploy.rewrite.opset.own_conversions`. ``tests/rewrite/test_opset_meaning.py`` runs every operator of every
+version, old file against raised file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import bodies_of, graphs_of, nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.opset.convert import converted_by_onnx
-from normdeploy.rewrite.opset.own import describe, own_translation
-from normdeploy.rewrite.opset.place import put_in_place
+from normdeploy.rewrite.opset.own_conversions import describe, own_translation
+from normdeploy.rewrite.opset.put_in_place import put_in_place
 
 OLDEST = 7
 """Versions below this one broadcast by attributes; no tool in use writes them."""

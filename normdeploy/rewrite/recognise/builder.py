@@ -9,7 +9,7 @@ import onnx_ir as ir
 from normdeploy.graph import ExactTensor
 from normdeploy.graph.edit import constant_of
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.context import OWN_AFFINE, STATISTIC
+from normdeploy.rewrite.rewrite_context import OWN_AFFINE, STATISTIC
 
 
 class Builder:

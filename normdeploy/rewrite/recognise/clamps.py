@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import Trait, has
-from normdeploy.rewrite.recognise.region import Region
+from normdeploy.rewrite.recognise.norm_region import Region
 
 _UNBOUNDED = 2**31 - 1
 """Ends of slices from here on say "to the end", whatever the size."""

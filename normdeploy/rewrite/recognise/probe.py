@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import evaluate_region
-from normdeploy.graph.operators.limits import MOST_PROBED, require_elements
-from normdeploy.rewrite.recognise.region import Region
-from normdeploy.rewrite.recognise.sizes import Sizes
+from normdeploy.graph.operators.evaluation_limits import MOST_PROBED, require_elements
+from normdeploy.rewrite.recognise.norm_region import Region
+from normdeploy.rewrite.recognise.trial_sizes import Sizes
 
 
 class Probe:

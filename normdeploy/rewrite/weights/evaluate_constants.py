@@ -46,7 +46,7 @@ from normdeploy.rewrite.weights.conditions import (
     storable,
 )
 from normdeploy.rewrite.weights.expression import Expressions, Step
-from normdeploy.rewrite.weights.shapes import KnownShapes
+from normdeploy.rewrite.weights.shape_computations import KnownShapes
 
 HELD_ELEMENTS = 1 << 14
 """Results up to this many elements are held in float64; larger ones are recomputed from their expression."""

@@ -17,8 +17,8 @@ from typing import Any
 from normdeploy.errors import MissingDependencyError, NormdeployError, UsageError
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.settings import CUDA, TENSORRT, Settings
+from normdeploy.runtime.bulk.predict_part import Job, Report
 from normdeploy.runtime.bulk.source import Part, Source
-from normdeploy.runtime.bulk.work import Job, Report
 
 _TASKS = 1000
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from normdeploy.errors import StorageError, UsageError
 from normdeploy.files import put_in_place, require_writable, storage
-from normdeploy.runtime.bulk.work import UNFINISHED
+from normdeploy.runtime.bulk.predict_part import UNFINISHED
 from normdeploy.unfinished import hold
 
 _LOCK, _RUN, _OURS = "lock", "run.json", "normdeploy predict, process "

@@ -22,10 +22,10 @@ import onnx_ir.passes.common as common_passes
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.edit import free_name, only_reader, put_constant, take_place
-from normdeploy.graph.linear import linear_of
+from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.gauge.rules.product import bias_behind
+from normdeploy.rewrite.gauge.rules.oriented_product import bias_behind
 from normdeploy.rewrite.infer import infer_missing_types
 
 _SHAPE_SLICES = 15  # the operator set from which Shape can leave the last axis out

@@ -19,16 +19,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from normdeploy.graph.files import strip_inner_shapes
+from normdeploy.graph.onnx_files import strip_inner_shapes
 from normdeploy.onnxfile import whole_proto
+from normdeploy.ort.byte_products import saturates
 from normdeploy.ort.machine import Machine
-from normdeploy.ort.products import saturates
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
-from normdeploy.runtime.tuning.lower import quiet
+from normdeploy.runtime.tuning.half_precision import quiet
+from normdeploy.runtime.tuning.layer_statistics import Correction, Moments, moments_of, restore_moments
 from normdeploy.runtime.tuning.plain_norms import move_affines
-from normdeploy.runtime.tuning.statistics import Correction, Moments, moments_of, restore_moments
 
 _LINEAR = ("Conv", "Gemm", "MatMul")
 _FLOAT_OUTPUTS = ("Gemm", "MatMul")  # these have kernels that write float32, convolutions have none

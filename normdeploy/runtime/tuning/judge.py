@@ -24,16 +24,16 @@ from normdeploy.graph import load_graph
 from normdeploy.intervals import Interval
 from normdeploy.ort.specs import Array
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import Case, make_case
+from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.judging.precision import drop_in_words, mantissa_bits
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import user_families
 from normdeploy.verification.samples.ranges import batch_name, input_specs, resized
+from normdeploy.verification.sides.flat_values import Signature, to_torch
 from normdeploy.verification.sides.graph_reference import GraphReference
-from normdeploy.verification.sides.reference import EagerReference, Reference
-from normdeploy.verification.sides.values import Signature, to_torch
+from normdeploy.verification.sides.two_sides import EagerReference, Reference
 
 RunFeeds = Callable[[Mapping[str, Array]], Sequence[Array]]
 

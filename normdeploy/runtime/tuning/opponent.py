@@ -22,7 +22,7 @@ from normdeploy.runtime.plan import Trial
 if TYPE_CHECKING:
     from torch import nn
 
-    from normdeploy.runtime.tuning.trying import Tried
+    from normdeploy.runtime.tuning.trials import Tried
 
 
 OWN_LATENCY = "OpenVINO, its own LATENCY mode"

@@ -8,7 +8,7 @@ from typing import Any
 
 from normdeploy.errors import UsageError
 from normdeploy.runtime.plan import Plan
-from normdeploy.runtime.tuning.search import tune
+from normdeploy.runtime.tuning.tuning_search import tune
 
 _KEPT = {"data", "reference", "batch_size", "sizes", "seconds", "time_limit", "seed"}
 

@@ -20,7 +20,7 @@ from normdeploy.runtime.tuning.int8 import CORRECTIONS, INT8_RECIPES, Int8Recipe
 from normdeploy.runtime.tuning.judge import Outcome
 from normdeploy.runtime.tuning.measured import Measured
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
-from normdeploy.runtime.tuning.trying import Tried
+from normdeploy.runtime.tuning.trials import Tried
 
 _RANKING_SECONDS = 45.0
 WORTH = 0.95

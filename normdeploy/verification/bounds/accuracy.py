@@ -8,7 +8,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from normdeploy.graph.bodies import BODIES
-from normdeploy.graph.linear import Form, linear_of
+from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.traits import Trait, has, is_standard
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import constant_tensor, evaluate_node
-from normdeploy.graph.linear import Form, Linear, linear_of
+from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.bounds.hashing import coherent_signs
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from normdeploy.graph.evaluate import StandIn, evaluate_node
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.accuracy import rounds
-from normdeploy.verification.sides.structure import is_float
-from normdeploy.verification.sides.values import Array, Feeds
+from normdeploy.verification.sides.exact_agreement import is_float
+from normdeploy.verification.sides.flat_values import Array, Feeds
 
 if TYPE_CHECKING:
     from normdeploy.verification.bounds.noise import NoisyGraph

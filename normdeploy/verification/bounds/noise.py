@@ -33,7 +33,7 @@ from normdeploy.verification.bounds.accuracy import (
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.bounds.noise_hook import NoiseHook
-from normdeploy.verification.sides.values import SMALLEST_NORMAL, Array, Arrays, Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Array, Arrays, Feeds, to_numpy
 
 _PATTERN = 1 << 18
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from normdeploy.verification.sides.values import Array
+from normdeploy.verification.sides.flat_values import Array
 
 Measure = Callable[[int, int], Sequence[Array]]
 """Returns S per output, given the number of runs and their seed."""

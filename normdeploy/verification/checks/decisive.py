@@ -18,16 +18,16 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import make_case
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.family_case import make_case
 from normdeploy.verification.mutation.cut_sides import Cut, CutFile
 from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, judged_cut
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
 from normdeploy.verification.mutation.split_graph import first_equal
 from normdeploy.verification.record.answers import Killer, MutantReport
+from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.subgraph import opened
-from normdeploy.verification.sides.values import run_evaluator
 
 _NOTE = "exercised in front of a decision: the value it is taken on was compared"
 

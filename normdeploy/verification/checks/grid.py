@@ -8,8 +8,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.ort.products import EXACT_PRODUCTS
-from normdeploy.verification.context import Context
+from normdeploy.ort.byte_products import EXACT_PRODUCTS
+from normdeploy.verification.check_context import Context
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
 from normdeploy.verification.judging.flips import FEW, Flips, step_of
 from normdeploy.verification.judging.outputs import hold_against

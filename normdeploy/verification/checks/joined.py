@@ -14,13 +14,13 @@ import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.cases import Case
-from normdeploy.verification.context import Context
-from normdeploy.verification.cost import SINGLE
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.evaluation_cost import SINGLE
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.sides.reference import Refused
-from normdeploy.verification.sides.values import Array, Arrays
+from normdeploy.verification.sides.flat_values import Array, Arrays
+from normdeploy.verification.sides.two_sides import Refused
 
 _FEW = 2
 """Families of which batches are made where a run is much work: S may be needed of each."""

@@ -8,12 +8,12 @@ can be asked, are in :mod:`normdeploy.verification.checks.traced`.
 from __future__ import annotations
 
 from normdeploy.errors import GraphError
+from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.traced import check_traced
-from normdeploy.verification.context import Context
-from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Ratios
-from normdeploy.verification.sides.structure import plural, shortened
+from normdeploy.verification.sides.exact_agreement import plural, shortened
 
 _SAMPLED = 1
 """Families on which the file is evaluated in float64 where the float64 chain holds: it says the same of all others."""

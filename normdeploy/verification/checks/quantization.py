@@ -9,13 +9,13 @@ import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.intervals import error_parts, largest_error, resampled
-from normdeploy.verification.context import Context
-from normdeploy.verification.cost import SINGLE
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.evaluation_cost import SINGLE
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import QuantizersCost
 from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.graph_reference import GraphReference
-from normdeploy.verification.sides.reference import EagerReference, Refused
+from normdeploy.verification.sides.two_sides import EagerReference, Refused
 
 _MADE_UP = 2
 """Families of made-up rows, the example first, that stand in where there are no rows of the user's."""

@@ -14,11 +14,11 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.budget import Budget
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Loss
 from normdeploy.verification.samples.family import Kind
-from normdeploy.verification.sides.reference import Reference
+from normdeploy.verification.sides.two_sides import Reference
 
 
 def lowest_precision(model: ir.Model) -> str:

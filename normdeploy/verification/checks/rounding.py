@@ -11,17 +11,17 @@ import numpy as np
 from normdeploy.errors import GraphError
 from normdeploy.ort.levels import available_levels
 from normdeploy.ort.settings import CPU
-from normdeploy.verification.cases import Case
-from normdeploy.verification.checks.reference import add_case
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.checks.reference_runs import add_case
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.family import Kind
+from normdeploy.verification.sides.exact_agreement import is_float, shortened
+from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting
-from normdeploy.verification.sides.structure import is_float, shortened
-from normdeploy.verification.sides.values import Array
 
 
 def check_rounding(context: Context) -> list[Check]:

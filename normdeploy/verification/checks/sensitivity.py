@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normdeploy.graph import Evaluator
-from normdeploy.verification.cases import Case
+from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import probe_decisions
-from normdeploy.verification.context import Context
-from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
+from normdeploy.verification.mutation.killing_input import SHARE, search
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
 from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_same_file
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
-from normdeploy.verification.mutation.search import SHARE, search
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
 from normdeploy.verification.record.measured import Killed
 from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.sides.exact_agreement import plural
 from normdeploy.verification.sides.grids import unrounded
-from normdeploy.verification.sides.reference import EagerReference
-from normdeploy.verification.sides.structure import plural
+from normdeploy.verification.sides.two_sides import EagerReference
 
 
 def check_sensitivity(context: Context) -> list[Check]:

@@ -9,17 +9,17 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.verification.cases import Evaluated
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.family_case import Evaluated
 from normdeploy.verification.mutation.rerun import site_groups
-from normdeploy.verification.mutation.watch import SiteWatch
+from normdeploy.verification.mutation.watched_sites import SiteWatch
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.ensemble import RUNS, EnsembleReference
-from normdeploy.verification.sides.naming import match_outputs
-from normdeploy.verification.sides.reference import EagerReference, Refused, TracedReference
-from normdeploy.verification.sides.structure import plural, signature_problems
-from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Arrays
+from normdeploy.verification.sides.exact_agreement import plural, signature_problems
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Arrays
+from normdeploy.verification.sides.output_pairs import match_outputs
+from normdeploy.verification.sides.two_sides import EagerReference, Refused, TracedReference
 
 
 @dataclass(frozen=True)

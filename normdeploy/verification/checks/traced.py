@@ -28,14 +28,14 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor
 from normdeploy.verification.bounds.criteria import Floats, judge, rms
 from normdeploy.verification.bounds.hashing import hashed_noise
-from normdeploy.verification.cases import Case
-from normdeploy.verification.chain import Chain, Links
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.float64_chain import Chain, Links
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Ratios
-from normdeploy.verification.sides.reference import EagerReference
-from normdeploy.verification.sides.structure import is_float, nonfinite_problems
-from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Feeds, run_evaluator
+from normdeploy.verification.sides.exact_agreement import is_float, nonfinite_problems
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Feeds, run_evaluator
+from normdeploy.verification.sides.two_sides import EagerReference
 
 _RUNS = 3
 

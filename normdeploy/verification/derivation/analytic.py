@@ -16,15 +16,15 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from normdeploy.verification.derivation.beyond import cuts, decides
+from normdeploy.verification.derivation.checked_side import Shape, Side
+from normdeploy.verification.derivation.compared_points import points
+from normdeploy.verification.derivation.element_moves import MOVES
 from normdeploy.verification.derivation.gauges import Claim
-from normdeploy.verification.derivation.moving import MOVES
-from normdeploy.verification.derivation.numbers import Wrong
 from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.points import points
 from normdeploy.verification.derivation.regions import Point, Regions, differs
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
-from normdeploy.verification.derivation.side import Shape, Side
 from normdeploy.verification.derivation.smooth import smooth
+from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.unrounded import Constants, Unlike
 
 ANALYTIC = MOVES | frozenset({

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import kind
-from normdeploy.verification.derivation.side import Side
 
 _SPATIAL = {"strides": 1, "dilations": 1, "pads": 0}
 """Attributes of windows with what they are where they are absent, however many axes there are."""

@@ -19,7 +19,7 @@ from normdeploy.graph import FLOATS
 from normdeploy.verification.derivation.operands import inputs_of, kind
 
 if TYPE_CHECKING:
-    from normdeploy.verification.derivation.side import Side
+    from normdeploy.verification.derivation.checked_side import Side
 
 Array = npt.NDArray[Any]
 

@@ -6,11 +6,11 @@ themselves, and each operator's claim follows from those of what it reads by an 
 
 =====================  ==========================================================================================
 same operator          same attributes, constants and operands
-linear                 W' = W s_x / s_y, b' = (b + W t_x - t_y) / s_y                            (:mod:`.linear`)
-moved                  run on identifiers, the same elements at the same places                  (:mod:`.moving`)
-carried                f(s x) = s f(x), sums of one scale, averages, maxima                      (:mod:`.carried`)
+linear                 W' = W s_x / s_y, b' = (b + W t_x - t_y) / s_y                            (:mod:`.linear_laws`)
+moved                  run on identifiers, the same elements at the same places                  (:mod:`.element_moves`)
+carried                f(s x) = s f(x), sums of one scale, averages, maxima                      (:mod:`.carrying_laws`)
 analytic               norms spelled out: equal at random points, by unrounded constants   (:mod:`.analytic`)
-maps, tables, norms    their constants absorb; a norm removes what scales and shifts its operand (:mod:`.scaled`)
+maps, tables, norms    their constants absorb; a norm removes what scales and shifts its operand (:mod:`.absorbing`)
 quantizers             brought to one form: QONNX's, arithmetic, QuantizeLinear (:mod:`.uniform`)
 integers               sums of the same integers; the same level on every sum of the range (:mod:`.on_integers`)
 =====================  ==========================================================================================
@@ -31,27 +31,27 @@ import onnx_ir.passes.common as common
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
 from normdeploy.graph.evaluate import OPERATOR_ERRORS
-from normdeploy.verification.derivation.affine import back, step_of
+from normdeploy.verification.derivation.absorbing import confirm_affine, confirm_norm, confirm_table
+from normdeploy.verification.derivation.affine_laws import back, step_of
 from normdeploy.verification.derivation.analytic import confirm_analytic
 from normdeploy.verification.derivation.beyond import alike_beyond
-from normdeploy.verification.derivation.bodies import confirm_bodies
-from normdeploy.verification.derivation.carried import confirm_carried
+from normdeploy.verification.derivation.carrying_laws import confirm_carried
+from normdeploy.verification.derivation.checked_side import Shape, Side
+from normdeploy.verification.derivation.control_flow import confirm_bodies
+from normdeploy.verification.derivation.element_moves import confirm_moved, returned
 from normdeploy.verification.derivation.gauges import Claim
-from normdeploy.verification.derivation.hinted import Hinted
-from normdeploy.verification.derivation.linear import confirm_linear
-from normdeploy.verification.derivation.moving import confirm_moved, returned
-from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.hinted_values import Hinted
+from normdeploy.verification.derivation.linear_laws import confirm_linear
 from normdeploy.verification.derivation.on_integers import OnIntegers
 from normdeploy.verification.derivation.operands import kind
-from normdeploy.verification.derivation.recurrent import confirm_recurrent
+from normdeploy.verification.derivation.recurrent_laws import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.report import Report, Row
-from normdeploy.verification.derivation.same import confirm_same
-from normdeploy.verification.derivation.scaled import confirm_affine, confirm_norm, confirm_table
-from normdeploy.verification.derivation.side import Shape, Side
+from normdeploy.verification.derivation.same_operator import confirm_same
+from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
-from normdeploy.verification.derivation.values import fed_alike
+from normdeploy.verification.derivation.value_facts import fed_alike
 
 
 def check_derivation(

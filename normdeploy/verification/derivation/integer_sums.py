@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.verification.derivation.attributes import window
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import NOISE, Floats
-from normdeploy.verification.derivation.linear import Linear, linears
-from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.linear_laws import Linear, linears
 from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.stepwise import Ints, Step, scaled
+from normdeploy.verification.derivation.stored_rounding import Wrong
 
 KINDS = ("ConvInteger", "MatMulInteger")
 _FEW = 0.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.spans import ENDS
 
 COMPARISONS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})

@@ -3,7 +3,7 @@
 =============  ======================================================================================================
 sums           ConvInteger, MatMulInteger: the layer's weights are their integers times a number per channel
                (:mod:`.integer_sums`)
-levels         integers computed from sums, or from other integers, are those of a quantizer (:mod:`.levels`)
+levels         integers computed from sums, or from other integers, are those of a quantizer (:mod:`.sum_levels`)
 moves, casts   the same elements at the same places; integers as floats, floats that are integers as what they are
 =============  ======================================================================================================
 """
@@ -17,20 +17,20 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
+from normdeploy.verification.derivation.forward_functions import ends
 from normdeploy.verification.derivation.gauges import Claim, placed
 from normdeploy.verification.derivation.integer_sums import KINDS, layers, sums_of
 from normdeploy.verification.derivation.integer_values import bounds_of, number
-from normdeploy.verification.derivation.intervals import Leaf, Pieces, between, leaves_of, pieces
-from normdeploy.verification.derivation.known import Known, Whole
-from normdeploy.verification.derivation.levels import compare_levels
-from normdeploy.verification.derivation.numbers import Wrong
-from normdeploy.verification.derivation.onward import ends
+from normdeploy.verification.derivation.known_integers import Known, Whole
+from normdeploy.verification.derivation.on_intervals import Leaf, Pieces, between, leaves_of, pieces
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.paths import Path
 from normdeploy.verification.derivation.rearranged import alike_moves, same_move
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.spans import ENDS, Unclear
 from normdeploy.verification.derivation.stepwise import Scaled, scaled
+from normdeploy.verification.derivation.stored_rounding import Wrong
+from normdeploy.verification.derivation.sum_levels import compare_levels
 from normdeploy.verification.derivation.uniform import quantized
 
 _BYTES = (ir.DataType.UINT8, ir.DataType.INT8)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.verification.derivation.affine import spread
+from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, compressed, ranked, uniform
-from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
-from normdeploy.verification.derivation.same import equal
-from normdeploy.verification.derivation.side import Side
+from normdeploy.verification.derivation.same_operator import equal
+from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
 _MOST = 1 << 24
 """Scales of a product of matrices that are looked at."""

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.operators.qonnx import integer_range, rounding_of
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Floats
 from normdeploy.verification.derivation.integer_values import COMPARISONS, clamp_of, number
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.paths import End, Path, by_channel, further
-from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.spans import ENDS
 from normdeploy.verification.derivation.stepwise import Cut, Decided, Scaled, Sloped, Step, scaled
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, evaluate_node
+from normdeploy.verification.derivation.checked_side import Shape, Side
+from normdeploy.verification.derivation.compared_points import draw
 from normdeploy.verification.derivation.gauges import Claim
-from normdeploy.verification.derivation.numbers import Wrong
 from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.points import draw
 from normdeploy.verification.derivation.relation import Relation, Target
-from normdeploy.verification.derivation.side import Shape, Side
+from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.unrounded import Constants
 
 _TOLERANCE = 1e-9

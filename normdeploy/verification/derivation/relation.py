@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
-from normdeploy.verification.derivation.affine import back
+from normdeploy.verification.derivation.affine_laws import back
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Array, Claim, Floats, ranked
-from normdeploy.verification.derivation.numbers import Wrong
-from normdeploy.verification.derivation.side import Side
+from normdeploy.verification.derivation.stored_rounding import Wrong
 
 _NEAR = 48
 """How many values of the source are looked at behind what an operator reads, where no hint says which it is."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.derivation import Exact, Hint
-from normdeploy.verification.derivation.numbers import Wrong
+from normdeploy.verification.derivation.stored_rounding import Wrong
 
 
 @dataclass

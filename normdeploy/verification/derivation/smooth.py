@@ -9,8 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.side import Side
 
 _SUMS = frozenset({"ReduceMean", "ReduceSum", "ReduceSumSquare", "GlobalAveragePool", "AveragePool", "MatMul", "Conv"})
 """Operators that add up several numbers."""

@@ -14,13 +14,13 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.operators.qonnx import DOMAINS
+from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.forward_functions import ends, reach
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats
-from normdeploy.verification.derivation.known import Known
-from normdeploy.verification.derivation.onward import ends, reach
+from normdeploy.verification.derivation.known_integers import Known
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.paths import Path
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
-from normdeploy.verification.derivation.side import Side
 from normdeploy.verification.derivation.stepwise import Cut, Decided, Scaled, Step
 
 _LONGEST = 8

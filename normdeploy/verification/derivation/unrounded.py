@@ -12,10 +12,10 @@ from torch import Tensor
 
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
+from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Array, Floats
-from normdeploy.verification.derivation.numbers import Wrong, compare
 from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.side import Side
+from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
 _MOST_TRIED = 8
 """Constants that are tried for one."""

@@ -24,11 +24,11 @@ from onnx import numpy_helper
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph import bare_proto
+from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import LEVEL_NAMES
-from normdeploy.ort.products import product_entries
 from normdeploy.ort.settings import CPU
+from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.sessions import RUNTIMES, Setting
-from normdeploy.verification.sides.values import Array
 
 _RUN = '''"""Rerun this failure: python run.py. Prints the largest error per output; exits with 1 above a bound."""
 

@@ -7,11 +7,11 @@ import onnx_ir as ir
 
 from normdeploy.graph import Evaluator, bare_proto, module_path, weight_bytes
 from normdeploy.verification.bounds.criteria import rms
-from normdeploy.verification.cases import Case
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Depth
+from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.subgraph import opened
-from normdeploy.verification.sides.values import run_evaluator
 
 _POINTS = 120
 _LARGEST = 256 * 1024**2

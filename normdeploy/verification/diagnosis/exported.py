@@ -10,14 +10,14 @@ import onnx_ir as ir
 
 from normdeploy.graph import Evaluator, module_path
 from normdeploy.verification.bounds.criteria import rms
-from normdeploy.verification.cases import Case
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
 from normdeploy.verification.diagnosis.bundle import write_bundle
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Localization
+from normdeploy.verification.sides.exact_agreement import is_float
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Arrays, run_evaluator
 from normdeploy.verification.sides.sessions import Setting
-from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.subgraph import subgraph
-from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Arrays, run_evaluator
 
 MOST_VALUES = 400
 """Values of a graph that are looked at."""

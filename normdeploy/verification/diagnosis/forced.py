@@ -17,15 +17,15 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, bare_proto, module_path
 from normdeploy.verification.bounds.criteria import rms
-from normdeploy.verification.cases import Case
 from normdeploy.verification.diagnosis.bundle import write_bundle
 from normdeploy.verification.diagnosis.exported import MOST_VALUES
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Localization
+from normdeploy.verification.sides.exact_agreement import is_float
+from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Arrays, run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
-from normdeploy.verification.sides.structure import is_float
 from normdeploy.verification.sides.subgraph import subgraph
 from normdeploy.verification.sides.subject import Subject
-from normdeploy.verification.sides.values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Arrays, run_evaluator
 
 _TOLERANCE = 64.0
 """An operator alone may err by this many u of its result's RMS before it is suspected; bfloat16 errs by 65536."""

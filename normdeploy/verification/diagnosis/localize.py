@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from normdeploy.errors import GraphError
-from normdeploy.verification.cases import Case
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
 from normdeploy.verification.diagnosis.exported import first_bad_value
 from normdeploy.verification.diagnosis.forced import Forced
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
 from normdeploy.verification.diagnosis.untraced import untraced
-from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.mutation.closest_mutant import likeliest
 from normdeploy.verification.record.answers import Localization, Side
+from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.sessions import Setting
-from normdeploy.verification.sides.values import Array
 
 
 @dataclass(frozen=True)

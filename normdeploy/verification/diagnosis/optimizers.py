@@ -50,7 +50,7 @@ _LOADER = """
 import json, sys
 import onnxruntime as ort
 from normdeploy.onnxfile import session_source
-from normdeploy.ort.products import product_entries
+from normdeploy.ort.byte_products import product_entries
 path, level, disabled = json.loads(sys.argv[1])
 options = ort.SessionOptions()
 source, entries = session_source(path)

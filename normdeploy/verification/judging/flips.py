@@ -21,13 +21,13 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import is_standard
-from normdeploy.verification.cases import Case
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.sides.biases import rounded_biases
+from normdeploy.verification.sides.flat_values import Array, run_evaluator
 from normdeploy.verification.sides.grids import flipped, quantizes
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
-from normdeploy.verification.sides.values import Array, run_evaluator
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,14 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import bare_proto, module_path, weight_bytes
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import make_case
+from normdeploy.verification.family_case import make_case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
+from normdeploy.verification.sides.flat_values import Array, Arrays, Feeds
 from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.subgraph import opened, subgraph, values_read
 from normdeploy.verification.sides.subject import Subject
-from normdeploy.verification.sides.values import Array, Arrays, Feeds
 
 SIZES = (8, 16, 32)
 """Operators of a part, tried in this order while showing the values between them changes the runtime's bits."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.verification.bounds.criteria import Bounds, rms
-from normdeploy.verification.cases import Case
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Mutant, Site, Values
 from normdeploy.verification.mutation.rerun import CleanRun
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from normdeploy.graph import AFFINE_DOMAIN, constant64, evaluate_node, module_path
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import RecogniseAffine
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.verification.mutation.mutant_sites import border_sites
 from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, Values, epsilon_words, is_norm
-from normdeploy.verification.mutation.sites import border_sites
 
 _LARGEST_EPSILON = 1e-2
 _UNDER_ROOT = frozenset({"Sqrt", "Pow", "Reciprocal"})

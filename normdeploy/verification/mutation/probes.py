@@ -25,10 +25,10 @@ from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.bounds.noise import NoisyGraph
-from normdeploy.verification.cases import Case
-from normdeploy.verification.context import Context
-from normdeploy.verification.cost import NOISY, SINGLE
-from normdeploy.verification.judging.logic import logic_problems
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.evaluation_cost import NOISY, SINGLE
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.closest_mutant import closest_mutant
 from normdeploy.verification.mutation.cut_sides import Cut, CutFile
 from normdeploy.verification.mutation.mutants import Site
@@ -40,10 +40,10 @@ from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import make_families, small_spread_first
 from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.ranges import InputRange
+from normdeploy.verification.sides.exact_agreement import plural, shortened
+from normdeploy.verification.sides.flat_values import Array, run_evaluator
 from normdeploy.verification.sides.kernels import one_pass_variance
 from normdeploy.verification.sides.part_reference import PartReference
-from normdeploy.verification.sides.structure import plural, shortened
-from normdeploy.verification.sides.values import Array, run_evaluator
 
 _LARGEST = 1 << 30
 """Bytes of weights above which a file is not cut: each cut holds them once more in a session."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normdeploy.graph import Evaluator
-from normdeploy.verification.cases import Case
-from normdeploy.verification.context import Context
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.harmless import harmless
 from normdeploy.verification.mutation.invariant import cancels
 from normdeploy.verification.mutation.masked_scores import only_masked_scores

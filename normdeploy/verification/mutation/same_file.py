@@ -18,8 +18,8 @@ from normdeploy.errors import NormdeployError
 from normdeploy.graph.edit import put_constant
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.integer import sums_integers
-from normdeploy.verification.context import Context
-from normdeploy.verification.derivation.again import alike
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.derivation.written_again import alike
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Mutant, Site
 from normdeploy.verification.mutation.rerun import CleanRun
 

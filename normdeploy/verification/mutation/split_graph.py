@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.verification.bounds.criteria import rms
-from normdeploy.verification.sides.values import Array, Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import Array, Feeds, to_numpy
 
 _CANDIDATES = 48
 """How far above a site its entries are looked for, in values."""

@@ -3,7 +3,7 @@
 The certificate ``<name>.certificate.json`` holds the verdict and the SHA-256 of the ONNX file *as it was verified*,
 that is without the one metadata entry that certifying adds. That entry, ``normdeploy.certificate``, holds the SHA-256
 of the certificate. So neither of the two can change without the other noticing. The derivation by which the verdict
-was reached is written with them (:mod:`.kept`); the certificate holds its SHA-256.
+was reached is written with them (:mod:`.kept_derivation`); the certificate holds its SHA-256.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from normdeploy.files import names_data, require_model_file, require_writable, s
 from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline
 from normdeploy.ort.settings import WEB
 from normdeploy.verification.record.answers import Question, Status
-from normdeploy.verification.record.kept import MOST_BYTES, derivation_path, read_bytes
+from normdeploy.verification.record.kept_derivation import MOST_BYTES, derivation_path, read_bytes
 from normdeploy.verification.record.verdict import SCHEMA_VERSION, STATUSES, Verdict
 
 

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from normdeploy.ort.machine import this_machine
 from normdeploy.ort.settings import WEB
+from normdeploy.verification.sides.flat_values import to_numpy
 from normdeploy.verification.sides.sessions import Setting
-from normdeploy.verification.sides.values import to_numpy
 from normdeploy.web.host import current_host
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from normdeploy.verification.samples import masks
 from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.ranges import InputRange, batch_name, resized
-from normdeploy.verification.sides.values import Array, Arrays
+from normdeploy.verification.sides.flat_values import Array, Arrays
 
 Fill = Callable[[np.random.Generator, tuple[int, ...]], Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from normdeploy.errors import InputError
 from normdeploy.verification.samples.ranges import InputRange
-from normdeploy.verification.sides.structure import is_float
-from normdeploy.verification.sides.values import Arrays, as_array
+from normdeploy.verification.sides.exact_agreement import is_float
+from normdeploy.verification.sides.flat_values import Arrays, as_array
 
 
 class Kind(Enum):

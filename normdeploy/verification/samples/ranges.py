@@ -13,7 +13,7 @@ from normdeploy.errors import InputError
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.samples.roles import hides_scores
-from normdeploy.verification.sides.values import Array
+from normdeploy.verification.sides.flat_values import Array
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where"})

@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from normdeploy.verification.sides.double import LOW_FLOATS, is_in_place
-from normdeploy.verification.sides.reference import EagerReference
-from normdeploy.verification.sides.structure import is_float
-from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Array, Feeds
+from normdeploy.verification.sides.exact_agreement import is_float
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Feeds
+from normdeploy.verification.sides.two_sides import EagerReference
 
 RUNS = 12
 

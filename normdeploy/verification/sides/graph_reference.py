@@ -16,11 +16,11 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.rewrite.infer import infer_missing_types
-from normdeploy.rewrite.qonnx import LowerQonnx
+from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
 from normdeploy.verification.sides.grids import unquantized
 from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
-from normdeploy.verification.sides.values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
 
 _AGREES = 1e-3
 """Relative distance, in float32, of a reference's float64 outputs from its own run that needs no explanation."""

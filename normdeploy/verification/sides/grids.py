@@ -20,7 +20,7 @@ from normdeploy.graph import Evaluator, constant64, constant_tensor
 from normdeploy.graph.evaluate import StandIn, opset_of
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.call import Stored
-from normdeploy.graph.operators.integers import signed, spread
+from normdeploy.graph.operators.integer_operators import signed, spread
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.graph.traits import MICROSOFT, is_standard, kind_of
 

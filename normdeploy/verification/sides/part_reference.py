@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.graph import Evaluator
-from normdeploy.verification.sides.values import Feeds, run_evaluator
+from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 
 
 class PartReference:

@@ -12,12 +12,12 @@ import onnxruntime as ort
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.onnxfile import session_source
+from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import available_levels, graph_level
-from normdeploy.ort.mobile import ORT_FORMAT, converted
-from normdeploy.ort.products import product_entries
+from normdeploy.ort.ort_format import ORT_FORMAT, converted
 from normdeploy.ort.providers import float32_options, prepare_gpu, provider_chain
 from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, TENSORRT, WEB, Settings
-from normdeploy.verification.sides.values import Feeds
+from normdeploy.verification.sides.flat_values import Feeds
 
 RUNTIMES = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT, "web": WEB, "mobile": ORT_FORMAT}
 """What a file can be judged under, by the name that users give."""

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.walk import bodies_of
-from normdeploy.verification.sides.values import Array
+from normdeploy.verification.sides.flat_values import Array
 
 
 def values_read(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:

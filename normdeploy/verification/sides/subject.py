@@ -9,16 +9,16 @@ from typing import Any
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, weight_bytes
-from normdeploy.graph.operators.limits import TooMuchError
+from normdeploy.graph.operators.evaluation_limits import TooMuchError
 from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
-from normdeploy.verification.sides.values import Feeds, run_evaluator
 
 _LARGE = 256 * 1024**2
 """Bytes of weights above which one session is open at a time."""
 
 _SIZED_BY_NUMBERS = frozenset({"Loop", "Range", "ConstantOfShape", "Tile", "Pad"})
-"""Operators that numbers of the graph make long or large (:mod:`normdeploy.graph.operators.limits`)."""
+"""Operators that numbers of the graph make long or large (:mod:`normdeploy.graph.operators.evaluation_limits`)."""
 
 
 class Subject:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normdeploy.rewrite.affine import offset
+from normdeploy.rewrite.affine import far_from_zero
 
 settings.load_profile("affine")
 SEED = st.integers(0, 2**32 - 1)
@@ -44,12 +44,12 @@ def standardized(graph, rng, kind, far):
 def test_a_norm_is_folded_forward_where_its_inputs_are_near_zero(graph, fold, seed, kind, far):
     rng = np.random.default_rng(seed)
     g, expected = standardized(graph, rng, kind, far)
-    if abs(expected - offset.LARGEST) < 1e-4:
+    if abs(expected - far_from_zero.LARGEST) < 1e-4:
         return
     result = fold(g).agree(g.feeds(rng, N=3))
     (row,) = [row for row in result.ledger if row.kind == "BatchNormalization"]
-    assert row.detail[offset.OFFSET] == pytest.approx(expected, rel=1e-6)
-    assert row.action == ("kept" if expected > offset.LARGEST else "folded")
+    assert row.detail[far_from_zero.OFFSET] == pytest.approx(expected, rel=1e-6)
+    assert row.action == ("kept" if expected > far_from_zero.LARGEST else "folded")
     assert ("BatchNormalization" in result.ops) == (row.action == "kept")
     if row.action == "kept":
         assert f"it removes an offset {expected:.2g} times the size of its results" in row.reason
@@ -66,7 +66,7 @@ def test_a_standardization_written_out(graph, fold, seed, far, divides):
     y = g.op("Div", y, deviation) if divides else g.op("Mul", y, 1 / deviation)
     g.output(linear(g, y, rng, "Gemm"))
     result = fold(g).agree(g.feeds(rng, N=3))
-    assert result.actions == ["kept" if np.sqrt((mean**2 / variance).mean()) > offset.LARGEST else "folded"]
+    assert result.actions == ["kept" if np.sqrt((mean**2 / variance).mean()) > far_from_zero.LARGEST else "folded"]
 
 
 def error(proto, feeds, truth):
@@ -94,7 +94,7 @@ def test_what_it_saves(graph, fold, monkeypatch):
     kept = folded()
     assert kept.actions == ["kept"]
     assert [node.op_type for node in kept.after.graph.node] == ["Sub", "Div", "Mul", "Add", "MatMul"]
-    monkeypatch.setattr(offset, "LARGEST", np.inf)
+    monkeypatch.setattr(far_from_zero, "LARGEST", np.inf)
     forced = folded()
     assert forced.actions == ["folded"]
     assert error(forced.after, {"x": x}, truth) > 100 * error(kept.after, {"x": x}, truth)
@@ -134,7 +134,7 @@ def test_a_constant_map_at_the_border_is_no_way_round(graph, fold, far):
     y = g.op("BatchNormalization", g.input("x", ["N", WIDTH, 5, 5]), gamma, beta, mean, variance)
     g.output(g.op("Conv", y, rng.normal(size=(2, WIDTH, 3, 3)), pads=[1, 1, 1, 1], strides=[2, 2]))
     result = fold(g).agree(g.feeds(rng, N=2))
-    assert result.actions == ["kept" if far > offset.LARGEST else "folded"]
+    assert result.actions == ["kept" if far > far_from_zero.LARGEST else "folded"]
 
 
 @pytest.mark.parametrize("far", [1.0, 50.0])
@@ -146,7 +146,7 @@ def test_what_centres_in_a_step_of_its_own_keeps_it(graph, fold, far):
     y = g.op("Div", g.op("Sub", g.input("x", ["N", WIDTH]), mean), np.sqrt(variance))
     g.output(g.op("Sigmoid", g.batch_norm(y, WIDTH, rng)))
     result = fold(g).agree(g.feeds(rng, N=2))
-    if far > offset.LARGEST:
+    if far > far_from_zero.LARGEST:
         assert result.ops == {"Sub": 1, "Div": 1, "BatchNormalization": 1, "Sigmoid": 1}
         assert result.actions == ["kept", "kept"]
     else:
@@ -167,8 +167,8 @@ def test_half_a_map_is_no_way_round(graph, fold, centred, far):
         y = g.op("Add", g.op("Mul", x, 1 / deviation), -mean / deviation)
     g.output(g.op("Add", g.op("MatMul", y, rng.normal(size=(WIDTH, 3))), rng.normal(size=3)))
     result = fold(g).agree(g.feeds(rng, N=2))
-    assert result.actions == ["kept" if far > offset.LARGEST else "folded"]
-    if far > offset.LARGEST and centred:
+    assert result.actions == ["kept" if far > far_from_zero.LARGEST else "folded"]
+    if far > far_from_zero.LARGEST and centred:
         assert [node.op_type for node in result.after.graph.node] == ["Sub", "Div", "MatMul", "Add"]
-    if far > offset.LARGEST and not centred:  # x + t / s stays, in front of any sum
+    if far > far_from_zero.LARGEST and not centred:  # x + t / s stays, in front of any sum
         assert [node.op_type for node in result.after.graph.node] == ["Add", "MatMul", "Add"]

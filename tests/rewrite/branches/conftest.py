@@ -12,7 +12,7 @@ from reference_operators import convolution
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.rewrite.affine import AffineMap, Origin, new_affine
 from normdeploy.rewrite.branches import MergeBranches
-from normdeploy.rewrite.context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 
 class Net:

@@ -9,7 +9,7 @@ import pytest
 from normdeploy.errors import RewriteError
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
-from normdeploy.rewrite.gauge import plan
+from normdeploy.rewrite.gauge import removal_plan
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import products
 
@@ -105,7 +105,7 @@ def test_sizes_without_names_are_drawn_as_the_operator_needs_them(name):
 
 def off(which: str, operators: tuple[str, ...]):
     """Return a choice of gauges in which the results of some operators are 1.5 times off, or shifted by 0.5."""
-    choose = plan.choose
+    choose = removal_plan.choose
 
     def chosen(ties):
         found = choose(ties)
@@ -147,7 +147,7 @@ def test_a_map_is_not_taken_out_by_numbers_that_do_not_fit_it(monkeypatch, which
     feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 5)).astype(np.float32)}
     expected = Evaluator(convolved()).run(feeds)["y"]
     assert [node.op_type for node in rewrite(convolved()).model.graph] == ["Conv"]
-    monkeypatch.setattr(plan, "choose", off(which, ("Conv",)))
+    monkeypatch.setattr(removal_plan, "choose", off(which, ("Conv",)))
     result = rewrite(convolved())
     assert [row.action for row in result.ledger] == ["kept"]
     assert "differs from it by more than 1e-08 of its size" in next(iter(result.ledger)).reason
@@ -160,7 +160,7 @@ def test_what_has_to_stay_is_asked_for_its_gauge(monkeypatch, which):
     """The identity of a value that an operator without a rule reads is not only stated."""
     model = convolved(READ_BY_SIN)
     read = next(node.inputs[0] for node in model.graph if node.op_type == "Sin")
-    free = plan.choose
+    free = removal_plan.choose
 
     def chosen(ties):
         found = free(ties)
@@ -170,6 +170,6 @@ def test_what_has_to_stay_is_asked_for_its_gauge(monkeypatch, which):
             ties, np.append(found.scales, np.full(3, scale)), np.append(found.shifts, np.full(3, shift))
         )  # fmt: skip
 
-    monkeypatch.setattr(plan, "choose", chosen)
+    monkeypatch.setattr(removal_plan, "choose", chosen)
     with pytest.raises(RewriteError, match="it has to stay what it is"):
         rewrite(model)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normdeploy.rewrite.affine import cost
-from normdeploy.rewrite.affine.node import is_affine
-from normdeploy.rewrite.context import RewriteContext
-from normdeploy.rewrite.gauge.build import build
-from normdeploy.rewrite.gauge.plan import Plan, Search
+from normdeploy.rewrite.affine import bytes_moved
+from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.removal_plan import Plan, Search
+from normdeploy.rewrite.gauge.stated_ties import build
 from normdeploy.rewrite.pipeline import RecogniseAffine, understand
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 settings.load_profile("affine")
 SEED = st.integers(0, 2**32 - 1)
@@ -110,10 +110,10 @@ def test_sizes_of_views():
         ir.Value(name="rows", shape=ir.Shape([None, 4])),
     )
     ir.Node("", "Reshape", [whole, ir.Value(name="target")], outputs=[rows])
-    assert cost.elements(rows) == cost.elements(whole) == cost.ASSUMED_DIM * 196 * 4
+    assert bytes_moved.elements(rows) == bytes_moved.elements(whole) == bytes_moved.ASSUMED_DIM * 196 * 4
     cut = ir.Value(name="cut", shape=ir.Shape([None, 2]))
     ir.Node("", "Slice", [rows], outputs=[cut])
-    assert cost.elements(cut) == cost.ASSUMED_DIM * 2
+    assert bytes_moved.elements(cut) == bytes_moved.ASSUMED_DIM * 2
 
 
 def test_one_map_too_dear_keeps_no_other(graph, fold):

@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.affine.node import is_affine
-from normdeploy.rewrite.context import RewriteContext
-from normdeploy.rewrite.gauge.engine import MoveAffine
+from normdeploy.rewrite.affine.affine_node import is_affine
+from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.remove_maps import MoveAffine
 from normdeploy.rewrite.pipeline import transform, understand
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 
 def conv(g, x, rng, ins=3, outs=3, **options):

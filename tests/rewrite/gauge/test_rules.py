@@ -19,13 +19,13 @@ from onnx.reference.op_run import OpRun
 from reference_operators import OPERATORS, evaluate
 
 from normdeploy.graph import AFFINE_DOMAIN, FLOATS, constant_tensor
-from normdeploy.rewrite.affine.map import AffineMap
-from normdeploy.rewrite.affine.node import new_affine
-from normdeploy.rewrite.gauge.build import build
+from normdeploy.rewrite.affine.affine_map import AffineMap
+from normdeploy.rewrite.affine.affine_node import new_affine
+from normdeploy.rewrite.gauge.expression_rows import Rows
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
-from normdeploy.rewrite.gauge.rows import Rows
 from normdeploy.rewrite.gauge.rules import RULES, rule_of
+from normdeploy.rewrite.gauge.stated_ties import build
 from normdeploy.rewrite.gauge.substitute import values
 from normdeploy.rewrite.gauge.system import System
 

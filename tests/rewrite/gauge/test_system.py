@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normdeploy.rewrite.gauge import rows as rows_module
-from normdeploy.rewrite.gauge.rows import Rows, combined
+from normdeploy.rewrite.gauge import expression_rows as rows_module
+from normdeploy.rewrite.gauge.expression_rows import Rows, combined
 from normdeploy.rewrite.gauge.substitute import roots, values
 from normdeploy.rewrite.gauge.system import Conflict, System
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.recognise import RecogniseNorms, batch_statistics
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 C = 6
 G = np.linspace(0.5, 2.0, C).astype(np.float32)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from normdeploy.graph import Evaluator
-from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.solve import ignores_scale
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 N = 16
 G = np.linspace(-1.5, 2.0, N).astype(np.float32)
@@ -137,14 +137,14 @@ def test_wrong_rewrite_is_caught_where_it_happens(sketch, monkeypatch):
     from dataclasses import replace
 
     from normdeploy.errors import RewriteError
-    from normdeploy.rewrite.recognise import passes
+    from normdeploy.rewrite.recognise import norms_pass
 
-    right = passes.emit
+    right = norms_pass.emit
 
     def wrong(norm, *rest, **options):
         return right(replace(norm, epsilon=norm.epsilon * 10), *rest, **options)
 
-    monkeypatch.setattr(passes, "emit", wrong)
+    monkeypatch.setattr(norms_pass, "emit", wrong)
     drawing = sketch()
     x = drawing.input(("n", N))
     model = drawing.model(d(x) / (v(x) + 1e-5).sqrt() * G)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from normdeploy.graph import Evaluator
-from normdeploy.rewrite.context import RewriteContext
-from normdeploy.rewrite.recognise.passes import RecogniseNorms
+from normdeploy.rewrite.recognise.norms_pass import RecogniseNorms
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 N = 12
 SHORT = ["LayerNormalization", "Add", "Reciprocal", "Mul"]

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from normdeploy.graph import Evaluator
-from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.recognise import RecogniseNorms
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 FULL = ("LayerNormalization", "RMSNormalization", "InstanceNormalization")
 FLAWS = ("exponent", "outside", "weights", "other axis", "mean", "clamp", "gain")

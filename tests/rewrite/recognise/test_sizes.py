@@ -16,7 +16,7 @@ from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
-from normdeploy.rewrite.recognise.sizes import TURNS, Sizes
+from normdeploy.rewrite.recognise.trial_sizes import TURNS, Sizes
 
 
 def value(*dims: int | str | None) -> ir.Value:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from normdeploy.graph import WHERE, Evaluator
-from normdeploy.rewrite.context import RewriteContext
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.recognise import RecogniseNorms
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 N = 16
 G = np.linspace(-1.5, 2.0, N).astype(np.float32)

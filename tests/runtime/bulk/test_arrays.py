@@ -14,8 +14,8 @@ import pytest
 from normdeploy.errors import InputError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import predict
-from normdeploy.runtime.bulk.arrays import ArraySource
-from normdeploy.runtime.bulk.parquet_table import ParquetSource
+from normdeploy.runtime.bulk.array_source import ArraySource
+from normdeploy.runtime.bulk.parquet_source import ParquetSource
 from normdeploy.runtime.bulk.source import Part
 from normdeploy.runtime.casting import cast
 from normdeploy.runtime.samples import read_arrays

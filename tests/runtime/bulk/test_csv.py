@@ -16,7 +16,7 @@ from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import predict
 from normdeploy.runtime.bulk import csv_records
 from normdeploy.runtime.bulk.csv_records import records
-from normdeploy.runtime.bulk.csv_table import CsvSource
+from normdeploy.runtime.bulk.csv_source import CsvSource
 
 NAMED = "net ({kind}[batch] i) => ({kind}[batch] y) {{ y = Identity(i) }}"
 

@@ -13,7 +13,7 @@ import pytest
 from normdeploy.errors import MissingDependencyError, UsageError
 from normdeploy.ort.settings import CUDA, TENSORRT
 from normdeploy.runtime import Settings, predict
-from normdeploy.runtime.bulk import run
+from normdeploy.runtime.bulk import predict_files
 from normdeploy.runtime.bulk.ray_engine import actor_options
 
 _RUN = """
@@ -83,7 +83,7 @@ def images(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_ray_equals_local_row_for_row_and_survives_a_death(convnet, images, tmp_path, monkeypatch):
     pytest.importorskip("ray")
-    monkeypatch.setattr(run, "_PART_INPUT", 0)
+    monkeypatch.setattr(predict_files, "_PART_INPUT", 0)
     predict(convnet, images, tmp_path / "local.npz", batch_size=4)
     out = _run("PROGRESS = None\n" + _RUN, convnet, images, tmp_path / "ray.npz")
     assert out.split() == ["3000", "3", "0"]

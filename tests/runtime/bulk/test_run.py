@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from normdeploy.errors import InputError, OutputExistsError, UsageError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import load, predict
-from normdeploy.runtime.bulk import run
-from normdeploy.runtime.bulk.arrays import ArraySource
-from normdeploy.runtime.bulk.run import part_rows
+from normdeploy.runtime.bulk import predict_files
+from normdeploy.runtime.bulk.array_source import ArraySource
+from normdeploy.runtime.bulk.predict_files import part_rows
 
 TWO = """net (float[batch, 2] a, int64[batch] i) => (float[batch, 2] s, int64[batch] k) {
     table = Constant <value = float[4] {1.0, 2.0, 3.0, 4.0}> ()
@@ -34,7 +34,7 @@ TWO = """net (float[batch, 2] a, int64[batch] i) => (float[batch, 2] s, int64[ba
 def _small_parts(request, monkeypatch):
     """Keep parts at some batches, so that a few hundred rows are many parts."""
     if "part_size" not in request.node.name:
-        monkeypatch.setattr(run, "_PART_INPUT", 0)
+        monkeypatch.setattr(predict_files, "_PART_INPUT", 0)
 
 
 def _rows(count: int, seed: int = 0) -> np.ndarray:
@@ -326,7 +326,7 @@ def test_interrupted_run_for_something_else_is_not_mixed_in(linear, tmp_path):
 
 
 def _endless(model: str, data: str, out: str) -> None:
-    run._PART_INPUT = 0  # as in the process that asks
+    predict_files._PART_INPUT = 0  # as in the process that asks
     predict(model, data, out, batch_size=2, progress=lambda *_: time.sleep(0.02))
 
 

@@ -18,8 +18,8 @@ from onnx import numpy_helper
 from normdeploy.errors import InputError, OutputExistsError, StorageError, UsageError
 from normdeploy.ort.digest import model_digest
 from normdeploy.runtime import ImageOptions, Plan, Settings, Trial, load, predict, this_machine
-from normdeploy.runtime.bulk import run
-from normdeploy.runtime.bulk.work import part_path, read_part
+from normdeploy.runtime.bulk import predict_files
+from normdeploy.runtime.bulk.predict_part import part_path, read_part
 from normdeploy.runtime.bulk.workspace import Workspace
 
 TABLE = "a,b,c,d\n" + "".join(f"{at},{at / 2},1,x\n" for at in range(200))
@@ -31,7 +31,7 @@ class Stop(Exception):
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    monkeypatch.setattr(run, "_PART_INPUT", 0)
+    monkeypatch.setattr(predict_files, "_PART_INPUT", 0)
 
 
 def _interrupt(model: Path, data: Path, out: Path, **options) -> None:
@@ -280,7 +280,7 @@ def test_the_workspace_is_of_one_process_and_one_run(tmp_path):
 
 
 def _run(model: str, data: str, out: str) -> None:
-    run._PART_INPUT = 0  # as in the process that asks
+    predict_files._PART_INPUT = 0  # as in the process that asks
     predict(model, data, out, batch_size=2)
 
 

@@ -13,7 +13,7 @@ from normdeploy.graph.operators.contrib.moving import MOVING
 from normdeploy.graph.operators.contrib.nchwc import NCHWC
 from normdeploy.graph.operators.contrib.packed import PACKED
 from normdeploy.graph.operators.contrib.qlinear import QLINEAR
-from normdeploy.graph.operators.contrib.rows import ROWS
+from normdeploy.graph.operators.contrib.row_operators import ROWS
 from normdeploy.graph.traits import MICROSOFT
 
 BLOCKED_DOMAIN = "com.microsoft.nchwc"

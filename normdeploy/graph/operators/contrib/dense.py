@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
-from normdeploy.graph.operators.linear import LINEAR
+from normdeploy.graph.operators.linear_operators import LINEAR
 from normdeploy.graph.operators.pooling import POOLING
 from normdeploy.graph.operators.windows import pad_spatial
 

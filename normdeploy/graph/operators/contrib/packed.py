@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
-from normdeploy.graph.operators.integers import dynamically_quantized, real
+from normdeploy.graph.operators.integer_operators import dynamically_quantized, real
 
 
 def _biased(y: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,11 +12,11 @@ from torch import Tensor
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
 from normdeploy.graph.operators.contrib.attention import attention_of
 from normdeploy.graph.operators.contrib.dense import first, last, one
-from normdeploy.graph.operators.integers import qlinear_conv as standard_conv
-from normdeploy.graph.operators.integers import real, stored
+from normdeploy.graph.operators.integer_operators import qlinear_conv as standard_conv
+from normdeploy.graph.operators.integer_operators import real, stored
 from normdeploy.graph.operators.normalization import NORMALIZATION
 from normdeploy.graph.operators.pooling import POOLING
-from normdeploy.graph.operators.quantized import QUANTIZED
+from normdeploy.graph.operators.quantize_linear import QUANTIZED
 
 
 def _binary(function: Callable[[Tensor, Tensor], Tensor], call: Call, inputs: Inputs) -> Tensor:

@@ -2,7 +2,7 @@
 
 s_y[out] = s_a[a] s_b[b] ... for all values of the labels that stand in no result, so that what an operand's scale
 varies along and the sum runs over is tied. An Einsum with a constant is a product before it comes here
-(:mod:`normdeploy.rewrite.einsum`), where it can be one; else the constant takes what the others leave.
+(:mod:`normdeploy.rewrite.einsum_to_product`), where it can be one; else the constant takes what the others leave.
 """
 
 from __future__ import annotations

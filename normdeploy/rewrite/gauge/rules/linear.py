@@ -4,8 +4,8 @@ With input channel c and output channel o, for every weight W[..] that leads fro
 
     W' = W s_x[c] / s_y[o],    b' = (b + sum W t_x[c] - t_y[o]) / s_y[o]
 
-Which weight leads from which channel to which is described in :mod:`normdeploy.graph.linear`. The weights of LSTM, GRU
-and RNN absorb in front alone.
+Which weight leads from which channel to which is described in :mod:`normdeploy.graph.linear_view`. The weights of LSTM,
+GRU and RNN absorb in front alone.
 
 What restricts: the gauge varies along the channels alone; where zeros are padded (or where the number of taps that
 reach a position differs, ConvTranspose) t_x = 0; a bias that is computed cannot change by a shift; one that is stored
@@ -19,13 +19,13 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, is_constant
-from normdeploy.graph.linear import Channels, Form, Linear, linear_of
+from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
 from normdeploy.graph.weight import Weight, fixed_weight
+from normdeploy.rewrite.affine.affine_map import compress
 from normdeploy.rewrite.affine.constant import array_of, optional
-from normdeploy.rewrite.affine.map import compress
+from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit
-from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
 

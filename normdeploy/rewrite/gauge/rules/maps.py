@@ -12,13 +12,13 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.affine_map import AffineMap, compress
+from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import storable
-from normdeploy.rewrite.affine.map import AffineMap, compress
-from normdeploy.rewrite.affine.naming import describe
-from normdeploy.rewrite.affine.node import affine_map
+from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.gauge.expression_rows import Floats, Rows
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rows import Floats, Rows
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 from normdeploy.rewrite.gauge.system import Conflict
 

@@ -19,8 +19,8 @@ import torch
 from normdeploy.graph import constant64, evaluate_node
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import optional, required
+from normdeploy.rewrite.gauge.expression_rows import Ints
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
-from normdeploy.rewrite.gauge.rows import Ints
 
 MANY = 8192
 """Cells of one operand of a Concat beyond which what is joined is tied: tokens that are joined with a class token."""

@@ -19,7 +19,7 @@ from normdeploy.graph.edit import is_read
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required, shape_of
-from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small

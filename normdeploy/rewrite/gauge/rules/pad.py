@@ -10,7 +10,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import optional, required
-from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules import moves

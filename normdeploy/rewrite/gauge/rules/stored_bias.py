@@ -20,14 +20,14 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.linear import Form, Linear, linear_of
+from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, required
-from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.integers import range_of, requantize
 from normdeploy.rewrite.gauge.rules.weights import require_small, rescale
 

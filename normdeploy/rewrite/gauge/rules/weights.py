@@ -15,11 +15,11 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
+from normdeploy.rewrite.affine.affine_map import compress
 from normdeploy.rewrite.affine.constant import FORMATS, storable
-from normdeploy.rewrite.affine.map import compress
-from normdeploy.rewrite.affine.naming import describe
+from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rows import Floats
 from normdeploy.rewrite.gauge.rules.integers import requantize
 
 LOSS = 2.0

@@ -1,0 +1,22 @@
+"""What is said and asked of operators: their names in sentences, and who reads a value."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph import module_path
+from normdeploy.rewrite.affine.affine_node import origins_of
+from normdeploy.rewrite.affine.replacement import reads_shape_only
+
+
+def describe(node: ir.Node) -> str:
+    """Return how a sentence names an operator: its type, and where it stands in the user's model."""
+    where, origins = module_path(node), origins_of(node)
+    what = origins[0].kind if origins else node.op_type  # an Affine is called what its author wrote
+    return f"{what} '{where}'" if where else what
+
+
+def readers(value: ir.Value, but: ir.Node | None = None) -> list[ir.Node]:
+    """Return the nodes that read what ``value`` holds (not its shape only), each once, without ``but``."""
+    users = dict.fromkeys(usage.node for usage in value.uses())
+    return [node for node in users if node is not but and not reads_shape_only(node)]

@@ -1,0 +1,277 @@
+"""Which linear map an operator is of its first input that is no constant.
+
+Conv, AveragePool, a Pad of zeros, MatMul and Gemm by a constant, a bias Add, and the affine maps that are left
+(:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions behind it, or along its last
+axis; an affine map or a sum may be read both ways.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import Reader, constant64, constant_tensor, is_constant, parts64, tensor64
+from normdeploy.graph.linear_view import LINEAR, linear_of
+from normdeploy.graph.traits import is_standard, kind_of
+from normdeploy.rewrite.affine.affine_map import Array
+from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
+from normdeploy.rewrite.affine.constant import (
+    along,
+    optional,
+    required,
+    shape_of,
+)
+from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.branches.linear_map import LinearMap
+from normdeploy.rewrite.branches.window import Apart, Sizes, Window
+
+
+def has_weights(node: ir.Node) -> bool:
+    """Tell whether an operator has weights; one of those that are merged lends the new one its name."""
+    return kind_of(node) in LINEAR
+
+
+class Frame(enum.Enum):
+    """Where a value has its channels."""
+
+    IMAGE = "along axis 1, with positions behind it"
+    ROWS = "along the last axis"
+
+    def domain(self, value: ir.Value) -> tuple[int, Sizes] | None:
+        """Return the number of channels and the spatial dimensions of a value; None where they are not known."""
+        shape = value.shape
+        if shape is None or shape.rank() < (3 if self is Frame.IMAGE else 2):
+            return None
+        channels = shape[1] if self is Frame.IMAGE else shape[shape.rank() - 1]
+        behind = shape.dims[2:] if self is Frame.IMAGE else ()
+        sizes = tuple(dim if isinstance(dim, int) else None for dim in behind)
+        return (channels, sizes) if isinstance(channels, int) else None
+
+    def axis(self, rank: int) -> int:
+        """Return the axis of the channels."""
+        return 1 if self is Frame.IMAGE else rank - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What some operators compute of one value.
+
+    Args:
+        source: the value.
+        nodes: the operators, source first.
+        map: what they do.
+    """
+
+    source: ir.Value
+    nodes: tuple[ir.Node, ...]
+    map: LinearMap
+
+    @property
+    def weighted(self) -> tuple[ir.Node, ...]:
+        """The operators with weights among them."""
+        return tuple(node for node in self.nodes if has_weights(node))
+
+    def __matmul__(self, first: Reading) -> Reading:
+        """Return what both compute, one after the other."""
+        return Reading(first.source, (*first.nodes, *self.nodes), self.map @ first.map)
+
+
+def itself(value: ir.Value, frame: Frame) -> Reading | None:
+    """Return a value as a map of itself."""
+    domain = frame.domain(value)
+    return None if domain is None else Reading(value, (), LinearMap.identity(*domain))
+
+
+def step(node: ir.Node, frame: Frame) -> Reading | None:
+    """Return what one operator computes; None if it is not linear with constant weights.
+
+    Raises:
+        Apart: it is linear, but no map of this kind.
+    """
+    if is_affine(node):
+        return _affine(node, frame)
+    if not is_standard(node):
+        return None
+    found = _STEPS.get((node.op_type, frame))
+    return None if found is None else found(node)
+
+
+def _affine(node: ir.Node, frame: Frame) -> Reading | None:
+    source, mapping = required(node, 0), affine_map(node)
+    axis, domain = frame.axis(mapping.rank), frame.domain(source)
+    if domain is None or not mapping.axes <= {axis}:
+        return None
+    channels, sizes = domain
+    scale, shift = along(mapping.scale, axis, channels), along(mapping.shift, axis, channels)
+    bias = None if mapping.no_shift else lambda: shift
+    return Reading(source, (node,), LinearMap.diagonal(scale, bias, window=Window.point(len(sizes)), sizes=sizes))
+
+
+def _convolution(node: ir.Node) -> Reading | None:
+    linear = linear_of(node)
+    if linear is None:
+        return None
+    source, weight, bias = required(node, 0), required(node, 1), linear.value(linear.bias)
+    kernel, shift, domain = constant_tensor(weight), constant_tensor(bias), Frame.IMAGE.domain(source)
+    if not is_constant(weight) or kernel is None or (bias is not None and not is_constant(bias)):
+        return None
+    shape = shape_of(weight)
+    sizes = domain[1] if domain is not None else (None,) * (len(shape) - 2)
+    window = _window(node, shape[2:], sizes)
+    parts = parts64(kernel)
+    in_rows = parts.open if parts is not None and parts.axis == 0 else None
+
+    def whole() -> Reader:
+        array = tensor64(kernel)
+        return lambda start, stop: np.array(array[start:stop])
+
+    if shift is not None and not tensor64(shift).any():
+        shift = None  # exporters write a bias of zeros where the module has none
+    read = None if shift is None else lambda: tensor64(shift)
+    ins, group = shape[1] * linear.groups, linear.groups
+    mapping = LinearMap(shape[0], ins, group, window, sizes, in_rows or whole, read, piecewise=in_rows is not None)
+    return Reading(source, (node,), mapping)
+
+
+def _average(node: ir.Node) -> Reading | None:
+    source = required(node, 0)
+    domain, size = Frame.IMAGE.domain(source), tuple(node.attributes.get_ints("kernel_shape", ()))
+    if domain is None:
+        return None
+    channels, sizes = domain
+    window = _window(node, size, sizes)
+    if window.is_padded and not node.attributes.get_int("count_include_pad", 0):
+        raise Apart(
+            f"{describe(node)} divides by fewer numbers at the border, which one kernel cannot; count the padding "
+            "(count_include_pad=True)"
+        )
+    taps = float(np.prod(size, dtype=np.int64))
+    return Reading(source, (node,), LinearMap.diagonal(np.full(channels, 1 / taps), window=window, sizes=sizes))
+
+
+def _pad(node: ir.Node) -> Reading | None:
+    source, domain = required(node, 0), Frame.IMAGE.domain(required(node, 0))
+    widths, value, axes = constant64(optional(node, 1)), optional(node, 2), optional(node, 3)
+    if node.attributes.get_string("mode", "constant") != "constant" or widths is None or domain is None:
+        return None
+    fill = constant64(value)
+    if value is not None and (fill is None or fill.any()):
+        return None
+    (channels, sizes), rank = domain, len(domain[1]) + 2
+    named = range(rank) if axes is None else constant64(axes)
+    if named is None or (widths < 0).any():
+        return None
+    begin, end = [0] * rank, [0] * rank
+    for place, axis in enumerate(named):
+        begin[int(axis) % rank], end[int(axis) % rank] = int(widths[place]), int(widths[place + len(named)])
+    if any((*begin[:2], *end[:2])):
+        return None
+    ones = (1,) * len(sizes)
+    window = Window(ones, ones, ones, tuple(begin[2:]), tuple(end[2:]))
+    return Reading(source, (node,), LinearMap.diagonal(np.ones(channels), window=window, sizes=sizes))
+
+
+def _product(node: ir.Node) -> Reading | None:
+    linear = linear_of(node)
+    if linear is None or linear.turned_data or linear.turned_result:
+        return None
+    source, weight, addend = required(node, 0), required(node, 1), linear.value(linear.bias)
+    tensor = constant_tensor(weight)
+    if not is_constant(weight) or tensor is None or len(shape_of(weight)) != 2:
+        return None
+    if source.shape is None or source.shape.rank() < 2:
+        return None
+    alpha, beta, turned = linear.alpha, linear.beta, linear.turned_weight
+    outs, ins = shape_of(weight) if turned else shape_of(weight)[::-1]
+    bias = None if addend is None else vector(addend, outs)
+    if addend is not None and bias is None:
+        return None
+
+    def load() -> Reader:
+        array = tensor64(tensor)
+        rows = array if turned else array.T
+        return lambda start, stop: alpha * rows[start:stop]
+
+    shift = None if bias is None else lambda: beta * bias()
+    mapping = LinearMap(outs, ins, 1, Window.point(0), (), load, shift, piecewise=False)
+    return Reading(source, (node,), mapping)
+
+
+def _bias(node: ir.Node) -> Reading | None:
+    for index in (0, 1):
+        source, constant = required(node, index), required(node, 1 - index)
+        domain = Frame.ROWS.domain(source)
+        if domain is None or source.shape is None or constant.shape is None:
+            continue
+        shift = vector(constant, domain[0])
+        if shift is not None and constant.shape.rank() <= source.shape.rank():
+            mapping = LinearMap.diagonal(np.ones(domain[0]), shift, window=Window.point(0), sizes=())
+            return Reading(source, (node,), mapping)
+    return None
+
+
+def vector(value: ir.Value, channels: int) -> Callable[[], Array] | None:
+    """Return a constant that varies along the last axis only as a vector of ``channels``; None if it is not one."""
+    tensor = constant_tensor(value)
+    if tensor is None or not is_constant(value):
+        return None
+    shape = shape_of(value)
+    if any(dim != 1 for dim in shape[:-1]) or (shape and shape[-1] not in (1, channels)):
+        return None
+    return lambda: np.array(np.broadcast_to(tensor64(tensor).reshape(-1), (channels,)))
+
+
+_STEPS: dict[tuple[str, Frame], Callable[[ir.Node], Reading | None]] = {
+    ("Conv", Frame.IMAGE): _convolution,
+    ("AveragePool", Frame.IMAGE): _average,
+    ("Pad", Frame.IMAGE): _pad,
+    ("MatMul", Frame.ROWS): _product,
+    ("Gemm", Frame.ROWS): _product,
+    ("Add", Frame.ROWS): _bias,
+}
+
+
+def _window(node: ir.Node, size: Sequence[int], sizes: Sizes) -> Window:
+    """Return the window of a Conv or AveragePool with ``size`` taps on an input of ``sizes``.
+
+    Raises:
+        Apart: its padding depends on a dynamic size, or it cuts its input.
+    """
+    ones = (1,) * len(size)
+    stride, dilation = (
+        tuple(node.attributes.get_ints("strides", ones)),
+        tuple(node.attributes.get_ints("dilations", ones)),
+    )
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
+    begin = end = (0,) * len(size)
+    if automatic == "NOTSET":
+        pads = tuple(node.attributes.get_ints("pads", begin * 2))
+        begin, end = pads[: len(size)], pads[len(size) :]
+    elif automatic != "VALID":
+        totals = []
+        for known, taps, pace, apart in zip(sizes, size, stride, dilation, strict=True):
+            extent = (taps - 1) * apart + 1
+            if known is None and pace != 1:
+                raise Apart(f"the padding of {describe(node)} depends on a dynamic size; export it with a fixed size")
+            # what makes ceil(n / stride) outputs
+            totals.append(extent - 1 if known is None else max((-(-known // pace) - 1) * pace + extent - known, 0))
+        less, more = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+        begin, end = (less, more) if automatic == "SAME_UPPER" else (more, less)
+    if min((*begin, *end), default=0) < 0:
+        raise Apart(f"{describe(node)} has negative padding; cut its input in front of it")
+    window = Window(tuple(size), stride, dilation, begin, end)
+    if node.attributes.get_int("ceil_mode", 0):
+        rests = [
+            pace != 1 and (known is None or (known + excess - 1) % pace != 0)
+            for known, excess, pace in zip(sizes, window.excess, stride, strict=True)
+        ]
+        if any(rests):
+            raise Apart(
+                f"the last window of {describe(node)} may reach over the end (ceil_mode), and divides by fewer numbers"
+                " there; turn it off, or export with a fixed size that is a multiple of the stride"
+            )
+    return window

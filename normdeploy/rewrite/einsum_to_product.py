@@ -1,0 +1,252 @@
+"""An Einsum of data with a constant is a product with a matrix, and is written as one.
+
+Letters of the equation, by what has them: K data and weight, summed over; B data and weight, kept; N the weight and the
+result; D the data and the result. Then::
+
+    y[D, B, N] = sum_K x[D, B, K] w[B, K, N]
+
+which is, in the order of the data's letters, one of
+
+1. no K, no N: a Mul by w[B], brought to the data's order;
+2. one K in second place, one N in its place in the result, no B: a convolution of one tap over two or three axes;
+   over one axis, which may be empty as a convolution's may not, MatMul of w[N, K] with x[.., K, d];
+3. otherwise MatMul of x[.., d, K] with the stack w[.., K, N] over B, d one of D; several K or N are one by a Reshape.
+   Without N there is one column, which a Squeeze takes away. Transposes stand where the letters' order asks for
+   them: what onnxruntime's Einsum does inside.
+
+What folds into and out of those operators needs no rule for Einsum then. Left as they are: a letter twice in one
+operand, or summed over in one alone; N without K; B without D (nothing to stand for rows); an ellipsis in the weight;
+and sizes of K or B that are not certainly equal in both, for an Einsum repeats along an axis of size 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from normdeploy.graph import is_constant, module_path
+from normdeploy.graph.edit import put_constant, share_names
+from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
+from normdeploy.rewrite.affine.constant import derive, required, shape_of
+from normdeploy.rewrite.affine.replacement import Region
+from normdeploy.rewrite.rewrite_context import RewriteContext
+
+
+class LowerEinsum(ir.passes.InPlacePass):
+    """Write each Einsum of data with a constant as Mul, Conv or MatMul.
+
+    Args:
+        context: makes the check of each.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visit every graph."""
+        modified = False
+        share_names(model)
+        for graph in graphs_of(model):
+            for node in list(graph):
+                equation = read(node) if is_standard(node, "Einsum") else None
+                if equation is not None:
+                    _write(Region(graph), node, equation, self.context)
+                    modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+@dataclass(frozen=True)
+class Equation:
+    """An equation of data and a weight.
+
+    Args:
+        at: the place of the data among the two operands.
+        data, weight, result: their letters.
+        sizes: of the weight's letters.
+    """
+
+    at: int
+    data: str
+    weight: str
+    result: str
+    sizes: dict[str, int]
+
+    @property
+    def summed(self) -> str:
+        """K, in the data's order."""
+        return "".join(letter for letter in self.data if letter not in self.result)
+
+    @property
+    def stacked(self) -> str:
+        """B, in the data's order."""
+        return "".join(letter for letter in self.data if letter in self.result and letter in self.weight)
+
+    @property
+    def written(self) -> str:
+        """N, in the result's order."""
+        return "".join(letter for letter in self.result if letter not in self.data)
+
+    @property
+    def rows(self) -> str:
+        """D, in the data's order."""
+        return "".join(letter for letter in self.data if letter not in self.weight)
+
+
+def read(node: ir.Node) -> Equation | None:
+    """Return what an Einsum of data and a constant says; None where it is left as it is."""
+    if len(node.inputs) != 2 or sum(map(is_constant, node.inputs)) != 1:
+        return None
+    at = 0 if is_constant(node.inputs[1]) else 1
+    x, shape = required(node, at), shape_of(required(node, 1 - at))
+    spelled = _spelled(
+        node.attributes.get_string("equation", ""), at, None if x.shape is None else len(x.shape), len(shape)
+    )
+    if spelled is None:
+        return None
+    data, weight, result = spelled
+    if any(len(set(letters)) < len(letters) for letters in spelled) or set(weight) - set(data) - set(result):
+        return None
+    equation = Equation(at, data, weight, result, dict(zip(weight, shape, strict=True)))
+    assert x.shape is not None
+    if any(size != equation.sizes.get(letter, size) for letter, size in zip(data, x.shape, strict=True)):
+        return None
+    if not set(equation.summed) <= set(weight) or 0 in shape:
+        return None
+    plain = not equation.summed and not equation.written
+    return equation if plain or (equation.summed and (equation.rows or not equation.stacked)) else None
+
+
+def _spelled(equation: str, at: int, rank: int | None, weight_rank: int) -> tuple[str, str, str] | None:
+    """Return the letters of data, weight and result, with some in the place of the data's ellipsis."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != 2 or rank is None:
+        return None
+    if not arrow:  # every letter that stands once, in the alphabet's order, behind the ellipsis
+        once = sorted(letter for letter in left if letter.isalpha() and left.count(letter) == 1)
+        result = ("..." if "..." in left else "") + "".join(once)
+    free = [letter for letter in ascii_letters if letter not in left + result]
+    data, weight = terms[at], terms[1 - at]
+    if "..." in data:
+        hidden = rank - len(data.replace("...", ""))
+        if not 0 <= hidden <= len(free):
+            return None
+        dots = "".join(free[:hidden])
+        data, result = data.replace("...", dots), result.replace("...", dots)
+    if not all(letters.isalpha() or not letters for letters in (data, weight, result)):
+        return None
+    if len(data) != rank or len(weight) != weight_rank or not set(result) <= set(data + weight):
+        return None
+    return data, weight, result
+
+
+class _Chain:
+    """Operators one behind another, each with the letters of its result."""
+
+    def __init__(self, region: Region, node: ir.Node, equation: Equation) -> None:
+        self.region, self.node, self.sizes = region, node, dict[str, int | ir.SymbolicDim](equation.sizes)
+        self.value, self.letters = required(node, equation.at), list(equation.data)
+        assert self.value.shape is not None
+        self.sizes |= dict(zip(equation.data, self.value.shape, strict=True))
+        self._last: ir.Node | None = None
+
+    def add(
+        self,
+        op_type: str,
+        others: Sequence[ir.Value],
+        letters: Sequence[str],
+        *,
+        reverse: bool = False,
+        **attributes: list[int],
+    ) -> None:
+        """Put an operator behind; one of its letters may stand for the product of several axes.
+
+        Args:
+            op_type: the operator.
+            others: what it reads besides the value so far.
+            letters: of its result.
+            reverse: it reads the value so far behind the others.
+            attributes: lists of integers.
+        """
+        sizes = [self.sizes[item] if len(item) == 1 else self._product(item) for item in letters]
+        made = ir.Node(
+            "",
+            op_type,
+            [*others, self.value] if reverse else [self.value, *others],
+            [ir.AttrInt64s(name, value) for name, value in attributes.items()],
+            outputs=[ir.Value(shape=ir.Shape(sizes), type=self.node.outputs[0].type)],
+            name=self.node.name,
+            metadata_props=dict(self.node.metadata_props),
+        )
+        self.region.adopt(made, after=self._last or self.node)
+        self._last, self.value, self.letters = made, made.outputs[0], list(letters)
+
+    def order(self, letters: Sequence[str]) -> None:
+        """Bring the axes into an order."""
+        if self.letters != list(letters):
+            self.add("Transpose", [], letters, perm=[self.letters.index(letter) for letter in letters])
+
+    def view(self, letters: Sequence[str]) -> None:
+        """Take trailing axes together, or apart: those in front keep their sizes."""
+        if self.letters == list(letters):
+            return
+        kept = next(at for at, item in enumerate(self.letters) if at == len(letters) or item != letters[at])
+        target = np.array([0] * kept + [self._product(item) for item in letters[kept:]], np.int64)
+        if kept == len(letters):  # one column: a vector for a weight
+            self.add("Squeeze", [self._integers(np.array([kept], np.int64), "axes")], letters)
+        else:
+            self.add("Reshape", [self._integers(target, "shape")], letters)
+
+    def _integers(self, array: npt.NDArray[np.int64], use: str) -> ir.Value:
+        return put_constant(self.region.graph, array, f"{self.node.name or 'einsum'}.{use}")
+
+    def _product(self, letters: str) -> int:
+        sizes = [self.sizes[letter] for letter in letters]
+        assert all(isinstance(size, int) for size in sizes)  # letters of the weight
+        return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _write(region: Region, node: ir.Node, equation: Equation, context: RewriteContext) -> None:
+    chain = _Chain(region, node, equation)
+    summed, written, result = equation.summed, equation.written, equation.result
+    turned = equation.data.replace(summed, written) if len(summed) == len(written) == 1 else None
+    if not summed:
+        weight = _weight(
+            region, node, equation, [letter if letter in equation.weight else "" for letter in equation.data]
+        )
+        chain.add("Mul", [weight], list(equation.data))
+    elif turned == result and len(result) == 3 and result[1] == written and not equation.stacked:
+        chain.add("MatMul", [_weight(region, node, equation, [written, summed])], list(result), reverse=True)
+    elif turned == result and len(result) in (4, 5) and result[1] == written and not equation.stacked:
+        weight = _weight(region, node, equation, [written, summed, *[""] * (len(result) - 2)])
+        chain.add("Conv", [weight], list(result))
+    else:
+        row = equation.rows[-1:]
+        kept = "".join(letter for letter in equation.data if letter not in summed and letter != row) + row
+        chain.order(kept + summed)
+        chain.view([*kept, summed])
+        stack = [letter if letter in equation.stacked else "" for letter in kept[:-1]]
+        first = next((at for at, letter in enumerate(stack) if letter), len(stack))
+        weight = _weight(region, node, equation, [*stack[first:], summed, written])
+        chain.add("MatMul", [weight], [*kept, written])
+        chain.view(list(kept + written))
+    chain.order(result)
+    region.before.append(node)
+    region.same(node.outputs[0], chain.value)
+    region.commit(context, "Einsum as a product", module_path(node), {})
+
+
+def _weight(region: Region, node: ir.Node, equation: Equation, axes: list[str]) -> ir.Value:
+    """Return the weight with other axes: each has the product of some of its letters, or size 1 for none."""
+    order = [equation.weight.index(letter) for letter in "".join(axes)]
+    shape = [math.prod(equation.sizes[letter] for letter in axis) for axis in axes]
+    value = required(node, 1 - equation.at)
+    return derive(region, value, lambda array: array.transpose(order).reshape(shape), shape)

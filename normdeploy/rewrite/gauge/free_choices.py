@@ -1,0 +1,141 @@
+"""The unknowns that nothing determines take the value that changes least.
+
+Wherever an operator with weights reads or writes a value, it votes for the gauge under which it stays as it is there.
+For each free unknown the value with most votes wins; among equals the one furthest behind: a map between two linear
+operators goes into the one in front of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph.weight import fixed_weight
+from normdeploy.rewrite.affine.constant import optional
+from normdeploy.rewrite.gauge.expression_rows import Floats
+from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.operator_edit import Solution
+from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.rules.oriented_product import product_of
+from normdeploy.rewrite.gauge.substitute import roots, values
+from normdeploy.rewrite.gauge.system import System
+
+_COPY = 100.0
+"""Weight of a vote where a changed weight would be a second copy of it."""
+
+_NEW_ADD = 1000.0
+"""Weight of a vote where a shift would need a new operator."""
+
+_STAYS = 0.5
+"""Weight of a vote of a map that stays: it costs its pass anyhow."""
+
+_NEAR = 1e-14
+"""A scale this near to 1 is 1: the rest is the rounding of a product of maps."""
+
+
+@dataclass
+class _Votes:
+    """Votes for unknowns, as arrays to be joined."""
+
+    unknowns: list[np.ndarray] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    places: list[float] = field(default_factory=list)
+
+    def cast(self, unknowns: np.ndarray, weight: float, place: int) -> None:
+        self.unknowns.append(unknowns.reshape(-1))
+        self.weights.append(weight)
+        self.places.append(float(place))
+
+    def joined(self) -> tuple[np.ndarray, Floats, Floats]:
+        """Return the unknowns that were voted for, the weights and the places of the votes."""
+        counts = [len(part) for part in self.unknowns]
+        unknowns = np.concatenate(self.unknowns)
+        live = np.flatnonzero(unknowns)
+        return unknowns[live], np.repeat(self.weights, counts)[live], np.repeat(self.places, counts)[live]
+
+
+def choose(ties: Ties) -> Solution:
+    """Return the gauges of a graph."""
+    scales, shifts = _Votes(), _Votes()
+    for place, node in enumerate(ties.graph):
+        rule = rule_of(node)
+        for index in range(len(node.inputs)):
+            if (node, index) in ties.ports and not (rule is not None and rule.absorbs):
+                weight = _COPY if len(node.inputs[index].uses()) > 1 else 1.0  # type: ignore[union-attr] # a port
+                _vote(scales, shifts, ties.ports[node, index], weight, weight, place)
+        if rule is None or not rule.absorbs:
+            continue
+        scale_weight, shift_weight, written = _weights(node)
+        front = None if node.inputs[0] is None else ties.of.get(node.inputs[0])
+        product = product_of(node) if node.op_type in ("MatMul", "Gemm") else None
+        if product is not None:
+            front = ties.of.get(node.inputs[product.x])  # type: ignore[arg-type] # a computed operand
+            written = product.result
+        for gauge in (front, ties.of.get(written)):
+            if gauge is not None:
+                _vote(scales, shifts, gauge, scale_weight, shift_weight, place)
+        for index in (-1, -2):
+            if (node, index) in ties.ports:
+                _vote(scales, shifts, ties.ports[node, index], scale_weight, 0.0, place)
+    free_scales = _elected(ties.scales, scales)
+    free_shifts = _elected(ties.shifts, shifts)
+    found = values(ties.scales, free_scales)
+    return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), values(ties.shifts, free_shifts))
+
+
+def _weights(node: ir.Node) -> tuple[float, float, ir.Value]:
+    """Return how much an operator minds a scale, how much a shift, and where it writes."""
+    if node.op_type == "Affine":
+        return _STAYS, _STAYS, node.outputs[0]
+    weight = fixed_weight(optional(node, 1))
+    shared = weight is not None and len(weight.stored.uses()) > 1
+    product = product_of(node) if node.op_type == "MatMul" else None
+    return (
+        _COPY if shared else 1.0,
+        _NEW_ADD if product is not None and product.addend is None else 1.0,
+        node.outputs[0],
+    )
+
+
+def _vote(scales: _Votes, shifts: _Votes, gauge: Gauge, scale: float, shift: float, place: int) -> None:
+    if scale:
+        scales.cast(gauge.scale_of, scale, place)
+    if shift:
+        shifts.cast(gauge.shift_of, shift, place)
+
+
+def _elected(system: System, votes: _Votes) -> Floats:
+    """Return a value for every unknown, of which those of free ones count."""
+    neutral = 1.0 if system.multiplicative else 0.0
+    chosen = np.full(system.size, neutral)
+    if system.multiplicative:
+        chosen[system.sign_of(np.arange(system.size)) < 0] = -1.0
+    if not votes.unknowns:
+        return chosen
+    unknowns, weights, places = votes.joined()
+    root, coefficients, constants = roots(system)
+    free, coefficient, constant = root[unknowns], coefficients[unknowns], constants[unknowns]
+    single = (free > 0) & ((np.abs(coefficient) == 1) if system.multiplicative else (coefficient != 0))
+    free, coefficient, constant, weights, places = (
+        part[single] for part in (free, coefficient, constant, weights, places)
+    )
+    if system.multiplicative:
+        candidates = np.where(coefficient == 1, 1.0 / constant, constant)
+        sign = system.sign_of(free)
+        fit = (sign == 0) | (np.sign(candidates) == sign)
+        free, candidates, weights, places = (part[fit] for part in (free, candidates, weights, places))
+    else:
+        candidates = -constant / coefficient
+    if not len(free):
+        return chosen
+    order = np.lexsort((candidates, free))
+    free, candidates, weights, places = (part[order] for part in (free, candidates, weights, places))
+    near = np.abs(np.diff(candidates)) <= 1e-9 * np.maximum(np.abs(candidates[1:]), np.abs(candidates[:-1]))
+    starts = np.flatnonzero(np.concatenate([[True], (np.diff(free) != 0) | ~near]))
+    total, last = np.add.reduceat(weights, starts), np.maximum.reduceat(places, starts)
+    order = np.lexsort((last, total, free[starts]))
+    best = starts[order]
+    chosen[free[best]] = candidates[best]  # of several for one unknown the last one written stays: the best
+    return chosen

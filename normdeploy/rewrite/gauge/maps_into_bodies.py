@@ -1,0 +1,157 @@
+"""A map behind an If goes into both bodies, where both take it: A(if c then f else g) = if c then A f else A g.
+
+The If chooses among results and has one gauge for all of them, which it cannot know: what each body ends in decides. So
+a copy of a map that stays directly behind an If is put at the end of each body (of an If there, at the end of its
+bodies), and the engine is asked for each body by itself. Only where every copy leaves, the map does; else the copies
+are taken back, and the map stays with the reason of the copy that has to.
+
+Needed: the map alone reads the If's result, and what each body writes certainly has its size along the map's axes (one
+that broadcasting would widen behind the If is another map).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from normdeploy.graph import module_path
+from normdeploy.graph.edit import free_name, share_names, take_out, take_place
+from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
+from normdeploy.rewrite.affine.affine_map import AffineMap
+from normdeploy.rewrite.affine.affine_node import (
+    adopt_origins,
+    affine_map,
+    is_affine,
+    new_affine,
+    origins_of,
+    set_reason,
+    set_taken,
+    taken_by,
+)
+from normdeploy.rewrite.affine.constant import required
+from normdeploy.rewrite.affine.operator_names import describe, readers
+from normdeploy.rewrite.gauge.removal_plan import takers_of
+from normdeploy.rewrite.gauge.remove_maps import MoveAffine
+from normdeploy.rewrite.rewrite_context import RewriteContext
+
+
+@dataclass(frozen=True)
+class _End:
+    """An output of a body: the body, and the place among its outputs."""
+
+    body: ir.Graph
+    at: int
+
+    @property
+    def value(self) -> ir.Value:
+        return self.body.outputs[self.at]
+
+
+class EnterBodies(ir.passes.InPlacePass):
+    """Move maps behind an If into what its bodies end in.
+
+    Args:
+        context: ledger and check.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+        self._engine = MoveAffine(context)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Try every map behind an If, in every graph."""
+        modified = False
+        share_names(model)
+        for graph in graphs_of(model):
+            for node in [node for node in graph if is_affine(node)]:
+                modified |= self._enter(node)
+        return ir.passes.PassResult(model, modified)
+
+    def _enter(self, node: ir.Node) -> bool:
+        source, mapping = required(node, 0), affine_map(node)
+        chooser = source.producer()
+        if chooser is None or not is_standard(chooser, "If") or chooser.graph is not node.graph:
+            return False
+        if taken_by(node) or not _alone(source, node):
+            return False
+        ends = list(_ends(chooser, list(chooser.outputs).index(source)))
+        misfit = next((end for end in ends if not _fits(end, mapping)), None)
+        if misfit is not None:
+            return False
+        copies = [_append(end, node, mapping) for end in ends]
+        taken: dict[str, None] = {}
+        for end, copy in zip(ends, copies, strict=True):
+            plan = self._engine.settled(end.body)
+            if copy not in plan.gone:
+                reason = (
+                    f"a body of {describe(chooser)} does not take it: {plan.stays.get(copy, 'it only takes a half')}"
+                )
+                set_reason(node, reason)
+                for other, made in zip(ends, copies, strict=True):
+                    _take_back(other, made)
+                return False
+            taken |= dict.fromkeys(module_path(taker) for taker in takers_of(copy, plan))
+        adopt_origins(
+            copies[-1], origins_of(node)
+        )  # one row for all copies: the last one's, which names what took them
+        set_taken(copies[-1], "", taken)
+        self._leave(node, source)
+        for body in dict.fromkeys(end.body for end in ends):
+            self._engine.move(body)
+        return True
+
+    def _leave(self, node: ir.Node, source: ir.Value) -> None:
+        result = node.outputs[0]
+        self.context.carried.forget([source])  # what the bodies wrote before is computed no more
+        self.context.carried.same(source, result)
+        take_place(source, result)
+        take_out([node])
+
+
+def _alone(value: ir.Value, reader: ir.Node) -> bool:
+    return readers(value) == [reader] and not value.is_graph_output()
+
+
+def _ends(chooser: ir.Node, at: int) -> Iterator[_End]:
+    """Yield what may become an If's result, through Ifs at the ends of its bodies."""
+    for name in ("then_branch", "else_branch"):
+        end = _End(chooser.attributes[name].as_graph(), at)
+        inner = end.value.producer()
+        nested = inner is not None and inner.graph is end.body and is_standard(inner, "If")
+        if inner is not None and nested and not end.value.uses() and list(end.body.outputs).count(end.value) == 1:
+            yield from _ends(inner, list(inner.outputs).index(end.value))
+        else:
+            yield end
+
+
+def _fits(end: _End, mapping: AffineMap) -> bool:
+    """Tell whether a map means the same at the end of a body as behind it."""
+    value = end.value
+    producer = value.producer()
+    if producer is None or producer.graph is not end.body or value.shape is None or value.dtype is None:
+        return False
+    if len(value.shape) != mapping.rank:
+        return False
+    return all(
+        size in (1, own)
+        for array in (mapping.scale, mapping.shift)
+        for size, own in zip(array.shape, value.shape, strict=True)
+    )
+
+
+def _append(end: _End, node: ir.Node, mapping: AffineMap) -> ir.Node:
+    value = end.value
+    copy = new_affine(end.body, value, mapping, like=node, origins=(), output=value)
+    copy.outputs[0].name = free_name(end.body, f"{value.name}.mapped")
+    end.body.append(copy)
+    end.body.outputs[end.at] = copy.outputs[0]
+    return copy
+
+
+def _take_back(end: _End, copy: ir.Node) -> None:
+    end.body.outputs[end.at] = required(copy, 0)
+    take_out([copy])

@@ -1,0 +1,242 @@
+"""What becomes of the maps of a graph: which disappear, why the others stay, and what lies between them.
+
+The maps are asked in the order of what they cost to stay, the widest pass first, each as one transaction: it holds, or
+everything is as before. Source: the order is Kruskal's (On the shortest spanning subtree of a graph, 1956): what stays
+would close a cycle that is not neutral.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine import bytes_moved
+from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
+from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
+from normdeploy.rewrite.gauge.free_choices import choose
+from normdeploy.rewrite.gauge.gauge import Ties
+from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
+from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
+from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
+from normdeploy.rewrite.gauge.stated_ties import build
+
+
+@dataclass
+class Plan:
+    """What becomes of the maps of a graph.
+
+    Args:
+        solution: the gauges.
+        gone: the maps that disappear. halves: what of a map that stays disappears: "scale" or "shift".
+        stays: why the others stay.
+        edits: the changed operators.
+    """
+
+    solution: Solution
+    gone: list[ir.Node]
+    halves: dict[ir.Node, str]
+    stays: dict[ir.Node, Reason]
+    edits: list[Edit] = field(default_factory=list)
+
+
+class Search:
+    """The maps of a graph, asked one after another, with a mark in front of each to which the search can return.
+
+    Args:
+        graph: its nodes in topological order.
+        opaque: operators to treat as if they had no rule.
+        unchanged: maps that stay as they are.
+        pads: see :class:`.gauge.Ties`.
+    """
+
+    def __init__(
+        self, graph: ir.Graph, opaque: Collection[ir.Node], unchanged: Collection[ir.Node], pads: Mapping[ir.Node, str]
+    ) -> None:
+        self.ties = build(graph, opaque, unchanged, pads)
+        gauges, maps = self.ties.of, [node for node in graph if is_affine(node)]
+        followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
+        self._order = sorted(
+            followed, key=lambda node: (-bytes_moved.pass_bytes(node.outputs[0]), _is_a_norms_own(node))
+        )
+        unranked = dict.fromkeys(maps, Reason("the rank of its input is not known"))
+        self._unranked = {node: reason for node, reason in unranked.items() if node not in set(followed)}
+        self._asked: list[_Asked] = []
+
+    def plan(
+        self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
+    ) -> Plan:
+        """Ask every map that does not have to stay already, from the first one on that is asked otherwise than before.
+
+        Args:
+            stays: maps that have to stay, and why.
+            whole: maps that have to stay with both halves.
+            light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
+        """
+        how = [_How(node not in stays, node not in whole, light.get(node)) for node in self._order]
+        same = next(
+            (at for at, (asked, now) in enumerate(zip(self._asked, how, strict=False)) if asked.how != now),
+            len(self._asked),
+        )
+        if same < len(self._asked):
+            self._asked[same].rollback(self.ties)
+        del self._asked[same:]
+        for node, now in zip(self._order[same:], how[same:], strict=True):
+            self._asked.append(_Asked(node, now, self.ties))
+        gone = [asked.node for asked in self._asked if asked.gone]
+        halves = {asked.node: asked.half for asked in self._asked if asked.half}
+        kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
+        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a map is asked.
+
+    Args:
+        whole: the whole of it may go. half: a half of it may.
+        light: why it stays if what it reads would have to carry a shift; None where it may.
+    """
+
+    whole: bool
+    half: bool
+    light: Reason | None
+
+
+class _Asked:
+    """One map that was asked: what became of it, and what held before.
+
+    Args:
+        node: the map.
+        how: it is asked.
+        ties: changed by what is stated.
+    """
+
+    def __init__(self, node: ir.Node, how: _How, ties: Ties) -> None:
+        self.node, self.how = node, how
+        self.gone, self.half = False, ""
+        self.reason: Reason | None = None
+        self._marks = ties.scales.mark(), ties.shifts.mark()
+        if how.whole:
+            conflict = dissolve(node, ties)
+            if conflict is not None:
+                self.reason = reason_of_conflict(node, conflict, ties)
+            elif how.light is not None and not unburdened(node, ties):
+                self.reason = how.light
+            else:
+                self.gone = True
+                return
+            self.rollback(ties)
+        for name in halves_of(node) if how.half else ():
+            if dissolve(node, ties, scale=name == "scale", shift=name == "shift") is None:
+                self.half = name
+                return
+            self.rollback(ties)
+
+    def rollback(self, ties: Ties) -> None:
+        """Return to what held before the map was asked."""
+        ties.scales.rollback(self._marks[0])
+        ties.shifts.rollback(self._marks[1])
+
+
+def _is_a_norms_own(node: ir.Node) -> bool:
+    """Tell whether a map is a part of a norm: of two alike it is the one to stay, and no row says so."""
+    return all(origin.part for origin in origins_of(node))
+
+
+def halves_of(node: ir.Node) -> tuple[str, ...]:
+    """Return which halves may go of a map that costs two passes as it is."""
+    mapping = affine_map(node)
+    if is_centred(node) or mapping.no_scale or mapping.no_shift or (mapping.rank > 1 and mapping.axes <= {1}):
+        return ()
+    return ("scale",) if is_far(node) else ("scale", "shift")
+
+
+def saved(plan: Plan) -> float:
+    """Return the bytes of the passes that disappear; what had no row before and is one now takes its own off."""
+    maps = {edit.node for edit in plan.edits if is_affine(edit.node) and edit.absorbs and not origins_of(edit.node)}
+    return sum(bytes_moved.pass_bytes(node.outputs[0]) for node in plan.gone if origins_of(node)) - sum(
+        bytes_moved.pass_bytes(node.outputs[0]) for node in maps
+    )
+
+
+def _carried(value: ir.Value | None, plan: Plan) -> bool:
+    """Tell whether a value is computed otherwise."""
+    if value is None:
+        return False
+    gauge = plan.solution.ties.of.get(value)
+    return gauge is not None and not plan.solution.is_identity(gauge)
+
+
+def beside(node: ir.Node, plan: Plan) -> list[ir.Node]:
+    """Return the operators that share a changed value with this one."""
+    found: list[ir.Node] = []
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and _carried(value, plan):
+            producer = value.producer()
+            found += [] if producer is None else [producer]
+            found += [usage.node for usage in value.uses()]
+    parts = plan.solution.ties.parts
+    found += plan.solution.parts.get(node, [])
+    found += [parts[node]] if node in parts else []
+    return [other for other in dict.fromkeys(found) if other is not node]
+
+
+def component(start: ir.Node, plan: Plan) -> tuple[list[ir.Node], set[ir.Node]]:
+    """Return the maps and the absorbing operators that changed values connect with one."""
+    gone, edits = set(plan.gone), {edit.node for edit in plan.edits}
+    seen, queue = {start}, deque([start])
+    while queue:
+        node = queue.popleft()
+        for other in beside(node, plan):
+            if other not in seen:
+                seen.add(other)
+                queue.append(other)
+    return [node for node in plan.gone if node in seen & gone], seen & edits
+
+
+def owners(maps: Sequence[ir.Node], plan: Plan) -> dict[ir.Node, ir.Node]:
+    """Return, for all that changed values connect with some maps, the nearest of them."""
+    found = {node: node for node in maps}
+    queue = deque(maps)
+    while queue:
+        node = queue.popleft()
+        for other in beside(node, plan):
+            if other not in found:
+                found[other] = found[node]
+                queue.append(other)
+    return found
+
+
+def nearest_maps(start: ir.Node, plan: Plan) -> list[ir.Node]:
+    """Return the disappearing maps nearest to an operator, along changed values."""
+    gone = set(plan.gone) | set(plan.halves)
+    seen, ring = {start}, [start]
+    while ring:
+        found = [node for node in ring if node in gone]
+        if found:
+            return found
+        ring = [other for node in ring for other in beside(node, plan)]
+        ring = [node for node in dict.fromkeys(ring) if node not in seen]
+        seen.update(ring)
+    return []
+
+
+def takers_of(start: ir.Node, plan: Plan) -> list[ir.Node]:
+    """Return the operators whose weights take a map, nearest first: behind others of them nothing is looked for."""
+    absorbing = {edit.node for edit in plan.edits if edit.absorbs}
+    gone = set(plan.gone)
+    seen, queue, found = {start}, deque([start]), list[ir.Node]()
+    while queue:
+        node = queue.popleft()
+        for other in beside(node, plan):
+            if other in seen:
+                continue
+            seen.add(other)
+            if other in absorbing:
+                found.append(other)
+            elif other not in gone:
+                queue.append(other)
+    return found

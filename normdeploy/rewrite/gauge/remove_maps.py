@@ -1,0 +1,218 @@
+"""Remove every affine map whose ties can be met: build the ties, ask map after map, write the constants, check each.
+
+1. Every operator states its ties (:mod:`.stated_ties`).
+2. The maps are asked in the order of what they cost to stay (:mod:`.removal_plan`), each as one transaction: s_y = a
+   s_x and t_y = a t_x + b are stated, and taken back where they contradict what holds. What stays closes a
+   contradiction, whatever was asked first; its reason is that contradiction (:mod:`.reasons`).
+3. Unknowns that are still free are chosen (:mod:`.free_choices`), and every operator says what it becomes. One that
+   cannot be written so (its weights would overflow), or a map that would cost more than it saves (:mod:`.problems`),
+   makes the maps it belongs to stay, and the ties are solved again.
+4. Each operator is checked alone, before and after, in float64 (:mod:`.edit_check`), and what nothing
+   writes by its gauge (:mod:`.borders`); then the graph changes.
+
+The method is described in docs/folding.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from normdeploy.graph import module_path
+from normdeploy.graph.edit import free_name, share_names, take_out, take_place
+from normdeploy.graph.walk import graphs_of
+from normdeploy.rewrite.affine.affine_node import (
+    adopt_origins,
+    affine_map,
+    is_affine,
+    origins_of,
+    set_reason,
+    set_taken,
+    settle,
+    taken_by,
+)
+from normdeploy.rewrite.affine.constant import required
+from normdeploy.rewrite.affine.far_from_zero import is_centred
+from normdeploy.rewrite.gauge.borders import require_borders
+from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
+from normdeploy.rewrite.gauge.operator_edit import Edit
+from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
+from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.removal_plan import Plan, Search, halves_of, saved, takers_of
+from normdeploy.rewrite.gauge.rules.stored_bias import WHOLE_STEPS, has_stored_bias
+from normdeploy.rewrite.gauge.smaller_places import closed, opened
+from normdeploy.rewrite.rewrite_context import RewriteContext
+
+_Form = list[tuple[ir.Node, tuple[ir.Value | None, ...]]]
+"""The operators of a graph, and what they read."""
+
+
+def _form(graph: ir.Graph) -> _Form:
+    return [(node, tuple(node.inputs)) for node in graph]
+
+
+class MoveAffine(ir.passes.InPlacePass):
+    """Absorb Affine nodes into the operators around them.
+
+    Args:
+        context: ledger and check.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+        self._left: dict[ir.Graph, _Form] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Remove what can be removed, in every graph of the model that is not as this pass has left it before."""
+        modified = False
+        share_names(model)
+        for graph in graphs_of(model):
+            if any(is_affine(node) for node in graph) and self._left.get(graph) != _form(graph):
+                graph.sort()
+                modified |= self.move(graph)
+        return ir.passes.PassResult(model, modified)
+
+    def settled(self, graph: ir.Graph) -> Plan:
+        """Return what would become of one graph's maps; the graph stays as it is."""
+        graph.sort()
+        return self._consistent(graph, {})[0]
+
+    def move(self, graph: ir.Graph) -> bool:
+        """Remove what can be removed from one graph, its bodies left out."""
+        plan, checks = self._settled(graph)
+        for node, reason in plan.stays.items():
+            set_reason(node, str(reason), reason.chain)
+        if not plan.gone and not plan.halves:
+            return False
+        takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
+        paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them
+        at, carried = plan.solution, self.context.carried
+        require_borders(at)
+        changed = [(value, gauge) for value, gauge in at.ties.of.items() if not at.is_identity(gauge)]
+        carried.change((value, at.scale(gauge), at.shift(gauge)) for value, gauge in changed)
+        carried.forget(whole.outputs[0] for whole in at.ties.parts.values() if at.touches(whole))
+        for edit in plan.edits:
+            edit.apply()
+            for made in edit.made:
+                if edit.node.outputs[0] in made.inputs:  # the Add of a bias: its result is what the operator's was
+                    carried.hand_over(edit.node.outputs[0], made.outputs[0])
+        for edit, check in checks:
+            check.verify(self.context, edit)
+        self._remove(graph, plan, takers, paths)
+        for edit in plan.edits:
+            edit.tidy()
+        for node, half in plan.halves.items():
+            set_taken(node, half, dict.fromkeys(paths[taker] for taker in takers[node]))
+        composed = [edit.node for edit in plan.edits if edit.absorbs and is_affine(edit.node)]
+        if not any(halves_of(node) for node in composed):  # of what such a map has become a half may leave
+            self._left[graph] = _form(graph)
+        return True
+
+    def _settled(self, graph: ir.Graph) -> tuple[Plan, list[tuple[Edit, Check]]]:
+        """Solve; where maps stay, try whether other gauges of Pads in the way, or smaller places, save more."""
+        best = self._consistent(graph, {})
+        in_the_way = {other for reason in best[0].stays.values() for other in reason.nodes}
+        pads = [node for node in in_the_way if node.op_type == "Pad"]
+        for mode in ("uniform", "loose") if pads else ():
+            other = self._consistent(graph, dict.fromkeys(pads, mode))
+            if saved(other[0]) > saved(best[0]):
+                best = other
+        biases = [node for node in in_the_way if has_stored_bias(node)]
+        while biases:
+            other = self._consistent(graph, {**best[0].solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)})
+            if saved(other[0]) >= saved(best[0]) and other[0].stays.keys() <= best[0].stays.keys():
+                best = other
+            broken = {node for reason in other[0].stays.values() for node in reason.nodes}
+            left = [node for node in biases if node not in broken]
+            biases = left if len(left) < len(biases) else []
+        contradicting = [reason.stating for reason in best[0].stays.values()]
+        places = opened(graph, frozenset().union(*contradicting) if all(contradicting) else None)
+        if places:
+            other = self._consistent(graph, best[0].solution.ties.pads)
+            if saved(other[0]) > saved(best[0]):
+                return other
+            closed(places)
+        return best
+
+    def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str]) -> tuple[Plan, list[tuple[Edit, Check]]]:
+        """Solve until every operator can be written and checked and nothing costs more than it saves."""
+        stays: dict[ir.Node, Reason] = {}
+        light: dict[ir.Node, Reason] = {}
+        whole: set[ir.Node] = set()
+        opaque: set[ir.Node] = set()
+        search = Search(graph, opaque, (), pads)
+        while True:
+            plan = search.plan(stays, whole, light)
+            heavy = {node: reason for node, reason in burdened(plan).items() if node not in light}
+            if heavy:
+                light |= heavy
+                continue
+            problem = written(plan)
+            if problem is None:
+                problem = dear(plan) or decentred(plan, stays) or narrowed(plan)
+            if problem is not None:
+                whole |= {node for node in problem if node in stays or node in plan.halves}
+                stays |= problem
+                if any(is_centred(node) for node in problem):
+                    search = Search(graph, opaque, [node for node in stays if is_centred(node)], pads)
+                continue
+            checks: list[tuple[Edit, Check]] = []
+            unchecked: set[ir.Node] = set()
+            for edit in plan.edits:
+                try:
+                    checks.append((edit, Check(self.context, edit)))
+                except Unchecked as error:
+                    unchecked.add(error.node)
+            if unchecked:
+                opaque |= unchecked
+                search = Search(graph, opaque, [node for node in stays if is_centred(node)], pads)
+                continue
+            return plan, checks
+
+    def _remove(
+        self, graph: ir.Graph, plan: Plan, takers: dict[ir.Node, list[ir.Node]], paths: dict[ir.Node, str]
+    ) -> None:
+        """Take the maps out that do nothing any more; values that are not what they were get names of their own."""
+        ties, solution = plan.solution.ties, plan.solution
+        for value, gauge in ties.of.items():
+            if value.name and not value.is_graph_input() and not solution.is_identity(gauge):
+                value.name = free_name(graph, f"{value.name}.carried")
+        for node in plan.gone:
+            source, result = required(node, 0), node.outputs[0]
+            named = result.name if solution.is_identity(ties.of.get(result)) else None
+            self._settle(node, takers[node], paths, {edit.node: edit.notes for edit in plan.edits})
+            if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
+                source = _passed_on(graph, node)
+            self.context.carried.same(source, result)
+            fixed = source.is_graph_input() or source.is_initializer()
+            take_place(source, result, named=named is not None and not fixed)
+            take_out([node])
+
+    def _settle(
+        self, node: ir.Node, takers: list[ir.Node], paths: dict[ir.Node, str], notes: Mapping[ir.Node, list[str]]
+    ) -> None:
+        maps = [taker for taker in takers if is_affine(taker)]
+        if maps and len(maps) == len(takers):
+            adopt_origins(maps[0], origins_of(node))
+            return
+        names = list(dict.fromkeys([*taken_by(node), *(paths[taker] for taker in takers)]))
+        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        mapping = affine_map(node)
+        nothing = mapping.no_scale and mapping.no_shift
+        alone = "it changes nothing" if nothing else "what it does is undone behind it"
+        said = "; ".join(note for taker in takers for note in notes.get(taker, ()))
+        settle(self.context.ledger, node, "folded", shown, said if shown else alone)
+
+
+def _passed_on(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    """Return a copy of what a map reads: an output of the graph cannot be an input, or another output, by two names."""
+    shown = node.outputs[0]
+    made = ir.Node("", "Identity", [node.inputs[0]], outputs=[ir.Value(shape=shown.shape, type=shown.type)])
+    graph.insert_before(node, made)
+    return made.outputs[0]
+
+
+_NAMED = 6
+"""Takers named in a ledger row."""

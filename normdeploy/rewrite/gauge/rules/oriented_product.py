@@ -1,0 +1,81 @@
+"""A MatMul or Gemm by a fixed weight, with the bias Add behind it, oriented: y[r, n] = sum_k x[r, k] W[k, n] + C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor, is_constant
+from normdeploy.graph.edit import only_reader
+from normdeploy.graph.linear_view import linear_of
+from normdeploy.graph.traits import is_standard
+from normdeploy.graph.weight import Weight, fixed_weight
+from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.constant import required
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product by a fixed weight.
+
+    Args:
+        node: the MatMul or Gemm.
+        x: which input is the computed one.
+        weight: the other one.
+        turned_x, turned_weight, turned_result: whether the last two axes are exchanged to orient it.
+        rank: of the result.
+        addend: who holds the bias of floats, and where: the Gemm itself or an Add; None where there is none.
+    """
+
+    node: ir.Node
+    x: int
+    weight: Weight
+    turned_x: bool
+    turned_weight: bool
+    turned_result: bool
+    rank: int
+    addend: tuple[ir.Node, int] | None
+
+    @property
+    def result(self) -> ir.Value:
+        """The product with its bias."""
+        return self.node.outputs[0] if self.addend is None else self.addend[0].outputs[0]
+
+
+def product_of(node: ir.Node) -> Product | None:
+    """Return a MatMul or Gemm as a product by a fixed weight; None for any other."""
+    dims = [dims_of(required(node, index)) for index in (0, 1)]
+    result = dims_of(node.outputs[0])
+    if result is None or any(side is None or len(side) < 2 for side in dims):
+        return None
+    linear = linear_of(node)
+    assert linear is not None  # the rule's operators are
+    weight = fixed_weight(required(node, linear.weight))
+    if weight is None or constant_tensor(required(node, linear.data)) is not None:
+        return None
+    turns = linear.turned_data, linear.turned_weight, linear.turned_result
+    if linear.bias is None:
+        return Product(node, linear.data, weight, *turns, len(result), bias_behind(node.outputs[0]))
+    addend = (node, linear.bias) if is_constant(linear.value(linear.bias)) else None
+    return Product(node, linear.data, weight, *turns, 2, addend)
+
+
+def bias_behind(value: ir.Value) -> tuple[ir.Node, int] | None:
+    """Return the Add of a constant that is the only reader of ``value`` and keeps its shape, and where it has it."""
+    node = only_reader(value)
+    if node is None or value.shape is None:
+        return None
+    if not is_standard(node, "Add") or node.graph is not value.graph:
+        return None
+    index = 1 if node.inputs[0] is value else 0
+    other = node.inputs[index]
+    if other is None or other is value or not is_constant(other) or other.shape is None:
+        return None
+    if other.shape.rank() > value.shape.rank():
+        return None
+    # a graph output may name its sizes otherwise, so the result's shape alone does not tell
+    fits = all(
+        size in (1, own) for size, own in zip(reversed(list(other.shape)), reversed(list(value.shape)), strict=False)
+    )
+    return (node, index) if fits or node.outputs[0].shape == value.shape else None

@@ -1,0 +1,89 @@
+"""The gauges of a graph: every operator states its ties once, in topological order.
+
+Pinned to the identity: graph inputs and outputs, what an operator without a rule reads or writes, and what the bodies
+of control flow capture. Shape and Size look at no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.rewrite.affine.replacement import reads_shape_only
+from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+from normdeploy.rewrite.gauge.rules import rule_of
+
+
+def build(
+    graph: ir.Graph,
+    opaque: Collection[ir.Node] = (),
+    unchanged: Collection[ir.Node] = (),
+    pads: Mapping[ir.Node, str] = MappingProxyType({}),
+) -> Ties:
+    """Return the ties of a graph.
+
+    Args:
+        graph: its nodes in topological order.
+        opaque: operators to treat as if they had no rule, since they cannot be checked.
+        unchanged: maps that stay as they are.
+        pads: see :class:`.gauge.Ties`.
+    """
+    ties = Ties(graph, pads=pads)
+    for value in graph.inputs:
+        if value.dtype in FLOATS and value.shape is not None:
+            ties.of[value] = fixed(value.shape.rank())
+    for value in dict.fromkeys(value for node in graph for value in node.inputs if value is not None):
+        producer = value.producer()
+        outside = value.graph is not graph if producer is None else producer.graph is not graph
+        if outside and value.dtype in FLOATS and value.shape is not None and constant_tensor(value) is None:
+            ties.of[value] = fixed(value.shape.rank())  # a body reads what is around it
+    for node in graph:
+        if node in ties.parts:
+            continue
+        if node in opaque:
+            ties.refuse(node, "could not be checked on random inputs")
+        if node in unchanged:
+            ties.refuse(node, "removes a large offset in a step of its own, and stays as it was written")
+        rule = (
+            None
+            if node in opaque or node in unchanged or constant_tensor(node.outputs[0] if node.outputs else None)
+            else rule_of(node)
+        )
+        if rule is None or not rule.tie(node, ties):
+            _pin(node, ties)
+        else:
+            _pin_options(node, ties)
+        for value in node.outputs:
+            if value in ties.of or value.dtype not in FLOATS or value.shape is None:
+                continue
+            if not any(usage.node in ties.parts for usage in value.uses()):
+                ties.of[value] = fixed(value.shape.rank())
+    for value in list(ties.of):
+        if value.is_graph_output():
+            ties.pinned(ties.of[value], Tie(None, "must stay what it is", f"the graph output '{value.name}'"))
+        for usage in value.uses():
+            if usage.node.graph is not graph:
+                ties.pinned(ties.of[value], Tie(usage.node, "reads it inside a control-flow body"))
+                break
+    return ties
+
+
+def _pin_options(node: ir.Node, ties: Ties) -> None:
+    """Pin what a rule did not ask for: a computed value to pad with, computed scales of a Resize."""
+    for index, value in enumerate(node.inputs):
+        if value is not None and value in ties.of and (node, index) not in ties.asked:
+            ties.pinned(ties.of[value], Tie(node, "reads it as an option"))
+
+
+def _pin(node: ir.Node, ties: Ties) -> None:
+    """Pin what an operator without a rule reads."""
+    if reads_shape_only(node):
+        return
+    for index in range(-2, len(node.inputs)):
+        ties.ports.pop((node, index), None)
+    for value in dict.fromkeys(node.inputs):
+        if value is not None and value in ties.of:
+            ties.pinned(ties.of[value], Tie(node, ties.stiff.get(node, "sees every scale and every shift")))

@@ -1,0 +1,182 @@
+"""Write the affine maps that nothing absorbed in the cheapest form that is faithful.
+
+1. The identity: nothing (an Identity where it is a graph output).
+2. A map that was never moved or composed: as its author wrote it, unless form 3 needs fewer operators and its inputs
+   are not far from zero (:mod:`normdeploy.rewrite.affine.far_from_zero`).
+3. t = 0: one Mul. s = 1: one Add. Along axis 1 of static size, float32 or float64: one BatchNormalization with mean 0,
+   variance 1, epsilon 0, so y = s * x + t in one pass. Otherwise Mul and Add.
+
+Not as BatchNormalization where the input comes from a MatMul through Reshape or Transpose: onnxruntime's fusion of
+MatMul with BatchNormalization walks through those without following the channel, and gets a 6x6 wrong.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph.edit import put_exact, take_out, take_place
+from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import graphs_of, nodes_of
+from normdeploy.rewrite.affine.affine_map import AffineMap, Array
+from normdeploy.rewrite.affine.affine_node import (
+    Step,
+    affine_map,
+    is_affine,
+    origins_of,
+    reason_of,
+    settle,
+    written_of,
+)
+from normdeploy.rewrite.affine.far_from_zero import is_centred
+from normdeploy.rewrite.rewrite_context import RewriteContext
+
+_BATCH_NORM_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+_UNTRIED = "nothing was asked to absorb it"
+
+
+class LowerAffine(ir.passes.InPlacePass):
+    """Replace each Affine by standard operators and settle its ledger rows as kept.
+
+    Args:
+        context: takes the rows.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Lower every Affine of the model."""
+        modified = False
+        for graph in graphs_of(model):
+            for node in [node for node in graph if is_affine(node)]:
+                self._lower(graph, node)
+                modified = True
+        return ir.passes.PassResult(model, modified)
+
+    def ensures(self, model: ir.Model) -> None:
+        """Nothing internal is left."""
+        for node in nodes_of(model):
+            if is_affine(node):
+                raise ir.passes.PostconditionError(f"Affine {node.name!r} was not lowered")
+
+    def _lower(self, graph: ir.Graph, node: ir.Node) -> None:
+        mapping, written = affine_map(node), written_of(node)
+        reason = reason_of(node) or _UNTRIED
+        if mapping.no_scale and mapping.no_shift:
+            settle(self.context.ledger, node, "folded", reason="it changes nothing")
+            source = node.inputs[0]
+            assert source is not None
+            ends = node.outputs[0].is_graph_output()
+            _replace(node, _new(graph, node, "Identity", [source]) if ends else source)
+            return
+        for origin in origins_of(node)[:1]:
+            node.metadata_props.setdefault("normdeploy.where", origin.where)
+        settle(self.context.ledger, node, "kept", reason=reason)
+        if written and (len(written) <= _passes(node, mapping) or is_centred(node)):
+            _replace(node, _as_written(graph, node, written))
+        elif _fits_batch_norm(node, mapping):
+            _replace(node, _batch_norm(graph, node, mapping))
+        else:
+            _replace(node, _arithmetic(graph, node, mapping))
+
+
+def _passes(node: ir.Node, mapping: AffineMap) -> int:
+    """Return the number of operators that form 3 needs."""
+    if mapping.no_scale or mapping.no_shift or _fits_batch_norm(node, mapping):
+        return 1
+    return 2
+
+
+def _fits_batch_norm(node: ir.Node, mapping: AffineMap) -> bool:
+    x = node.inputs[0]
+    assert x is not None
+    if mapping.no_scale or mapping.no_shift or mapping.rank < 2 or not mapping.axes <= {1}:
+        return False
+    if x.dtype not in _BATCH_NORM_TYPES or x.shape is None or not isinstance(x.shape[1], int):
+        return False
+    return not _behind_matmul(x)
+
+
+def _behind_matmul(value: ir.Value) -> bool:
+    """Tell whether a value is a MatMul's result, seen through operators that only change the shape."""
+    for _ in range(64):
+        producer = value.producer()
+        if producer is None:
+            return False
+        if is_standard(producer, "MatMul"):
+            return True
+        if not has(producer, Trait.PERMUTES) or producer.inputs[0] is None:
+            return False
+        value = producer.inputs[0]
+    return True
+
+
+def _new(graph: ir.Graph, node: ir.Node, op_type: str, inputs: list[ir.Value | None], **attributes: float) -> ir.Value:
+    result = node.outputs[0]
+    made = ir.Node(
+        "",
+        op_type,
+        inputs,
+        [ir.AttrFloat32(name, value) for name, value in attributes.items()],
+        outputs=[ir.Value(shape=result.shape, type=result.type)],
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    graph.insert_before(node, made)
+    return made.outputs[0]
+
+
+def _as_written(graph: ir.Graph, node: ir.Node, written: tuple[Step, ...]) -> ir.Value:
+    value = node.inputs[0]
+    assert value is not None
+    for step in written:
+        made = ir.Node(
+            "",
+            step.op_type,
+            [value if item is None else item for item in step.inputs],
+            list(step.attributes),
+            outputs=[ir.Value(shape=node.outputs[0].shape, type=node.outputs[0].type)],
+            name=step.name,
+            metadata_props=dict(step.metadata) | {"normdeploy.where": node.metadata_props["normdeploy.where"]},
+        )
+        graph.insert_before(node, made)
+        value = made.outputs[0]
+    return value
+
+
+def _batch_norm(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> ir.Value:
+    x = node.inputs[0]
+    assert x is not None
+    assert x.dtype is not None
+    assert x.shape is not None
+    size = int(x.shape[1])  # type: ignore[arg-type] # static: asked before
+    vectors = {"scale": mapping.scale, "bias": mapping.shift, "mean": np.zeros(1), "variance": np.ones(1)}
+    stem = node.name or node.outputs[0].name or "affine"
+    constants: list[ir.Value | None] = [
+        put_exact(graph, partial(_spread, array, size), (size,), x.dtype, f"{stem}.{name}")
+        for name, array in vectors.items()
+    ]
+    return _new(graph, node, "BatchNormalization", [x, *constants], epsilon=0.0)
+
+
+def _spread(array: Array, size: int) -> Array:
+    return np.array(np.broadcast_to(array.reshape(-1), (size,)))
+
+
+def _arithmetic(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> ir.Value:
+    value, scale, shift = node.inputs
+    assert value is not None
+    if not mapping.no_scale:
+        value = _new(graph, node, "Mul", [value, scale])
+    if not mapping.no_shift:
+        value = _new(graph, node, "Add", [value, shift])
+    return value
+
+
+def _replace(node: ir.Node, value: ir.Value) -> None:
+    take_place(value, node.outputs[0], named=value is not node.inputs[0])
+    take_out([node])

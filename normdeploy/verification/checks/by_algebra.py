@@ -1,0 +1,142 @@
+"""The file against the reference's graph by algebra, operator by operator: what holds for every input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.errors import GraphError
+from normdeploy.graph.evaluate import OPERATOR_ERRORS
+from normdeploy.verification.bounds.criteria import rms
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.derivation.checked_side import Shape
+from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.operands import kind
+from normdeploy.verification.derivation.report import Report, Row
+from normdeploy.verification.hints import PLAIN, Hints
+from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.record.measured import Confirmed, OpenOperator
+from normdeploy.verification.samples.families import make_families
+from normdeploy.verification.samples.ranges import InputRange
+from normdeploy.verification.sides.exact_agreement import plural, shortened
+from normdeploy.verification.sides.flat_values import run_evaluator
+
+_NAMED = 6
+"""Operators named in the answer."""
+
+
+def check_proven(context: Context) -> list[Check]:
+    """Confirm the file's operators; say which ones hold wrong numbers, and which ones only samples cover."""
+    graph = context.reference.graph
+    if graph is None or context.reduced:
+        return []
+    sizes, outputs = assignments(context.specs), context.subject.output_names
+    try:
+        found: list[tuple[Report, Hints]] = []
+        for hints in _tried(context.hints, graph):
+            report = check_derivation(graph, context.subject.model, hints.derivation, sizes, outputs=outputs)
+            if hints.anew is not None:  # what was read may be wrong itself: it confirms, and contradicts nothing
+                report.follows = False
+            found.append((report, hints))
+            if report.confirmed:
+                break
+        report, hints = min(found, key=lambda pair: _nearness(pair[0]))
+    except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
+        # a graph whose operators contradict themselves proves nothing; the other checks judge it
+        text = f"nothing is confirmed for every input: the graphs contradict ({error})"
+        return [Check(Question.DERIVATION, Status.NOTE, text)]
+    context.proven = report
+    context.kept = hints.derivation.pruned(report.used).to_json()
+    counts = Counter(row.identity for row in report.rows if row.identity)
+    rows = [OpenOperator(row.name, kind(row.node), row.reason) for row in report.open]
+    measured = Confirmed(len(report.rows), dict(counts), rows, hints.origin)
+    if report.confirmed:
+        text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
+        return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]
+    if _is_wrong(context, report):
+        return [
+            Check(Question.DERIVATION, Status.FAIL, shortened([_wrong(row) for row in report.contradicted]), measured)
+        ]
+    return [Check(Question.DERIVATION, Status.NOTE, _what_is_open(report), measured)]
+
+
+def _tried(hints: Hints, source: ir.Model) -> Iterator[Hints]:
+    """Return the hints; what a rewriting made anew says; and that nothing was rewritten, as in another tool's file."""
+    yield hints
+    if hints.anew is not None:
+        yield Hints(hints.anew)
+    yield Hints(unchanged(source), PLAIN)
+
+
+def _nearness(report: Report) -> tuple[bool, bool, int]:
+    return not report.confirmed, not report.contradicted, len(report.open)
+
+
+def _is_wrong(context: Context, report: Report) -> bool:
+    """Tell whether operators of the file hold numbers that rounding does not explain, and that nothing undoes."""
+    rows = report.contradicted
+    if context.own:
+        return bool(rows)
+    wrong = [row for row in rows if row.wrong is not None and not row.wrong.rounding]
+    # a scale that one operator takes up and another gives back leaves two numbers that are not as expected
+    return bool(wrong) and (len(wrong) == 1 or not _undone(context))
+
+
+def _undone(context: Context) -> bool:
+    """Tell whether the file computes all the same, on two families in float64."""
+    for family in list(make_families(context.specs, seed=context.seed))[:2]:
+        try:
+            want = list(run_evaluator(context.noisy.evaluator, family.feeds).values()) if context.noisy else []
+            have = context.subject.logic(family.feeds)
+        except GraphError:
+            return False
+        alike = [
+            a.shape == b.shape and np.allclose(a, b, 1e-5, 1e-5 * rms(a)) for a, b in zip(want, have, strict=False)
+        ]
+        if not alike or not all(alike):
+            return False
+    return True
+
+
+def _wrong(row: Row) -> str:
+    return f"{_named(row)} at {row.where!r}: {row.reason}" if row.where else f"{_named(row)}: {row.reason}"
+
+
+def _what_is_open(report: Report) -> str:
+    if not report.open:
+        return "all operators are the source's, and not in its order: outputs are covered by samples only"
+    named = ", ".join(_named(row) for row in report.open[:_NAMED])
+    more = f" and {len(report.open) - _NAMED} more" if len(report.open) > _NAMED else ""
+    confirmed = len(report.rows) - len(report.open)
+    close = bool(report.contradicted) and all(row.wrong.rounding for row in report.contradicted if row.wrong)
+    reason = report.open[0].reason or "no operator of the source fits"
+    return (
+        f"{confirmed} of {plural(len(report.rows), 'operator')} hold for every input; covered by samples only: "
+        f"{named}{more} (first: {reason}{', right within another rounding' if close else ''})"
+    )
+
+
+def _named(row: Row) -> str:
+    return f"{kind(row.node)} {row.name!r}"
+
+
+def assignments(specs: Sequence[InputRange]) -> list[dict[str, Shape]]:
+    """Return the inputs' shapes at the example's sizes and at others; dimensions of one name keep one size.
+
+    All dimensions grow by different amounts, once, and all by one factor, for networks that take no other sizes.
+    """
+    names = list(dict.fromkeys(name for spec in specs for name in spec.dynamic.values()))
+    found = [{spec.name: tuple(spec.shape) for spec in specs}]
+    if names:
+        grown = {name: 2 * index + 3 for index, name in enumerate(names)}
+        found.append({spec.name: _resized(spec, grown, 1) for spec in specs})
+        found += [{spec.name: _resized(spec, {}, factor) for spec in specs} for factor in (2, 3)]
+    return found
+
+
+def _resized(spec: InputRange, grown: Mapping[str, int], factor: int) -> Shape:
+    sizes = enumerate(spec.shape)
+    return tuple(n * factor + grown.get(spec.dynamic[axis], 0) if axis in spec.dynamic else n for axis, n in sizes)

@@ -1,0 +1,74 @@
+"""Does the reference run on the inputs? The example, the user's data and the generated families become cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from normdeploy.errors import GraphError
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.samples.families import make_families
+from normdeploy.verification.samples.family import Family, Kind, user_families
+from normdeploy.verification.samples.ranges import batch_name, resized
+from normdeploy.verification.sides.flat_values import Arrays
+from normdeploy.verification.sides.two_sides import Refused
+
+_ALWAYS = 1
+"""How many generated families are judged whatever they cost, but where the example says enough."""
+
+_SHARE = 0.4
+"""Share of a level's work after which no further family is judged."""
+
+
+def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]:
+    """Evaluate the reference on the example, the user's data and the generated families, most telling first.
+
+    Raises:
+        InputError: the data do not fit the inputs.
+    """
+    name = batch_name(context.specs)
+    specs = resized(context.specs, {name: 1 if context.heavy else context.level.batch}) if name else context.specs
+    families = [Family("example", example, Kind.EXAMPLE)]
+    if data is not None:
+        families += user_families(data, context.specs, rows=context.level.user_rows)
+    else:
+        context.not_checked.append("your own data (none was given)")
+    generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons))
+    kept = generated if context.level.families is None else generated[: context.level.families]
+    checks: list[Check] = []
+    always = 0 if (context.lean or context.confirmed_and_heavy) and _varied(example) else _ALWAYS
+    for number, family in enumerate([*families, *kept]):
+        context.tell("reference", number / (len(families) + len(kept)))
+        if number >= len(families) + always and not context.effort.affords(_SHARE):
+            context.waiting.append(family)
+            continue
+        checks += add_case(context, family)
+    context.waiting += generated[len(kept) :]
+    return checks
+
+
+def _varied(example: Arrays) -> bool:
+    """Tell whether an example says something of every input: one of zeros, as exporters are often given, does not."""
+    return all(np.ptp(array) > 0 for array in example.values() if array.dtype.kind == "f" and array.size > 1)
+
+
+def add_case(context: Context, family: Family) -> list[Check]:
+    """Evaluate the reference on a family; where it or its graph cannot be run on it, say which of the two.
+
+    Returns:
+        an error where they are the user's own inputs; otherwise the verdict merely names the family.
+    """
+    try:
+        context.cases.append(context.case(family))
+        return []
+    except Refused as error:
+        given, made = f"the reference fails on {family.name}: {error}", f"the reference itself refuses it ({error})"
+    except GraphError as error:
+        given = f"the reference's graph cannot be evaluated on {family.name} here: {error}"
+        made = f"the reference's graph cannot be evaluated on it here ({error})"
+    if family.user:
+        return [Check(Question.REFERENCE, Status.ERROR, given)]
+    context.not_checked.append(f"input family {family.name!r}: {made}")
+    return []

@@ -1,0 +1,224 @@
+"""Operators that are an affine map of one operand, place by place: y = a x + c."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.beyond import decides
+from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.gauges import Floats, composed, compressed, radius, ranked
+from normdeploy.verification.derivation.operands import inputs_of, kind
+
+_LONGEST = 64
+"""How many such operators in a row are looked through."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = scale x + shift.
+
+    Args:
+        value: x. scale, shift: of y's rank, or less.
+        off_scale, off_shift: how far the rounding of stored constants may have moved them.
+        nodes: the operators in between, last first.
+    """
+
+    value: ir.Value
+    scale: Floats
+    shift: Floats
+    off_scale: Floats
+    off_shift: Floats
+    nodes: tuple[ir.Node, ...] = ()
+
+    @property
+    def is_identity(self) -> bool:
+        """y is x."""
+        return bool((self.scale == 1).all() and (self.shift == 0).all())
+
+
+def nothing(value: ir.Value) -> Affine:
+    """Return y = y."""
+    one, nought = np.ones(()), np.zeros(())
+    return Affine(value, one, nought, nought, nought)
+
+
+def back(side: Side, value: ir.Value) -> Iterator[Affine]:
+    """Return a value as an affine map of itself, of what it is computed from, and so on."""
+    found = nothing(value)
+    yield found
+    for _ in range(_LONGEST):
+        step = step_of(side, found.value)
+        if step is None:
+            return
+        scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
+        found = Affine(
+            step.value,
+            scale,
+            shift,
+            found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale,
+            found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift,
+            (*found.nodes, *step.nodes),
+        )
+        yield found
+
+
+def step_of(side: Side, value: ir.Value) -> Affine | None:
+    """Return the map of the operator that computes a value; None where it is none."""
+    if value not in side.steps:
+        side.steps[value] = _step_of(side, value)
+    found: Affine | None = side.steps[value]
+    return found
+
+
+def _step_of(side: Side, value: ir.Value) -> Affine | None:
+    node = value.producer()
+    if node is None or side.is_constant(value) or value.index() != 0:
+        return None
+    step = _STEPS.get(kind(node))
+    found = None if step is None else step(side, node)
+    if found is None or not _alike(side, found.value, value):
+        return None
+    return found
+
+
+def _alike(side: Side, x: ir.Value, y: ir.Value) -> bool:
+    """Tell whether two values have one type and one shape at every assignment of sizes."""
+    shapes = side.shapes(y)
+    if x in side.opened or y in side.opened:
+        return False
+    return bool(shapes) and side.shapes(x) == shapes and side.type_of(x) == side.type_of(y)
+
+
+def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
+    """Return a constant, or one repeated to a shape, and how far its rounding may have moved it."""
+    if value is None or side.type_of(value) not in FLOATS:
+        return None
+    node = value.producer()
+    if not side.is_constant(value) and node is not None and kind(node) == "Expand":
+        return spread(side, node.inputs[0])
+    if not side.is_constant(value) and node is not None and kind(node) == "ConstantOfShape":
+        held = node.attributes.get("value")
+        number = np.zeros(1) if held is None else held.value.numpy().astype(np.float64)
+        return number, np.zeros(1)
+    if not side.is_constant(value):
+        return _repeated(side, value)
+    array = side.constant(value)
+    if array is None:
+        return None
+    return array, side.off(value, array)
+
+
+def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:
+    """Return what is the same numbers at each assignment of sizes, once those that it repeats are left out."""
+    found = [] if decides(side, value) else [compressed(array) for array in side.numbers(value) or ()]
+    if not found or any(array.shape != found[0].shape or (array != found[0]).any() for array in found):
+        return None
+    moved = has(value.producer(), Trait.MOVES)
+    return found[0], radius(found[0], side.type_of(value) if moved else None)
+
+
+def _same(side: Side, node: ir.Node) -> Affine | None:
+    x = node.inputs[0] if node.inputs else None
+    if x is None or side.is_constant(x) or any(decides(side, read) for read in inputs_of(node)[1:]):
+        return None
+    return Affine(x, *_unit(), nodes=(node,))
+
+
+def _unit() -> tuple[Floats, Floats, Floats, Floats]:
+    return np.ones(()), np.zeros(()), np.zeros(()), np.zeros(())
+
+
+def _dropout(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    if len(inputs) > 2 and (inputs[2] is None or side.constant(inputs[2]) is None or side.constant(inputs[2])):
+        return None
+    return _same(side, node)
+
+
+def _sum(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    constants = [spread(side, value) for value in inputs]
+    if len(inputs) != 2 or (constants[0] is None) == (constants[1] is None):
+        return None
+    first = constants[1] is not None
+    x, (c, off) = (inputs[0], constants[1]) if first else (inputs[1], constants[0])  # type: ignore[misc] # one is None
+    assert x is not None
+    sign, scale = 1.0, np.ones(())
+    if kind(node) == "Sub":
+        sign, scale = (-1.0, scale) if first else (1.0, -scale)
+    return Affine(x, scale, sign * c, np.zeros(()), off, (node,))
+
+
+def _product(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    constants = [spread(side, value) for value in inputs]
+    if len(inputs) != 2 or (constants[0] is None) == (constants[1] is None):
+        return None
+    quotient = kind(node) == "Div"
+    if quotient and constants[1] is None:
+        return None
+    x, (c, off) = (inputs[0], constants[1]) if constants[1] is not None else (inputs[1], constants[0])  # type: ignore[misc]
+    assert x is not None
+    if quotient:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            c, off = 1 / c, off / np.square(c)
+        if not np.isfinite(c).all():
+            return None
+    return Affine(x, c, np.zeros(()), off, np.zeros(()), (node,))
+
+
+def _negative(side: Side, node: ir.Node) -> Affine | None:
+    found = _same(side, node)
+    return None if found is None else Affine(found.value, -found.scale, *_unit()[1:], nodes=(node,))
+
+
+def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    training = node.attributes.get_int("training_mode", 0) != 0 or node.attributes.get_int("is_test", 1) != 1
+    if len(inputs) != 5 or training or any(output.uses() for output in list(node.outputs)[1:]):
+        return None
+    if node.attributes.get_int("spatial", 1) != 1 or inputs[0] is None:
+        return None
+    found = [spread(side, value) for value in inputs[1:]]
+    shapes = side.shapes(inputs[0])
+    if any(pair is None for pair in found) or not shapes or len(shapes[0]) < 2:
+        return None
+    pairs = [pair for pair in found if pair is not None]
+    (gamma, off_gamma), (beta, off_beta), (mean, off_mean), (var, off_var) = pairs
+    total = var + node.attributes.get_float("epsilon", 1e-5)
+    if not (total > 0).all():
+        return None
+    scale = gamma / np.sqrt(total)
+    off = off_gamma / np.sqrt(total) + np.abs(scale) * off_var / (2 * total)
+    rank = len(shapes[0])
+    arrays = (scale, beta - scale * mean, off, off_beta + off * np.abs(mean) + np.abs(scale) * off_mean)
+    placed = [ranked(array.reshape(-1, *(1,) * (rank - 2)), rank) for array in arrays]
+    if any(array is None for array in placed):
+        return None
+    a, c, off_a, off_c = (array for array in placed if array is not None)
+    return Affine(inputs[0], a, c, off_a, off_c, (node,))
+
+
+_STEPS = {
+    "Identity": _same,
+    "Cast": _same,
+    "CastLike": _same,
+    "Dropout": _dropout,
+    "Reshape": _same,
+    "Expand": _same,
+    "Squeeze": _same,
+    "Unsqueeze": _same,
+    "Flatten": _same,
+    "Add": _sum,
+    "Sub": _sum,
+    "Mul": _product,
+    "Div": _product,
+    "Neg": _negative,
+    "BatchNormalization": _batch_norm,
+}

@@ -1,0 +1,67 @@
+"""Operators that carry a gauge from what they read to what they write: one row per operator."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation import pointwise, pooled
+from normdeploy.verification.derivation.attributes import difference
+from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.pointwise import Reading
+from normdeploy.verification.derivation.relation import Finding, Proof, Relation
+
+
+def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
+    """Confirm an operator that reads scaled or shifted values.
+
+    Args:
+        node: of the file. origin: of the source, of the same kind.
+    """
+    carry = _CARRIES.get(kind(node))
+    if carry is None or kind(origin) != kind(node):
+        return f"{kind(node)} has no law for what is scaled or shifted"
+    text = difference(relation.source, origin, relation.file, node)
+    if text:
+        return f"{kind(node)}: {text}"
+    ours, theirs = inputs_of(origin), inputs_of(node)
+    if len(ours) != len(theirs) and kind(node) != "Pad":
+        return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
+    reason: Finding = "what it reads is not known"
+    opposed = kind(node) == "Sub"  # b - a is -(a - b), as under a square
+    turns = len(theirs) == 2 and (opposed or has(node, Trait.COMMUTES))
+    orders = [theirs, theirs[::-1]] if turns else [theirs]
+    for order in orders:
+        claims = [relation.by(w, v) for w, v in zip(ours, order, strict=False)]
+        if claims[0] is None and not (ours[0] is not None and relation.source.is_sized(ours[0])):
+            continue
+        for_carry = node if order is theirs else _turned(node)
+        found = carry(Reading(relation, for_carry, origin, claims))
+        if not isinstance(found, tuple):
+            reason = found
+            continue
+        scale, shift = (-found[0], found[1]) if opposed and order is not theirs else found
+        known = Claim(node.outputs[0], scale, shift, any(claim is not None and claim.assumed for claim in claims))
+        return Proof("the gauge passes", ((origin.outputs[0], known),), (node,))
+    return reason
+
+
+def _turned(node: ir.Node) -> ir.Node:
+    return ir.Node(node.domain, node.op_type, list(node.inputs)[::-1])
+
+
+_CARRIES: dict[str, pointwise.Carry] = {
+    "Relu": pointwise.homogeneous, "LeakyRelu": pointwise.homogeneous, "Abs": pointwise.homogeneous,
+    "PRelu": pointwise.homogeneous,
+    "Add": pointwise.total, "Sub": pointwise.total, "Sum": pointwise.total,
+    "Mul": pointwise.product, "Div": pointwise.product, "MatMul": pointwise.matmul,
+    "Max": pointwise.choice, "Min": pointwise.choice, "Clip": pointwise.clip, "Where": pointwise.where,
+    "MaxPool": pooled.pool, "AveragePool": pooled.pool,
+    "GlobalAveragePool": pooled.pool, "GlobalMaxPool": pooled.pool,
+    "ReduceMean": pooled.reduction, "ReduceSum": pooled.reduction,
+    "ReduceMax": pooled.reduction, "ReduceMin": pooled.reduction,
+    "ReduceL1": pooled.reduction, "ReduceL2": pooled.reduction,
+    "Softmax": pooled.softmax, "LogSoftmax": pooled.softmax, "Resize": pooled.resize, "Pad": pooled.pad,
+}  # fmt: skip
+"""How each operator carries a gauge."""

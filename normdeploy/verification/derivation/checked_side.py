@@ -1,0 +1,294 @@
+"""One of the two graphs as the checker sees it: constants in float64, sizes at a few assignments, types, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
+from normdeploy.graph.evaluate import as_constant, opset_of
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.beyond import decides
+from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
+from normdeploy.verification.derivation.gauges import radius
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
+from normdeploy.verification.derivation.result_types import result_type
+from normdeploy.verification.derivation.settled import is_open
+from normdeploy.verification.derivation.tables_by_size import partly_read, picked
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+_KEPT = 1 << 16
+"""Folded constants up to this size are kept."""
+
+_SHAPES = frozenset({"Shape", "Size"})
+
+
+class Side:
+    """A graph.
+
+    Args:
+        model: the graph, functions inlined.
+        assignments: shape of each input (or the input itself, as sizes), by name, at each of a few assignments.
+        beside: the other graph, if it is known: operators of the same sizes are not evaluated twice.
+
+    Attributes:
+        followed: the assignments at which most of the graph could be followed; others are left out.
+        runs: each value at each of these: floats as sizes alone.
+        opened: values whose shapes depend on what is fed; their shapes here are those where zeros are.
+    """
+
+    def __init__(
+        self, model: ir.Model, assignments: Sequence[Mapping[str, Shape | Tensor]], *, beside: Side | None = None
+    ) -> None:
+        self.graph = model.graph
+        self.imports = dict(model.graph.opset_imports)
+        self._sizes: Sizes = Sizes(self.imports, None if beside is None else beside._sizes)
+        self.nodes = list(model.graph)
+        self._constants: set[ir.Value] = set()
+        self._sized: set[ir.Value] = set()
+        self._folded: dict[ir.Value, Array] = {}
+        self._types: dict[ir.Value, ir.DataType] = {}
+        self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
+        self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
+        self.steps: dict[ir.Value, Any] = {}  # what :func:`.affine_laws.step_of` found
+        self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
+        self.cut, self.cut_known = set[ir.Value](), False
+        self.opened: set[ir.Value] = set()
+        for value in self.graph.inputs:
+            if value.dtype is not None:
+                self._types[value] = value.dtype
+        for node in self.nodes:
+            self._classify(node)
+        self._resized: bool = len(assignments) > 1 or (beside is not None and beside._resized)
+        self._partly: set[ir.Value] = set()
+        runs = [(shapes, self._run(shapes)) for shapes in assignments]
+        most = max((len(run) for _, run in runs), default=0)
+        self.followed = [shapes for shapes, run in runs if len(run) == most]
+        self.runs = [run for _, run in runs if len(run) == most]
+        if self._resized:
+            self._partly = partly_read(self.nodes, self._sized, self._stays)
+
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Return what a constant is stored as (:func:`normdeploy.graph.constant_tensor`), looked up once."""
+        if value is None:
+            return None
+        if value not in self._tensors:
+            self._tensors[value] = constant_tensor(value)
+        return self._tensors[value]
+
+    def opset(self, node: ir.Node) -> int:
+        """Return the version of the operator set that gives a node its meaning."""
+        return opset_of(node, self.imports)
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Tell whether a value is the same whatever is fed."""
+        return value is not None and (value in self._constants or self.tensor(value) is not None)
+
+    def is_sized(self, value: ir.Value) -> bool:
+        """Tell whether a value follows from the sizes of the inputs alone, and from all of each constant in it."""
+        return (value in self._sized and value not in self._partly) or self.is_constant(value)
+
+    def follows(self, value: ir.Value) -> bool:
+        """Tell whether a value follows from the sizes of the inputs alone."""
+        return value in self._sized or self.is_constant(value)
+
+    def picks(self, node: ir.Node) -> bool:
+        """Tell whether sizes that vary decide which part of a constant an operator reads."""
+        return node.outputs[0] in self._partly and picked(node, self._stays)
+
+    def _stays(self, value: ir.Value) -> bool:
+        """Tell whether a value is a constant, or the same at each assignment of sizes."""
+        return self.is_constant(value) or (len(self.runs) > 1 and self.fixed(value) is not None)
+
+    def type_of(self, value: ir.Value) -> ir.DataType | None:
+        """Return what numbers of a value are stored in."""
+        tensor = self.tensor(value)
+        return tensor.dtype if tensor is not None else self._types.get(value)
+
+    def stored_in(self, value: ir.Value | None) -> ir.DataType | None:
+        """Return what a constant's numbers are stored in, where they are stored and at most moved; None otherwise."""
+        while value is not None:
+            tensor, node = self.tensor(value), value.producer()
+            if tensor is not None:
+                return tensor.dtype
+            if not self.is_constant(value) or not has(node, Trait.MOVES):
+                return None
+            value = node.inputs[0]
+        return None
+
+    def off(self, value: ir.Value, number: Array) -> Array:
+        """Return how far rounding may have moved a constant from what it was, through what it is computed by."""
+        dtype, node = self.stored_in(value), value.producer()
+        if dtype is not None or node is None:
+            return radius(number, dtype)
+        operands = [None if read is None else self.constant(read) for read in inputs_of(node)]
+        place = 1 if kind(node) == "DequantizeLinear" else 0  # its result is proportional to its scale
+        read, part = node.inputs[place], operands[place]
+        if read is None or part is None or not (place or has(node, Trait.MOVES)):
+            return np.zeros_like(number, np.float64)
+        operands[place] = self.off(read, part)
+        found = evaluate_node(
+            node,
+            [None if array is None else torch.from_numpy(np.array(array)) for array in operands],
+            opset_imports=self.imports,
+        )
+        return np.asarray(np.abs(found[value.index() or 0].numpy()))
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """Return a constant, floats in float64; None where it is none, or cannot be computed."""
+        if value is None or not self.is_constant(value):
+            return None
+        if value in self._folded:
+            return self._folded[value]
+        tensor = self.tensor(value)
+        try:
+            found = self._fold(value) if tensor is None else as_constant(tensor, torch.float64)
+        except (GraphError, TypeError, ValueError):
+            return None
+        if tensor is not None and tensor.dtype == ir.DataType.STRING:
+            return None
+        array = found.numpy()
+        if array.size <= _KEPT:
+            self._folded[value] = array
+        return array
+
+    def _fold(self, value: ir.Value) -> Tensor:
+        node = value.producer()
+        assert node is not None
+        operands: list[Tensor | None] = []
+        for index, operand in enumerate(inputs_of(node)):
+            array = None if operand is None else self.constant(operand)
+            if kind(node) == "CastLike" and index == 1 and operand is not None and array is None:
+                array = self._one_of(operand)  # only its type is read
+            if operand is not None and array is None:
+                raise GraphError(f"constant {operand.name!r} cannot be computed")
+            operands.append(None if array is None else torch.from_numpy(np.array(array)))
+        return evaluate_node(node, operands, opset_imports=self.imports)[value.index() or 0]
+
+    def _one_of(self, value: ir.Value) -> Array | None:
+        dtype = self.type_of(value)
+        if dtype is None:
+            return None
+        return np.zeros(1) if dtype in FLOATS else np.zeros(1, dtype.numpy())
+
+    def shapes(self, value: ir.Value) -> tuple[Shape, ...]:
+        """Return a value's shape at each assignment; () where it is not known."""
+        if value not in self._shapes:
+            tensor, found = self.tensor(value), [run.get(value) for run in self.runs]
+            if tensor is not None:
+                self._shapes[value] = (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self.runs), 1)
+            else:
+                known = [tuple(t.shape) for t in found if t is not None]
+                self._shapes[value] = tuple(known) if len(known) == len(found) else ()
+        return self._shapes[value]
+
+    def numbers(self, value: ir.Value) -> tuple[Array, ...] | None:
+        """Return what a value that follows from sizes is at each assignment."""
+        constant = self.constant(value)
+        if constant is not None:
+            return (constant,) * max(len(self.runs), 1)
+        if not self.is_sized(value) or not self.runs:
+            return None
+        found = [run.get(value) for run in self.runs]
+        if any(t is None or t.device.type == "meta" for t in found):
+            return None
+        return tuple(t.numpy() for t in found if t is not None)
+
+    def fixed(self, value: ir.Value | None) -> Array | None:
+        """Return a constant, or what is the same at each assignment of those that follow from sizes."""
+        found = None if value is None or decides(self, value) else self.numbers(value)
+        if found is None or any(a.shape != found[0].shape or not np.array_equal(a, found[0]) for a in found[1:]):
+            return None
+        return found[0]
+
+    @property
+    def assignments(self) -> int:
+        """How many assignments of sizes the graph could be followed at."""
+        return len(self.runs)
+
+    def _classify(self, node: ir.Node) -> None:
+        inputs = [value for value in inputs_of(node) if value is not None]
+        if is_open(node, self.follows, self.opened):
+            self.opened.update(node.outputs)
+        if node.op_type != "Constant" and not bool(bodies_of(node)) and not has(node, Trait.RANDOM):
+            moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs
+            if inputs and all(self.is_constant(value) for value in moved):
+                self._constants.update(node.outputs)
+            elif (kind(node) in _SHAPES and inputs[0] not in self.opened) or (inputs and all(map(self.follows, moved))):
+                self._sized.update(node.outputs)
+        for index, output in enumerate(node.outputs):
+            found = result_type(node, index, inputs_of(node), self.type_of, self.opset(node))
+            if found is not None:
+                self._types[output] = found
+
+    def _run(self, shapes: Mapping[str, Shape | Tensor]) -> dict[ir.Value, Tensor]:
+        """Follow shapes through the graph: floats are only sizes, what follows from sizes is computed."""
+        known: dict[ir.Value, Tensor] = {}
+        for value in self.graph.inputs:
+            held = value.const_value  # the number that is taken where none is fed
+            fixed = None if held is None else tuple(int(n) for n in held.shape.numpy())
+            shape = shapes.get(str(value.name), fixed)
+            if shape is None or value.dtype is None:
+                return {}
+            known[value] = shape if isinstance(shape, Tensor) else _blank(shape, value.dtype)
+        for node in self.nodes:
+            if node.op_type == "Constant" or all(v in self._constants for v in node.outputs):
+                continue
+            if bodies_of(node):
+                known.update(zip(node.outputs, self._with_bodies(node, known), strict=False))
+                continue
+            operands: list[Tensor | None] = []
+            plain = any(output in self._sized for output in node.outputs)
+            for read in inputs_of(node):
+                operands.append(None if read is None else self._operand(read, known, whole=plain))
+                if read is not None and operands[-1] is None:
+                    break
+            else:
+                known.update(zip(node.outputs, self._sizes.of(node, operands), strict=False))
+        return known
+
+    def _with_bodies(self, node: ir.Node, known: Mapping[ir.Value, Tensor]) -> list[Tensor]:
+        """Return results of If, Loop or Scan as sizes; [] where they are not known, or a state changes its size."""
+        results: list[list[Tensor]] = []
+        for graph in bodies_of(node).values():
+            body = opened(graph, self.imports, self.type_of)
+            given = fed(node, body, known)
+            run = {} if given is None else Side(body.model, [given]).runs[0]
+            results.append([run[value] for value in body.model.graph.outputs if value in run])
+            if given is None or len(results[-1]) < len(body.model.graph.outputs):
+                return []
+        kept = results[0][1:] if kind(node) == "Loop" else results[0]
+        states = [known[value].shape for value in states_of(node) if value is not None]
+        if any(a.shape != b.shape for other in results for a, b in zip(other, results[0], strict=True)):
+            return []
+        if any(first != last.shape for first, last in zip(states, kept, strict=False)):
+            return []
+        turns = turns_of(node, known)
+        return [t if kind(node) == "If" or i < len(states) else t.expand(turns, *t.shape) for i, t in enumerate(kept)]
+
+    def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor], *, whole: bool) -> Tensor | None:
+        if value in known:
+            return known[value]
+        tensor = self.tensor(value)
+        if tensor is not None and tensor.dtype in FLOATS and tensor.size > SMALL and not whole:
+            return torch.empty(tuple(int(n) for n in tensor.shape.numpy()), dtype=torch.float64, device="meta")
+        array = self.constant(value)
+        if array is None:
+            return None
+        return torch.from_numpy(np.array(array))
+
+
+def _blank(shape: Shape, dtype: ir.DataType) -> Tensor:
+    if dtype in FLOATS:
+        return torch.empty(shape, dtype=torch.float64, device="meta")
+    return torch.zeros(shape, dtype=torch.bool if dtype == ir.DataType.BOOL else torch.int64)

@@ -1,0 +1,150 @@
+"""Operators that take places together: pools, reductions, Softmax, Resize."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.verification.derivation.beyond import alike_beyond
+from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.gauges import along
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
+from normdeploy.verification.derivation.relation import Relation
+from normdeploy.verification.derivation.stored_rounding import Wrong, compare
+
+
+def pool(at: Reading) -> Carried:
+    """Averages and maxima over windows: channel by channel."""
+    claim = at.first
+    rank = claim.scale.ndim
+    if (
+        any(n != 1 for array in (claim.scale, claim.shift) for axis, n in enumerate(array.shape) if axis != 1)
+        or rank < 3
+    ):
+        return f"{kind(at.node)} takes together what is scaled differently"
+    if kind(at.node) in ("MaxPool", "GlobalMaxPool") and (claim.scale <= 0).any():
+        return f"{kind(at.node)} of what is scaled by a negative number"
+    if len([output for output in at.node.outputs if output.name]) > 1 and (claim.scale <= 0).any():
+        return f"{kind(at.node)} returns places"
+    attributes = at.node.attributes
+    ceil, counted = (int(attributes.get_int(name, 0)) for name in ("ceil_mode", "count_include_pad"))
+    auto = attributes.get_string("auto_pad", "NOTSET")
+    padded = any(attributes.get_ints("pads", ())) or ceil or auto not in ("NOTSET", "VALID")
+    if kind(at.node) == "AveragePool" and counted and padded and claim.shift.any():
+        return "AveragePool counts zeros in where the source counts a shift"
+    return claim.scale, claim.shift
+
+
+def reduction(at: Reading) -> Carried:
+    """Averages, sums and maxima along axes on which the gauge does not vary."""
+    claim = at.first
+    text = others_equal(at)
+    axes = _reduced(at.relation, at.origin, claim.scale.ndim)
+    if text or axes is None:
+        return text or f"{kind(at.node)}: its axes are not known"
+    if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in axes):
+        return f"{kind(at.node)} takes together what is scaled differently"
+    if kind(at.node) != "ReduceMean" and (claim.scale <= 0).any():
+        return f"{kind(at.node)} of what is scaled by a negative number"
+    if kind(at.node) not in ("ReduceMean", "ReduceMax", "ReduceMin") and claim.shift.any():
+        return f"{kind(at.node)} of what is shifted"
+    scale, shift = claim.scale, claim.shift
+    if at.node.attributes.get_int("keepdims", 1) == 0:
+        scale, shift = scale.squeeze(axes), shift.squeeze(axes)
+    return scale, shift
+
+
+def _reduced(relation: Relation, origin: ir.Node, rank: int) -> tuple[int, ...] | None:
+    """Return the axes that a reduction of the source takes together; None where they are not known."""
+    inputs = inputs_of(origin)
+    given = origin.attributes.get_ints("axes", None)
+    if given is None and len(inputs) > 1:
+        array = relation.source.constant(inputs[1])
+        if array is None:
+            return None
+        given = [int(axis) for axis in array.reshape(-1)]
+    if not given:
+        return () if origin.attributes.get_int("noop_with_empty_axes", 0) != 0 else tuple(range(rank))
+    return tuple(sorted(axis % rank for axis in given))
+
+
+def softmax(at: Reading) -> Carried:
+    """What is added along its axis drops out."""
+    claim = at.first
+    axis = at.node.attributes.get_int("axis", -1)
+    if (claim.scale != 1).any() or claim.shift.shape[axis] != 1 or at.relation.file.opset(at.node) < 13:
+        return f"{kind(at.node)} of what is scaled, or shifted differently along its axis"
+    return np.ones(()), np.zeros(())
+
+
+def resize(at: Reading) -> Carried:
+    """Weighted averages of one channel, whose weights sum to 1."""
+    claim = at.first
+    channel = along(claim.scale, 1, claim.scale.shape[1]) if claim.scale.ndim > 2 else None
+    shifts = along(claim.shift, 1, claim.shift.shape[1]) if claim.scale.ndim > 2 else None
+    crops = at.node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    text = others_equal(at)
+    if text or channel is None or shifts is None or crops or at.node.attributes.get_int("exclude_outside", 0) != 0:
+        return text or "Resize takes together what is scaled differently"
+    varies = claim.scale.shape[1] > 1 or claim.shift.shape[1] > 1
+    if varies and not _keeps_channels(at.relation.source, at.origin, claim.scale.ndim):
+        return "Resize takes channels together that are scaled differently"
+    return claim.scale, claim.shift
+
+
+def _keeps_channels(side: Side, origin: ir.Node, rank: int) -> bool:
+    """Tell whether a Resize leaves axis 1 as it is."""
+    axes = [axis % rank for axis in origin.attributes.get_ints("axes", range(rank)) or ()]
+    if 1 not in axes:
+        return True
+    _, _, *given = [*inputs_of(origin), None, None][:4]
+    scales, sizes = (None if value is None else side.numbers(value) for value in given)
+    shapes = side.shapes(origin.inputs[0]) if origin.inputs[0] is not None else ()
+    if scales and scales[0].size:
+        return all(array[axes.index(1)] == 1 for array in scales)
+    return bool(sizes) and all(
+        array[axes.index(1)] == shape[1] for array, shape in zip(sizes or (), shapes, strict=True)
+    )
+
+
+def pad(at: Reading) -> Carried:
+    """A border of v becomes one of (v - t) / s, which has to be one number; mirrored borders move elements."""
+    claim = at.first
+    widths = [side.numbers(inputs[1]) for side, inputs in _sides(at) if inputs[1] is not None]
+    axes = [_integers(side, inputs, claim.scale.ndim) for side, inputs in _sides(at)]
+    if len(widths) != 2 or any(w is None for w in widths) or axes[0] != axes[1]:
+        return "Pad: its widths are not known"
+    if not all(map(np.array_equal, widths[0] or (), widths[1] or ())):
+        return Wrong("operand 'pads' of Pad holds other integers")
+    if not alike_beyond(at.relation.source, at.origin.inputs[1], at.relation.file, at.node.inputs[1]):
+        return "Pad: its widths may differ at other sizes"
+    rank, where = claim.scale.ndim, axes[0]
+    every = [array.reshape(2, -1) for array in widths[0] or ()]
+    padded = [axis % rank for index, axis in enumerate(where) if any(half[:, index].any() for half in every)]
+    if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in padded):
+        return "Pad along axes on which what it reads is scaled differently"
+    if at.node.attributes.get_string("mode", "constant") != "constant":
+        return claim.scale, claim.shift
+    values = [
+        np.zeros(()) if len(inputs) < 3 or inputs[2] is None else side.constant(inputs[2])
+        for side, inputs in _sides(at)
+    ]
+    if values[0] is None or values[1] is None:
+        return "Pad: what it pads with is not known"
+    wanted = (values[0].reshape(()) - claim.shift) / claim.scale
+    wrong = compare(
+        np.broadcast_to(values[1].reshape(()), wanted.shape),
+        at.relation.file.type_of(at.node.inputs[0] or at.node.outputs[0]),
+        wanted,
+    )
+    return Wrong(f"what Pad pads with: {wrong.text}", wrong.rounding) if wrong else (claim.scale, claim.shift)
+
+
+def _sides(at: Reading) -> list[tuple[Side, list[ir.Value | None]]]:
+    return [(at.relation.source, inputs_of(at.origin)), (at.relation.file, inputs_of(at.node))]
+
+
+def _integers(side: Side, inputs: list[ir.Value | None], rank: int) -> tuple[int, ...]:
+    array = side.constant(inputs[3]) if len(inputs) > 3 else None
+    return tuple(range(rank)) if array is None else tuple(int(axis) % rank for axis in array.reshape(-1))

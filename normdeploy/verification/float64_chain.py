@@ -1,0 +1,59 @@
+r"""The float64 chain from the reference to the stored numbers: what is known of the file, and of one family.
+
+Its links are checked in :mod:`normdeploy.verification.checks.traced`. Where all hold, a difference far below float32's
+rounding of the whole network would have shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from normdeploy.verification.bounds.criteria import Floats
+from normdeploy.verification.record.answers import Check
+from normdeploy.verification.sides.flat_values import Array
+
+EXACT = 1e-9
+"""Largest RMS(difference)/RMS(value) between two float64 graphs of one function: far above float64's rounding in any
+network that float32 can run, far below one float32 rounding (6e-8)."""
+
+FINEST = 1e-13
+"""Nothing finer than this relative difference is claimed to be seen in float64."""
+
+FLOAT64_NOISE = 64 * 2.0**-53
+"""Float64's own rounding of a network, over one unit of the noise model."""
+
+
+@dataclass
+class Chain:
+    """What is known of one family in float64 (:mod:`normdeploy.verification.checks.traced`).
+
+    Args:
+        traced: outputs of the reference's graph.
+        moved: returns the spread by the rounding of stored constants alone, per output.
+        resolution: measured relative difference of the traced graph from the module, per output.
+    """
+
+    traced: list[Array]
+    moved: Callable[[], list[Floats]]
+    resolution: list[float] = field(default_factory=list)
+
+    @cached_property
+    def spread(self) -> list[Floats]:
+        """The spread by the rounding of stored constants, taken when it is first asked for."""
+        return self.moved()
+
+
+@dataclass(frozen=True)
+class Links:
+    """What the links say of the file.
+
+    Args:
+        checks: their answers. traced: nothing was found between the module and its traced graph.
+        hold: that, and the file is confirmed for every input, so that the chain can show a mutant.
+    """
+
+    checks: tuple[Check, ...] = ()
+    traced: bool = True
+    hold: bool = False

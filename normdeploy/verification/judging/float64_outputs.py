@@ -1,0 +1,43 @@
+"""Float64 outputs of rounded weights held against the truth: no runtime takes part, the bound is tighter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from normdeploy.verification.bounds.criteria import CONSTANTS
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.outputs import hold_against
+from normdeploy.verification.sides.flat_values import Array
+
+LOGIC = replace(CONSTANTS, rms=3.0, peak=6.0)
+"""Constants for float64 runs of rounded weights: there is no runtime to allow for."""
+
+_CHAIN_LIMIT = 8.0
+"""Ratio up to which the file as a whole may differ where each of its numbers is known to be rounded once."""
+
+
+def logic_problems(case: Case, outputs: list[Array], *, chain: bool = False) -> tuple[list[str], float]:
+    """Hold float64 outputs against the truth; return problems and the worst ratio.
+
+    Args:
+        chain: all links hold: what is left is the rounding of each stored number, by proof, and the spread of a few
+            random roundings is a sanity check only.
+    """
+    limit = _CHAIN_LIMIT if chain else 1.0
+    if len(outputs) != len(case.truth):
+        return [f"the file returns {len(outputs)} outputs; the reference returns {len(case.truth)}"], float("inf")
+    eager = case.noisy is None
+    judged = case if eager else replace(case, constants=LOGIC)
+    problems: list[str] = []
+    worst = 0.0
+    for result in hold_against(judged, outputs, eager=eager or chain, exact=False):
+        problems += [f"{case.family.name}: {text}" for text in result.problems]
+        if result.judgement is not None:
+            worst = max(worst, result.judgement.ratio)
+            if not result.judgement.ratio <= limit:
+                problems.append(
+                    f"{case.family.name}: output {case.names[result.index]!r} differs in float64 by "
+                    f"{result.judgement.ratio:.3g} times what rounding the weights explains "
+                    f"(worst at {list(result.judgement.worst)})"
+                )
+    return problems, worst
