@@ -188,3 +188,20 @@ def test_what_is_confirmed_agrees_in_numbers(name: str):
     assert len(found) < len(LAWS[name]), "nothing was tried that is wrong"
     for law in found:
         assert law.agree(*law.graphs()), law
+
+
+@pytest.mark.parametrize(("off", "holds"), [(0.0, True), (1e-9, False)])
+@pytest.mark.parametrize("product", ["MatMul", "Mul"])
+def test_scales_that_undo_each_other_in_real_numbers_leave_a_softmax_as_it_is(product: str, off: float, holds: bool):
+    """49 times the float64 nearest to 1/49 is 1 - 2^-53: float64's rounding of the product is no scale."""
+    scales = {"up": np.array(49.0), "down": np.array((1 + off) / 49)}
+    assert scales["up"] * scales["down"] != 1
+    head = '<ir_version: 10, opset_import: ["": 20]> g (double[3,3] x, double[3,3] z) => (double[3,3] y) '
+    source = onnx.parser.parse_model(
+        f"{head} {{ a = Mul(x, up) b = Mul(z, down) p = {product}(a, b) y = Softmax<axis = -1>(p) }}"
+    )
+    file = onnx.parser.parse_model(f"{head} {{ p = {product}(x, z) y = Softmax<axis = -1>(p) }}")
+    source.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in scales.items())
+    hints = Derivation((Hint("p", "p", "", np.ones(()), np.zeros(())), Hint("y", "y")))
+    graphs = [ir.serde.deserialize_model(proto) for proto in (source, file)]
+    assert check_derivation(*graphs, hints, [{"x": (3, 3), "z": (3, 3)}]).confirmed is holds

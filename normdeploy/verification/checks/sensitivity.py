@@ -14,6 +14,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.float64_outputs import logic_problems
+from normdeploy.verification.mutation.called_parts import kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.killing_input import SHARE, search
 from normdeploy.verification.mutation.mutants import Site
@@ -48,6 +49,7 @@ def check_sensitivity(context: Context) -> list[Check]:
     if estimated and targets:
         context.leave_out("mutants one by one (tried at their site's own value, or by derivative)")
         _seen_at_sites(context, targets)
+        kill_by_calls(context, alive_of(targets))
         prove(context, groups, [t for t in alive_of(targets) if t.mutant.proven_at_once], context.cases[:1])
         if len(alive_of(targets)) > FEW:
             kill_by_derivatives(context, groups, targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
@@ -42,7 +43,8 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
             reason = found
             continue
         scale, shift = (-found[0], found[1]) if opposed and order is not theirs else found
-        known = Claim(node.outputs[0], scale, shift, any(claim is not None and claim.assumed for claim in claims))
+        assumed = any(claim is not None and claim.assumed for claim in claims)
+        known = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed).then(scale, shift)
         return Proof("the gauge passes", ((origin.outputs[0], known),), (node,))
     return reason
 

@@ -34,18 +34,16 @@ from normdeploy.graph.evaluate import promote
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.derivative import affine_map
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Site, Values
+from normdeploy.verification.mutation.signed_products import SignedProducts
 from normdeploy.verification.sides.flat_values import Feeds
 
-_SAME = 1e-6
-"""Relative difference up to which a value of the module is taken for the site's."""
+SAME = 1e-6
+"""Relative difference up to which a value of the module is taken for one of the traced graph."""
 
-_REPEATED = 1e-9
+REPEATED = 1e-9
 """Relative difference up to which a site, computed again from what it reads, is what the traced graph computes."""
 
-_PATTERNS = 3
-"""Of random signs: that other values agree in all by chance to 1e-6 is out of the question."""
-
-_MARGIN = 10.0
+MARGIN = 10.0
 """What the comparison lets pass over the difference that it found, as for whole outputs."""
 
 Key = tuple[str, str, str]
@@ -81,14 +79,14 @@ class SiteWatch:
         reference: bool = False,
     ) -> None:
         self._reference = reference
-        self._patterns: dict[torch.Size, tuple[Tensor, Tensor]] = {}
+        self._signed = SignedProducts()
         self._seen: dict[torch.Size, list[_Seen]] = {}
         there = {str(output.name) for node in graph for output in node.outputs} | set(feeds)
         self._constants: dict[str, Tensor] = {}
         self._at: dict[str, list[Site]] = {}
         self._left: Counter[str] = Counter()
         for evaluator, sites in groups:
-            known = _constants_of(evaluator, sites)
+            known = constants_of(evaluator, sites)
             for site in sites:
                 read = [name for name in site.inputs if name and name not in known]
                 if not site.inner and site.output in there and all(name in there for name in read):
@@ -106,19 +104,19 @@ class SiteWatch:
             for site in self._at.pop(name, []):
                 self._take(site, result)
 
-    def module_call(self, result: Tensor) -> None:
-        """Take in what a call of the module into torch returns."""
+    def module_call(self, result: Tensor, _read: Sequence[Tensor] = ()) -> None:
+        """Take in what a call of the module into torch returns; what it read is not asked for."""
         if result.dtype == torch.float64 and result.shape in self._seen:
-            products = self._products(result.detach())
+            products = self._signed.of(result.detach())
             for seen in self._seen[result.shape]:
                 seen.away = min(seen.away, _largest(products - seen.products) / seen.size)
 
     def compared(self) -> tuple[int, dict[Key, float]]:
         """Return how many sites were compared with the module; and by how many times each mutant would have shown."""
         found: dict[Key, float] = {}
-        matched = [seen for sites in self._seen.values() for seen in sites if seen.away <= _SAME]
+        matched = [seen for sites in self._seen.values() for seen in sites if seen.away <= SAME]
         for seen in matched:
-            limit = max(_MARGIN * seen.away, FINEST)
+            limit = max(MARGIN * seen.away, FINEST)
             for name, moved in seen.moved.items():
                 found[(seen.site.where, seen.site.output, name)] = moved / limit
         return len(matched), found
@@ -133,13 +131,13 @@ class SiteWatch:
         size = float(torch.linalg.vector_norm(y)) if y.dtype == torch.float64 and y.dim() else 0.0
         if not 0 < size < math.inf:
             return
-        seen = _Seen(site, y.shape, self._products(y), size, away=0.0 if self._reference else math.inf)
+        seen = _Seen(site, y.shape, self._signed.of(y), size, away=0.0 if self._reference else math.inf)
         affine = _by_channel(site, y)
-        rows = self._rows(values[0]) if affine and values[0] is not None else None
+        rows = self._signed.rows(values[0]) if affine and values[0] is not None else None
         right = self._mapped(affine_map(site.clean, values), rows, y) if rows is not None else None
         if right is None:
-            right = self._products(site.clean(values))
-        if _largest(right - seen.products) > _REPEATED * size:
+            right = self._signed.of(site.clean(values))
+        if _largest(right - seen.products) > REPEATED * size:
             return  # of this name is another value there
         for mutant in site.mutants:
             wrong = None
@@ -148,7 +146,7 @@ class SiteWatch:
             elif rows is not None and mutant.affine:
                 wrong = self._mapped(affine_map(mutant.apply, values), rows, y)
             if wrong is None:
-                wrong = self._products(mutant.apply(values))
+                wrong = self._signed.of(mutant.apply(values))
             moved = _largest(wrong - seen.products) / size
             if self._reference and affine and mutant.affine:
                 moved = max(moved, _moved_on_own_statistics(site, mutant.apply, values))
@@ -156,31 +154,12 @@ class SiteWatch:
                 seen.moved[mutant.name] = moved
         self._seen.setdefault(y.shape, []).append(seen)
 
-    def _pattern(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """Return signs by row and by column of a tensor of some shape as a matrix."""
-        if shape not in self._patterns:
-            rows = math.prod(shape[:2])
-            generator = torch.Generator().manual_seed(len(self._patterns))
-            sizes = (rows, _PATTERNS), (math.prod(shape[2:]), _PATTERNS)
-            first, second = (torch.randint(0, 2, n, generator=generator).double().mul_(2).sub_(1) for n in sizes)
-            self._patterns[shape] = first, second
-        return self._patterns[shape]
-
-    def _rows(self, y: Tensor) -> Tensor:
-        """Return each row's products with the signs by column."""
-        return y.reshape(math.prod(y.shape[:2]), -1) @ self._pattern(y.shape)[1]
-
-    def _products(self, y: Tensor) -> Tensor:
-        if not y.numel():
-            return torch.zeros(_PATTERNS, dtype=torch.float64)
-        return (self._rows(y) * self._pattern(y.shape)[0]).sum(0)
-
     def _mapped(self, by: tuple[Tensor, Tensor], rows: Tensor, y: Tensor) -> Tensor | None:
         """Return the products of an affine map per channel, from the rows' products of what is mapped."""
         scale, shift = by
         if len(scale) != y.shape[1] or len(shift) != y.shape[1]:
             return None
-        first, second = self._pattern(y.shape)
+        first, second = self._signed.pattern(y.shape)
         channels = (part.repeat(y.shape[0])[:, None] for part in (scale, shift))
         s, t = channels
         return ((s * rows + t * second.sum(0)) * first).sum(0)
@@ -215,7 +194,7 @@ def _largest(numbers: Tensor) -> float:
     return float(numbers.abs().max())
 
 
-def _constants_of(evaluator: Evaluator, sites: Sequence[Site]) -> Mapping[str, Tensor]:
+def constants_of(evaluator: Evaluator, sites: Sequence[Site]) -> Mapping[str, Tensor]:
     """Return the constants that sites read, by name."""
     graph = evaluator.graph
     made = {str(o.name) for node in graph if node.op_type == "Constant" for o in node.outputs}

@@ -10,20 +10,21 @@ What a program derives from its precision is part of the function it computes: `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double}
 _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 
-Seen = Callable[[Tensor], None]
+Seen = Callable[[Tensor, Sequence[Tensor]], None]
+"""Called with a tensor that a call into torch returns, and the tensors that it read."""
 
 _RMS_NORMS = frozenset({torch.rms_norm, torch.nn.functional.rms_norm})
 _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
@@ -47,7 +48,7 @@ class Float64Mode(TorchFunctionMode):
 
     Args:
         native: the precision the model runs in, whose epsilon a norm without one adds.
-        seen: called with each tensor that a call returns.
+        seen: called with each tensor that a call returns and those that it read (none where it wrote one of them).
 
     Attributes:
         written: names of in-place functions that wrote a low-precision tensor (rounded back into it).
@@ -87,9 +88,11 @@ class Float64Mode(TorchFunctionMode):
                 target.copy_(promoted_args[0])
         promoted = tree_map(_promote, result)
         if self._seen is not None:
+            given = [] if in_place or "out" in kwargs else tree_flatten((promoted_args, promoted_kwargs))[0]
+            read = [item for item in given if isinstance(item, Tensor)]
             for part in promoted if isinstance(promoted, (tuple, list)) else (promoted,):
                 if isinstance(part, Tensor):
-                    self._seen(part)
+                    self._seen(part, read)
         return promoted
 
     def _with_epsilon(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -108,7 +111,7 @@ def float64_mode(native: torch.dtype = torch.float32, seen: Seen | None = None) 
 
     Args:
         native: the precision the model runs in; ``torch.finfo`` of a promoted dtype answers for it.
-        seen: called with each tensor that a call returns.
+        seen: called with each tensor that a call returns and those that it read.
     """
 
     def finfo(dtype: torch.dtype | None = None) -> torch.finfo:

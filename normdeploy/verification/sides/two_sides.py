@@ -124,7 +124,7 @@ class EagerReference:
         """Return the module's outputs with every float promoted to float64.
 
         Args:
-            feeds: the inputs. seen: called with each tensor that a call into torch returns.
+            feeds: the inputs. seen: called with each tensor that a call into torch returns, and those that it read.
 
         Raises:
             Refused: the module raised.

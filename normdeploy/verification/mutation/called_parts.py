@@ -1,0 +1,240 @@
+r"""Mutants that a call of the module into torch would have shown, held against the part of the trace that it became.
+
+A site may have no value of its own in the module: attention's scale lies inside one call, which the trace spells out.
+And what the module's values differ from the trace's by in the middle of a network is what rounding all constants in
+front did, far more than an epsilon there. So calls are compared one by one: where the tensors that a call reads and the
+one it returns are values of the traced graph (to 1e-6 in three products with fixed signs), the operators between these
+are evaluated in float64 on the very tensors that the call read, and what they give is held against what it returned,
+element by element. The difference d that is found is that of this part alone.
+
+A mutant of a site in between is evaluated on the same tensors. Had the trace been that mutant, this comparison would
+have been off by what it changes. It is seen where that is twice the larger of 10 d and 1e-13, relative to the result's
+2-norm. Neither a derivative nor a probability is in this, and nothing is said of mutants that move no call's result
+(equal keys hide a query's scale), nor of sites that no call spans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.graph.evaluate import promote
+from normdeploy.graph.walk import bodies_of
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.float64_chain import FINEST
+from normdeploy.verification.mutation.mutants import Site
+from normdeploy.verification.mutation.rerun import Target
+from normdeploy.verification.mutation.signed_products import SignedProducts
+from normdeploy.verification.mutation.watched_sites import MARGIN, REPEATED, SAME, constants_of
+from normdeploy.verification.record.answers import Killer
+from normdeploy.verification.sides.flat_values import Feeds
+from normdeploy.verification.sides.two_sides import EagerReference
+
+_BEHIND = 16
+"""How many operators behind a site the result of a call that spans it is looked for."""
+
+_FAMILIES = 2
+"""On how many families calls are compared, the example's first."""
+
+_LARGEST = 64
+"""Operators of the largest part that one call is taken to have become."""
+
+
+@dataclass
+class _Prints:
+    """Products with fixed signs of all values of one shape, by name."""
+
+    names: list[str] = field(default_factory=list)
+    products: list[Tensor] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+
+    def add(self, name: str, products: Tensor, size: float) -> None:
+        """Take in a value."""
+        self.names.append(name)
+        self.products.append(products)
+        self.sizes.append(size)
+
+    def like(self, products: Tensor) -> list[str]:
+        """Return the values with these products, nearest first; among equals the one computed first."""
+        away = (torch.stack(self.products) - products).abs().amax(1) / torch.tensor(self.sizes, dtype=torch.float64)
+        return [self.names[i] for i in away.argsort(stable=True).tolist() if float(away[i]) <= SAME]
+
+
+class CallWatch:
+    """Watches one float64 run of the traced graph, then the calls of one run of the module.
+
+    Args:
+        evaluator: of the traced graph. targets: the mutants asked about. feeds: the inputs of both runs.
+
+    Attributes:
+        ratios: by a target's place, how many times what the comparison lets pass its mutant would have shown.
+        work: what was evaluated of the graph besides the first run, in whole runs.
+    """
+
+    def __init__(self, evaluator: Evaluator, targets: Sequence[Target], feeds: Feeds) -> None:
+        self._evaluator, self._targets, self._feeds = evaluator, targets, feeds
+        self._signed = SignedProducts()
+        self.ratios: dict[int, float] = {}
+        self.work = 0.0
+        graph = evaluator.graph
+        self._values = {str(v.name): v for node in graph for v in node.outputs}
+        self._constants: dict[str, Tensor] = {}
+        for own in {id(target.evaluator): target.evaluator for target in targets}.values():
+            self._constants |= constants_of(own, [target.site for target in targets if target.evaluator is own])
+        held = {*feeds, *self._constants}
+        self._behind: dict[str, list[int]] = {}
+        for place, target in enumerate(targets):
+            site = target.site
+            there = all(name in self._values or name in held for name in site.inputs if name)
+            if not site.inner and site.output in self._values and there:
+                for name in _results_behind(self._values[site.output]):
+                    self._behind.setdefault(name, []).append(place)
+        self._prints: dict[torch.Size, _Prints] = {}
+        if self._behind:
+            self._take_prints()
+
+    @property
+    def asks(self) -> bool:
+        """True where the traced graph holds what some mutant's site reads and writes."""
+        return bool(self._behind)
+
+    def module_call(self, result: Tensor, read: Sequence[Tensor] = ()) -> None:
+        """Compare what a call of the module returned with the part of the trace that reads the same.
+
+        Args:
+            result: of the call. read: the tensors that it read.
+        """
+        for name in self._like(result):
+            places = [place for place in self._behind.get(name, []) if self.ratios.get(place, 0.0) < 2]
+            if places:
+                entries = {at: tensor for tensor in read for at in self._like(tensor) if at != name}
+                self._compare(name, entries, result.detach(), places)
+
+    def _take_prints(self) -> None:
+        def hook(node: ir.Node, results: list[Tensor]) -> None:
+            for output, result in zip(node.outputs, results, strict=False):
+                self._print(str(output.name), result)
+
+        self.work += 1
+        for name, array in self._feeds.items():
+            self._print(name, promote(array, torch.float64))
+        with torch.no_grad():
+            self._evaluator.run(dict(self._feeds), hook=hook)
+
+    def _print(self, name: str, value: Tensor) -> None:
+        size = _size(value)
+        if 0 < size < math.inf:
+            self._prints.setdefault(value.shape, _Prints()).add(name, self._signed.of(value), size)
+
+    def _like(self, tensor: Tensor) -> list[str]:
+        tensor = tensor.detach()
+        prints = self._prints.get(tensor.shape)
+        return prints.like(self._signed.of(tensor)) if prints is not None and 0 < _size(tensor) < math.inf else []
+
+    def _compare(self, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int]) -> None:
+        part = _part(self._values[name], entries)
+        sites = {id(self._targets[p].site): self._targets[p].site for p in places}
+        for site in sites.values():
+            if part is None or self._values[site.output] not in part:
+                continue
+            mine = [place for place in places if self._targets[place].site is site]
+            self._try_site(site, name, entries, result, mine, len(part))
+
+    def _try_site(
+        self, site: Site, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int], count: int
+    ) -> None:
+        share, size = count / max(len(self._evaluator.graph), 1), _size(result)
+        with torch.no_grad():
+            self.work += share
+            read = [n for n in site.inputs if n and n not in self._constants]
+            found = self._constants | self._run(entries, [name, site.output, *read])
+            values = [found[n] if n else None for n in site.inputs]
+            right = found[name]
+            if right.shape != result.shape or _away(site.clean(values), found[site.output]) > REPEATED:
+                return  # of this name is another value there
+            limit = max(MARGIN * _away(right, result), FINEST)
+            if limit > MARGIN * SAME:
+                return
+            for place in places:
+                wrong = self._targets[place].mutant.apply(values)
+                self.work += share
+                moved = self._run({**entries, site.output: wrong}, [name])[name]
+                change = float(torch.linalg.vector_norm(moved - right)) / size if moved.shape == right.shape else 0.0
+                if math.isfinite(change):
+                    self.ratios[place] = max(self.ratios.get(place, 0.0), change / limit)
+
+    def _run(self, replace: Mapping[str, Tensor], wanted: Sequence[str]) -> dict[str, Tensor]:
+        return self._evaluator.run(dict(self._feeds), replace=replace, fetch=list(dict.fromkeys(wanted)))
+
+
+def kill_by_calls(context: Context, targets: Sequence[Target]) -> None:
+    """Kill what a call of the module would have shown, on one family after another until nothing is left or shown.
+
+    Args:
+        targets: mutants that nothing was found of yet.
+    """
+    reference, evaluator = context.reference, context.evaluator
+    if not context.links.hold or evaluator is None or not isinstance(reference, EagerReference):
+        return
+    alive = list(targets)
+    for case in context.cases[:_FAMILIES]:
+        watch = CallWatch(evaluator, alive, case.family.feeds)
+        if not watch.asks:
+            return
+        reference.truth(case.family.feeds, seen=watch.module_call)
+        context.effort.spend(1 + watch.work, case.family.feeds)
+        for place, ratio in watch.ratios.items():
+            if ratio >= case.constants.kill:
+                alive[place].killed, alive[place].chain_ratio = Killer.MODULE, ratio
+                alive[place].family = case.family.name
+        alive = [target for target in alive if not target.killed]
+        if not alive:
+            return
+
+
+def _results_behind(value: ir.Value) -> list[str]:
+    """Return a value and what is computed from it within some operators, by name, nearest first."""
+    found, edge = {value: None}, [value]
+    for _ in range(_BEHIND):
+        edge = [v for at in edge for node, _ in at.uses() for v in node.outputs if v not in found]
+        found |= dict.fromkeys(edge)
+    return [str(v.name) for v in found]
+
+
+def _part(value: ir.Value, entries: Mapping[str, Tensor]) -> set[ir.Value] | None:
+    """Return what the operators between some values and a result compute; None where it depends on others or is large.
+
+    Args:
+        value: the result. entries: the values that end the way up, by name.
+    """
+    part, queue = {value}, [value]
+    nodes: set[ir.Node] = set()
+    for at in queue:
+        node = at.producer()
+        if node is None or bodies_of(node) or len(nodes) > _LARGEST:
+            return None
+        nodes.add(node)
+        for read in node.inputs:
+            if read is None or read in part or read.name in entries or constant_tensor(read) is not None:
+                continue
+            part.add(read)
+            queue.append(read)
+    return part
+
+
+def _size(value: Tensor) -> float:
+    """Return a float64 tensor's 2-norm; 0 for others and for single numbers."""
+    return float(torch.linalg.vector_norm(value)) if value.dtype == torch.float64 and value.dim() else 0.0
+
+
+def _away(found: Tensor, wanted: Tensor) -> float:
+    """Return the 2-norm of a difference over that of what is wanted; infinite where shapes differ."""
+    if found.shape != wanted.shape:
+        return math.inf
+    return float(torch.linalg.vector_norm(found - wanted)) / max(float(torch.linalg.vector_norm(wanted)), 1e-300)

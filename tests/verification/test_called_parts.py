@@ -1,0 +1,162 @@
+"""Mutants held against calls of the module: what lies inside one call, and what drift in front of a site hides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import Evaluator, save_graph
+from normdeploy.rewrite import rewrite
+from normdeploy.verification import verify
+from normdeploy.verification.mutation.called_parts import CallWatch
+from normdeploy.verification.mutation.mutant_sites import sites_of
+from normdeploy.verification.mutation.mutate_affine import affine_sites
+from normdeploy.verification.mutation.rerun import Target
+from normdeploy.verification.mutation.watched_sites import SiteWatch
+from normdeploy.verification.record.answers import Killer
+from normdeploy.verification.record.verdict import Verdict
+from normdeploy.verification.sides.double import float64_mode
+
+HEADS, WIDTH, TOKENS = 2, 8, 5
+
+
+class Attention(nn.Module):
+    """A block whose queries and keys are so small that all tokens weigh nearly alike, as before training.
+
+    Args:
+        spread: size of the weights that make queries and keys.
+    """
+
+    def __init__(self, spread: float = 0.02) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.before, self.qkv = nn.LayerNorm(WIDTH, eps=1e-12), nn.Linear(WIDTH, 3 * WIDTH)
+        self.out, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.before.weight.data = torch.rand(WIDTH) + 0.5
+        self.before.bias.data = torch.randn(WIDTH)
+        self.qkv.weight.data[: 2 * WIDTH] = spread * torch.randn(2 * WIDTH, WIDTH)
+        self.qkv.bias.data[: 2 * WIDTH] = spread * torch.randn(2 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, tokens, _ = x.shape
+        y = self.qkv(self.before(x.abs().pow(1.3))).reshape(rows, tokens, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(y[0], y[1], y[2])
+        return self.last(x + self.out(y.transpose(1, 2).reshape(rows, tokens, WIDTH)).mean(1, keepdim=True))
+
+
+def inputs(tokens: int = TOKENS) -> Tensor:
+    return torch.arange(2.0 * tokens * WIDTH).square().sin().mul(2).reshape(2, tokens, WIDTH)
+
+
+def targets_of(graph: ir.Model) -> list[Target]:
+    canonical = rewrite(graph).canonical
+    evaluator = Evaluator(canonical)
+    sites = [*sites_of(canonical.graph), *affine_sites(canonical)]
+    return [Target(evaluator, site, mutant) for site in sites for mutant in site.mutants]
+
+
+def said(net: nn.Module, graph: ir.Model, x: Tensor, targets: list[Target]) -> dict[tuple[str, str, str], float]:
+    """Return by how many times each mutant would have shown in some call, by where, kind and name; the least of all."""
+    (name,) = (str(v.name) for v in graph.graph.inputs)
+    watch = CallWatch(Evaluator(graph), targets, {name: x.numpy()})
+    with torch.no_grad(), float64_mode(seen=watch.module_call):
+        net(x)
+    found: dict[tuple[str, str, str], float] = {}
+    for place, target in enumerate(targets):
+        key = target.site.where, target.site.kind, target.mutant.name
+        found[key] = min(found.get(key, float("inf")), watch.ratios.get(place, 0.0))
+    return found
+
+
+def test_a_scale_inside_one_call_is_held_against_what_the_call_returns():
+    net, x = Attention(0.5).eval(), inputs()
+    graph = trace(net, x).model
+    targets = targets_of(graph)
+    found = said(net, graph, x, targets)
+    scales = {key: ratio for key, ratio in found.items() if key[1] == "affine map" and key[2].startswith("scale")}
+    assert len(scales) == 4, found  # two mutants of the queries' scale, and two of the keys'
+    # what one in 1000 does to the call's result, in float64 by torch itself
+    seen: list[tuple[Tensor, ...]] = []
+    call = functional.scaled_dot_product_attention
+
+    def keep(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        seen.append((q.double(), k.double(), v.double()))
+        return call(q, k, v)
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(functional, "scaled_dot_product_attention", keep)
+        net(x)
+        ((q, k, v),) = seen
+        right = call(q, k, v)
+        # each of the two holds the root of 1 / sqrt(width), so that dropping one multiplies the scores by its inverse
+        factors = {"scale off by one in 1000": 1.001, "scale dropped": (WIDTH / HEADS) ** 0.25}
+        moved = {name: float((call(f * q, k, v) - right).norm() / right.norm()) for name, f in factors.items()}
+    limits = {key: moved[key[2]] / ratio for key, ratio in scales.items()}
+    # what is let pass is 10 times what the trace's float32 constants change, so one number for all four
+    assert max(limits.values()) == pytest.approx(min(limits.values()), rel=1e-3), limits
+    assert 1e-13 <= min(limits.values()) < 1e-6
+
+
+def test_a_trace_that_is_the_mutant_is_not_taken_for_the_module():
+    net, x = Attention(0.5).eval(), inputs()
+    graph = trace(net, x).model
+    targets = [t for t in targets_of(graph) if t.site.is_affine]
+    wrong = Attention(0.5).eval()
+    with torch.no_grad():
+        wrong.qkv.weight[:WIDTH] *= 1.001
+        wrong.qkv.bias[:WIDTH] *= 1.001
+    assert max(said(net, graph, x, targets).values()) > 2
+    assert max(said(wrong, graph, x, targets).values()) == 0
+
+
+def test_equal_keys_hide_a_scale_from_every_call():
+    net, x = Attention(0.5).eval(), inputs(1).expand(2, TOKENS, WIDTH).contiguous()
+    graph = trace(net, x).model
+    found = said(net, graph, x, [t for t in targets_of(graph) if t.site.is_affine])
+    assert found
+    assert max(found.values()) < 2, found
+
+
+def test_an_epsilon_that_drift_in_front_hides_shows_at_its_own_call():
+    """Behind an exponent that the trace holds in float32, values differ by far more than by an epsilon of 1e-12."""
+    net, x = Attention().eval(), inputs()
+    graph = trace(net, x).model
+    targets = [t for t in targets_of(graph) if t.mutant.name == "epsilon x10"]
+    (name,) = (str(v.name) for v in graph.graph.inputs)
+    evaluator = Evaluator(graph)
+    watch = SiteWatch(graph.graph, [(targets[0].evaluator, [targets[0].site])], {name: x.numpy()})
+    with torch.no_grad():
+        evaluator.run({name: x.numpy()}, hook=watch.graph_hook)
+        with float64_mode(seen=watch.module_call):
+            net(x)
+    count, whole = watch.compared()
+    assert count == 1
+    assert max(ratio for (_, _, mutant), ratio in whole.items() if mutant == "epsilon x10") < 2
+    (ratio,) = said(net, graph, x, targets).values()
+    assert ratio > 2
+
+
+def verdict_of(net: nn.Module, x: Tensor, folder: Path) -> Verdict:
+    save_graph(rewrite(trace(net, x).model).model, folder / "net.onnx")
+    return verify(net, folder / "net.onnx", args=x)
+
+
+def test_an_attention_before_training_is_exercised(tmp_path: Path):
+    verdict = verdict_of(Attention(1e-3).eval(), inputs(), tmp_path)
+    assert verdict.status == "pass", verdict.summary()
+    scales = [m for s in verdict.sites if s.kind == "affine map" for m in s.mutants if m.name.startswith("scale")]
+    assert scales
+    assert {m.by for m in scales} == {Killer.MODULE}
+
+
+def test_an_attention_over_one_token_stays_not_exercised(tmp_path: Path):
+    """Its weights are 1 whatever the scale is: no call, no input and nothing fed at the site could show another."""
+    verdict = verdict_of(Attention(1e-3).eval(), inputs(1), tmp_path)
+    assert verdict.status == "not-exercised", verdict.summary()
+    assert not any(m.killed for s in verdict.sites if s.kind == "affine map" for m in s.mutants)
