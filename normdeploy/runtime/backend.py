@@ -24,6 +24,7 @@ from normdeploy.ort.declared import file_specs
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
 from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
+from normdeploy.ort.slice_steps import check_slice_steps
 from normdeploy.ort.specs import Array, TensorSpec, session_spec
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 
@@ -275,7 +276,13 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
 
 
 def backend_for(file: Path, settings: Settings, declared: Sequence[TensorSpec] = ()) -> Backend:
-    """Open a file with the runtime that the settings name."""
+    """Open a file with the runtime that the settings name.
+
+    Raises:
+        GraphError: the runtime cannot load it, or would end the process.
+    """
+    if settings.provider in (OPENVINO_PLUGIN, OPENVINO_RUNTIME):
+        check_slice_steps(file)
     if settings.provider == OPENVINO_RUNTIME:
         return OpenVinoBackend(file, settings)
     return OrtBackend(file, settings, declared)
