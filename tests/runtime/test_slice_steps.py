@@ -18,13 +18,14 @@ LOWEST32, LOWEST64 = -(2**31), -(2**63)
 X = np.arange(16, dtype=np.float32).reshape(2, 8)
 WEIGHTS = {"start": np.array([-1]), "end": np.array([LOWEST64]), "axis": np.array([1])}
 BODY = "{} y = Slice(x, start, end, axis, step)"
+FROM_FILE = BODY.format("")
 
 
 def _step(number, kind=np.int64):
     return {**WEIGHTS, "step": np.array([number], kind)}
 
 
-def _write(write_model, body=BODY.format(""), weights=WEIGHTS):
+def _write(write_model, body=FROM_FILE, weights=WEIGHTS):
     return write_model(f"g (float[n, 8] x) => (float[n, m] y) {{ {body} }}", weights)
 
 
@@ -50,7 +51,7 @@ HOSTILE = {
 def test_it_is_refused_by_name(what, provider, write_model, monkeypatch):
     monkeypatch.setattr("normdeploy.runtime.backend.openvino_device", lambda: pytest.fail("the file was opened"))
     path = _write(write_model, *HOSTILE[what])
-    with pytest.raises(GraphError, match="Slice '[ay]' has a step of -[0-9]+, which ends the process in OpenVINO"):
+    with pytest.raises(GraphError, match=r"Slice '[ay]' has a step of -[0-9]+, which ends the process in OpenVINO"):
         open_backend(path, Settings(provider=provider))
 
 
