@@ -100,18 +100,21 @@ def of_file(make: Callable[[int], ir.Model], nodes: int, folder: Path) -> Steps:
         f"ledger of {len(results[0].ledger)} rows",
         lambda: (results[0].ledger.to_json(), results[0].ledger._repr_html_()),
     )
+    if make is chain:
+        yield "verify", lambda: nd.verify(source, target)
     yield "diff", lambda: nd.diff(source, target)
     if make is chain:
         yield "fold with the default verdict", lambda: nd.fold(source, target, overwrite=True)
 
 
 def of_modules(model: nn.Module, x: Tensor, folder: Path, verify: Any) -> Steps:
-    """Yield the steps of a module."""
+    """Yield the steps of a module; torch's own trace, which export begins with, comes first."""
     target = folder / "net.onnx"
-    yield "inspect", lambda: nd.inspect(model, (x,))
+    yield "torch.export.export alone", lambda: torch.export.export(model, (x,))
     yield f"export, verify={verify}", lambda: nd.export(model, (x,), target, verify=verify)
     size = sum(path.stat().st_size for path in folder.glob("net.onnx*"))
     yield f"read {len(load_graph(target).graph)} nodes, {size / 1e9:.3g} GB", lambda: load_graph(target)
+    yield "inspect", lambda: nd.inspect(model, (x,))
 
 
 def steps(kind: str, size: float, folder: Path) -> Steps:

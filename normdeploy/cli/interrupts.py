@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 _AGAIN = 0.05
 """Seconds until a stop that Python dropped is sent again: the destructor that dropped it is over by then."""
+
+_RUNS = "normdeploy.ort.stop_runs"
 
 
 class TerminatedError(BaseException):
@@ -32,9 +36,11 @@ def listen() -> None:
     """Raise ``TerminatedError`` on SIGTERM, and send a stop again that Python could not raise.
 
     An exception that arrives in a destructor or in a callback from C cannot leave it: Python gives it to
-    ``sys.unraisablehook`` and goes on as if nobody had asked.
+    ``sys.unraisablehook`` and goes on as if nobody had asked. Nor can one leave a run of onnxruntime, which a thread of
+    its own ends (:mod:`normdeploy.ort.stop_runs`).
     """
     signal.signal(signal.SIGTERM, _terminate)
+    _watch()
     usual = sys.unraisablehook
 
     def unraisable(dropped: UnraisableHookArgs) -> None:
@@ -46,6 +52,23 @@ def listen() -> None:
             usual(dropped)
 
     sys.unraisablehook = unraisable
+
+
+def _watch() -> None:
+    """End runs of onnxruntime when a stop arrives: the number is written where a thread that no run holds reads it."""
+    reads, writes = socket.socketpair()
+    writes.setblocking(False)
+    signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
+    if hasattr(os, "register_at_fork"):  # a child that is stopped does not stop its parent's runs
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    threading.Thread(target=_end_runs, args=(reads, writes), name="normdeploy-stop", daemon=True).start()
+
+
+def _end_runs(reads: socket.socket, _kept: socket.socket) -> None:
+    while arrived := reads.recv(1):
+        made = sys.modules.get(_RUNS)  # not imported: nothing of onnxruntime runs yet
+        if arrived[0] in (signal.SIGINT, signal.SIGTERM) and hasattr(made, "stop_runs"):
+            made.stop_runs()
 
 
 def _send(number: int) -> None:

@@ -24,7 +24,9 @@ from normdeploy.ort.declared import file_specs
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
 from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
+from normdeploy.ort.slice_steps import check_slice_steps
 from normdeploy.ort.specs import Array, TensorSpec, session_spec
+from normdeploy.ort.stop_runs import EVERY_RUN
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 
 
@@ -132,7 +134,7 @@ class OrtBackend:
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Return the outputs in order; onnxruntime's run is thread-safe."""
-        return list(self._session.run(self._names, dict(feeds)))
+        return list(self._session.run(self._names, dict(feeds), EVERY_RUN))
 
     def bound(self, feeds: Mapping[str, Array], device: str, number: int = 0) -> Bound:
         """Return a call whose inputs and outputs lie on the device: what is timed is the network, not the bus.
@@ -163,7 +165,7 @@ class Bound:
 
     def __call__(self) -> None:
         """Run, and wait until the device is done."""
-        self._session.run_with_iobinding(self._binding)
+        self._session.run_with_iobinding(self._binding, EVERY_RUN)
         self._binding.synchronize_outputs()
 
     def outputs(self) -> list[Array]:
@@ -275,7 +277,13 @@ def open_backend(path: str | Path, settings: Settings) -> Backend:
 
 
 def backend_for(file: Path, settings: Settings, declared: Sequence[TensorSpec] = ()) -> Backend:
-    """Open a file with the runtime that the settings name."""
+    """Open a file with the runtime that the settings name.
+
+    Raises:
+        GraphError: the runtime cannot load it, or would end the process.
+    """
+    if settings.provider in (OPENVINO_PLUGIN, OPENVINO_RUNTIME):
+        check_slice_steps(file)
     if settings.provider == OPENVINO_RUNTIME:
         return OpenVinoBackend(file, settings)
     return OrtBackend(file, settings, declared)

@@ -283,3 +283,22 @@ def test_a_scan_over_unequal_lengths_is_a_graph_error():
     feeds = {"start": np.zeros(2), "first": np.zeros((4, 2)), "second": np.zeros((2, 3))}
     with pytest.raises(GraphError, match="Scan"):
         Evaluator(ir.from_onnx_text(SCAN)).run(feeds)
+
+
+@pytest.mark.parametrize(("start", "end"), [(-(2**63), -(2**63)), (-9, -9), (-100, -200), (-1, -100), (99, 1)])
+@pytest.mark.parametrize("step", [-1, -3, -(2**63)])
+def test_a_slice_backwards_starts_at_an_element(start, end, step):
+    """The specification clamps its start to the elements, [0, n - 1], and its end to [-1, n - 1]."""
+    size = 8
+    first = min(max(start + size if start < 0 else start, 0), size - 1)
+    last = min(max(end + size if end < 0 else end, -1), size - 1)
+    model = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["" : 20]> g (float[8] x) => (float[m] y)
+        <int64[1] start = {{{start}}}, int64[1] end = {{{end}}}, int64[1] axis = {{0}}, int64[1] step = {{{step}}}>
+        {{ y = Slice(x, start, end, axis, step) }}"""
+    )
+    x = np.arange(8, dtype=np.float32)
+    expected = x[list(range(first, last, step))]
+    np.testing.assert_array_equal(Evaluator(model).run({"x": x})["y"].numpy(), expected)
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)

@@ -78,6 +78,8 @@ def _slice(call: Call, inputs: Inputs) -> Tensor:
     axes = call.ints("axes", inputs, 3) or list(range(len(starts)))
     steps = call.ints("steps", inputs, 4) or [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step < 0:  # ONNX begins at an element, where Python has a start in front of the first take nothing
+            start = max(start, -x.shape[axis])
         indices = range(x.shape[axis])[start:end:step]
         if step == 1:
             x = x.narrow(axis, indices.start, len(indices)) if len(indices) else x.narrow(axis, 0, 0)

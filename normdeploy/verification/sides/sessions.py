@@ -17,6 +17,7 @@ from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.ort.ort_format import ORT_FORMAT, converted
 from normdeploy.ort.providers import float32_options, prepare_gpu, provider_chain
 from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, TENSORRT, WEB, Settings
+from normdeploy.ort.stop_runs import EVERY_RUN
 from normdeploy.verification.sides.flat_values import Feeds
 
 RUNTIMES = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT, "web": WEB, "mobile": ORT_FORMAT}
@@ -144,7 +145,9 @@ def run_session(session: Any, feeds: Feeds, outputs: Sequence[str]) -> list[Any]
     # Not ascontiguousarray: it makes a scalar a vector of one
     ready = {name: np.asarray(feeds[name], order="C") for name in wanted if name in feeds}
     try:
-        found = list(session.run(list(outputs), ready))
+        # a session in a browser has none: closing the browser ends its runs
+        asked = (EVERY_RUN,) if isinstance(session, ort.InferenceSession) else ()
+        found = list(session.run(list(outputs), ready, *asked))
     except Exception as error:  # as above
         shapes = {name: array.shape for name, array in ready.items()}
         raise GraphError(f"onnxruntime failed on inputs of shapes {shapes}: {error}") from error
