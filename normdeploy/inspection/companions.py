@@ -78,8 +78,10 @@ def companions(feeds: Feeds, batched: Sequence[str], size: int, seed: int) -> Fe
     result = dict(feeds)
     for name in batched:
         given = feeds[name]
-        others = np.empty((size - 1, *given.shape[1:]), dtype=given.dtype)
-        if given.dtype.kind in "iu":
+        others = np.zeros((size - 1, *given.shape[1:]), dtype=given.dtype)
+        if not given.size:
+            pass  # nothing to be alike
+        elif given.dtype.kind in "iu":
             others[...] = rng.integers(int(given.min()), int(given.max()) + 1, others.shape)
         elif given.dtype.kind == "b":
             others[...] = given[:1]

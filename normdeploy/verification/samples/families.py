@@ -96,6 +96,8 @@ def _smooth(low: float, high: float) -> Fill:
 def _spots(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     """Small bright spots on black, of either sign, from faint to blinding."""
     x = np.zeros(shape)
+    if not x.size:
+        return x
     spatial = shape[2:] if len(shape) > 2 else shape[-1:]
     rows = x.reshape(-1, *spatial)
     for row in rows:
