@@ -66,9 +66,9 @@ def _watch() -> None:
 
 def _end_runs(reads: socket.socket, _kept: socket.socket) -> None:
     while arrived := reads.recv(1):
-        made = sys.modules.get(_RUNS)  # not imported: nothing of onnxruntime runs yet
-        if arrived[0] in (signal.SIGINT, signal.SIGTERM) and hasattr(made, "stop_runs"):
-            made.stop_runs()
+        stop = getattr(sys.modules.get(_RUNS), "stop_runs", None)  # absent: nothing of onnxruntime runs yet
+        if arrived[0] in (signal.SIGINT, signal.SIGTERM) and stop is not None:
+            stop()
 
 
 def _send(number: int) -> None:
