@@ -28,7 +28,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 def _small_variance(epsilon: float) -> Fill:
     def fill(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
         x = rng.standard_normal(shape)
-        if x.ndim < 2:
+        if x.ndim < 2 or not x.size:
             return x * np.sqrt(epsilon)
         axes = tuple(range(1, x.ndim))
         x -= x.mean(axis=axes if x.ndim == 2 else -1, keepdims=True)
