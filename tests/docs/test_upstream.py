@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -20,6 +21,8 @@ def test_reproductions(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
     installed = {"torch": torch.__version__.partition("+")[0], "onnxruntime": onnxruntime.__version__}
+    if page.stem == "onnx":
+        installed["onnx"] = onnx.__version__
     if page.stem == "openvino":
         openvino = pytest.importorskip("openvino")
         installed["OpenVINO"] = openvino.__version__.partition("-")[0]
