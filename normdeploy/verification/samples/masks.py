@@ -16,7 +16,7 @@ Rows = Callable[[np.random.Generator, int, int], Array]
 def mixed(spec: InputRange, rng: np.random.Generator) -> Array:
     """Return a mask of mostly ones whose first position counts, for the families that are not about masks."""
     mask = rng.random(spec.shape) < 0.7
-    if mask.size:
+    if mask.ndim and mask.size:
         mask[..., 0] = True  # a row without any key may be NaN everywhere, and then shows nothing of the rest
     return mask.astype(spec.dtype)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_inference_collection import Session
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.onnxfile import session_source
@@ -146,7 +147,7 @@ def run_session(session: Any, feeds: Feeds, outputs: Sequence[str]) -> list[Any]
     ready = {name: np.asarray(feeds[name], order="C") for name in wanted if name in feeds}
     try:
         # a session in a browser has none: closing the browser ends its runs
-        asked = (EVERY_RUN,) if isinstance(session, ort.InferenceSession) else ()
+        asked = (EVERY_RUN,) if isinstance(session, Session) else ()
         found = list(session.run(list(outputs), ready, *asked))
     except Exception as error:  # as above
         shapes = {name: array.shape for name, array in ready.items()}
