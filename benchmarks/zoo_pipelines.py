@@ -26,6 +26,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from normdeploy.conformance import adapters
+
 LIMIT = 600  # seconds of processor time for one file: what takes longer is not a tool that one waits for
 
 
@@ -58,12 +60,6 @@ def _extended(source: str, target: str) -> None:
     ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def _onnxslim(source: str, target: str) -> None:
-    import onnxslim
-
-    onnxslim.slim(source, target)
-
-
 def _onnxsim(source: str, target: str) -> None:
     import onnx
     import onnxsim
@@ -71,36 +67,14 @@ def _onnxsim(source: str, target: str) -> None:
     onnx.save(onnxsim.simplify(onnx.load(source))[0], target)
 
 
-def _onnxoptimizer(source: str, target: str) -> None:
-    import onnx
-    import onnxoptimizer
-
-    onnx.save(onnxoptimizer.optimize(onnx.load(source)), target)
-
-
-def _onnxscript(source: str, target: str) -> None:
-    import onnx_ir
-    from onnxscript import optimizer, rewriter
-
-    model = onnx_ir.load(source)
-    optimizer.optimize(model)
-    onnx_ir.save(rewriter.rewrite(model), target)
-
-
-def _ours(source: str, target: str) -> None:
-    import normdeploy as nd
-
-    nd.fold(source, target, verify=False)
-
-
 OURS = "normdeploy"
 PIPELINES = {
     "onnxruntime": Pipeline(_extended, "onnxruntime", "onnxruntime"),
-    "onnxslim": Pipeline(_onnxslim, "onnxslim", "onnxslim"),
+    "onnxslim": Pipeline(adapters.onnxslim, "onnxslim", "onnxslim"),
     "onnxsim": Pipeline(_onnxsim, "onnxsim", "onnxsim"),
-    "onnxoptimizer": Pipeline(_onnxoptimizer, "onnxoptimizer", "onnxoptimizer"),
-    "onnxscript": Pipeline(_onnxscript, "onnxscript", "onnxscript"),
-    OURS: Pipeline(_ours, "normdeploy", "normdeploy"),
+    "onnxoptimizer": Pipeline(adapters.onnxoptimizer, "onnxoptimizer", "onnxoptimizer"),
+    "onnxscript": Pipeline(adapters.onnxscript, "onnxscript", "onnxscript"),
+    OURS: Pipeline(adapters.normdeploy_fold, "normdeploy", "normdeploy"),
 }
 
 
