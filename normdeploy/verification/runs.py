@@ -76,9 +76,7 @@ def judge_outputs(
         beyond = not result.judgement.ratio <= 1
         if beyond and parts.holds:
             measurement = replace(measurement, in_parts=parts.worst)
-            case.rounding.admit(
-                result.index, np.abs(np.asarray(outputs[result.index], np.float64) - case.truth[result.index])
-            )
+            case.rounding.admit(result.index, _error(case, result.index, outputs[result.index]))
         else:
             worst = max(worst, result.judgement.ratio)
         context.measurements.append(measurement)
