@@ -45,6 +45,12 @@ CASES = {
         "<int64[1] one = {1}, int64[1] two = {2}, int64[2] turned = {1,0}, float[2,1] a = {2,3}>",
         "s = Slice (x, one, one, two) g = Gather <axis = 1> (s, turned) y = Mul (g, a)",
     ),
+    "a bias in front of an InstanceNormalization beside a weight that is given": (
+        17,
+        "float[batch,2,3] x, float[2,2,1] w",
+        "<float[2,2,1] w = {1,-2,3,4}, float[2] b = {1,2}, float[2] g = {1,2}, float[2] t = {0.5,-1}>",
+        "c = Conv (x, w, b) y = InstanceNormalization (c, g, t)",
+    ),
     "a Pad that repeats the edge, with a number": (
         8,
         "float[batch,2,2] x",
