@@ -26,6 +26,7 @@ from normdeploy.verification.checks.batch_companions import check_companions
 from normdeploy.verification.checks.by_algebra import check_proven
 from normdeploy.verification.checks.dynamic_sizes import check_sizes
 from normdeploy.verification.checks.grid import check_grid
+from normdeploy.verification.checks.idle import check_idle
 from normdeploy.verification.checks.logic import check_logic
 from normdeploy.verification.checks.quantization import check_quantization
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision
@@ -52,6 +53,7 @@ from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
+from normdeploy.verification.sides.watch import Watch
 
 _DEPTH = 0.7
 """Share of a level's work after which errors are not followed along the graph."""
@@ -176,6 +178,8 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     context.subject.release()
     with context.stage("derivation"):
         context.checks += check_proven(context)
+        if context.proven is not None and context.proven.to_be_seen:
+            context.subject.watch = Watch(frozenset(context.proven.to_be_seen))
         if context.proven is None or not context.proven.confirmed:
             context.effort.limit *= UNPROVEN
     with context.stage("reference"):
@@ -189,7 +193,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         context.checks += check_companions(context)
         context.checks += check_sizes(context)
-    for check in (check_grid, check_quantization, check_decided, check_finite):
+    for check in (check_grid, check_quantization, check_decided, check_finite, check_idle):
         context.checks += check(context)
     context.subject.release()
     _diagnose(context)

@@ -111,6 +111,14 @@ def pairs(name: str) -> Iterator[Law]:
                     yield Law(f"{name}(a, b)", result, (left, right), shifts, SQUARE)
 
 
+def choices(text: str, **more: object) -> Iterator[Law]:
+    """Yield a choice between two computed operands, one gauge of which may be written per channel."""
+    for left, right in ((2.0, 2.0), (2.0, np.full((1, 3), 2.0)), (ROW, ROW), (2.0, ROW), (-2.0, -2.0)):
+        for shifts in ((3.0, 3.0), (3.0, np.full((1, 3), 3.0)), (3.0, ROW), (ROW, ROW)):
+            for result in ((left, shifts[0]), (left, 0.0)):
+                yield Law(text, result, (left, right), shifts, SQUARE, **more)  # type: ignore[arg-type]
+
+
 def pictures(text: str, **more: object) -> Iterator[Law]:
     """Yield an operator of pictures, scaled and shifted by channels and by rows."""
     for scale in (2.0, CHANNEL, -CHANNEL):
@@ -154,6 +162,8 @@ LAWS: dict[str, list[Law]] = {
         Law("Max(a, c)", (s, t), (s, 1.0), (t, 0.0), SQUARE, {"c": np.array(0.25)}, "Max(a, d)", {"d": (c - t) / s})
         for s in (2.0, -2.0, ROW) for t in (0.0, 1.0, COLUMN) for c in (0.25, 0.5)
     ],
+    "Where": list(choices("Where(c, a, b)", known={"c": np.array([[True], [False], [True]])}, file="Where(c, x, z)")),
+    "Max, one gauge written twice": list(choices("Max(a, b)")),
     "MatMul": list(products()),
     **{name: list(pairs(name)) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")},
     "MaxPool": list(pictures("MaxPool<kernel_shape = [2, 2], pads = [1, 1, 0, 0]>(a)")),
@@ -190,6 +200,13 @@ def test_what_is_confirmed_agrees_in_numbers(name: str):
         assert law.agree(*law.graphs()), law
 
 
+@pytest.mark.parametrize("name", ["Where", "Max, one gauge written twice"])
+def test_a_choice_is_confirmed_however_its_one_gauge_is_written(name: str):
+    for law in LAWS[name]:
+        graphs = law.graphs()
+        assert confirmed(law, *graphs) == law.agree(*graphs), law
+
+
 @pytest.mark.parametrize(("off", "holds"), [(0.0, True), (1e-9, False)])
 @pytest.mark.parametrize("product", ["MatMul", "Mul"])
 def test_scales_that_undo_each_other_in_real_numbers_leave_a_softmax_as_it_is(product: str, off: float, holds: bool):
@@ -205,3 +222,22 @@ def test_scales_that_undo_each_other_in_real_numbers_leave_a_softmax_as_it_is(pr
     hints = Derivation((Hint("p", "p", "", np.ones(()), np.zeros(())), Hint("y", "y")))
     graphs = [ir.serde.deserialize_model(proto) for proto in (source, file)]
     assert check_derivation(*graphs, hints, [{"x": (3, 3), "z": (3, 3)}]).confirmed is holds
+
+
+@pytest.mark.parametrize(("told", "wrong"), [(1.0, []), (1.001, ["Greater"])])
+def test_a_wrong_number_in_a_condition_is_named_though_the_choice_behind_it_is_shifted(told: float, wrong: list[str]):
+    head = '<ir_version: 10, opset_import: ["": 20]> g (double[3,4] x, double[3,4] z) => (double[3,4] y) '
+    source = onnx.parser.parse_model(
+        f"{head} {{ c = Greater(x, k) a = Add(x, t) b = Add(z, t) r = Where(c, a, b) y = Identity(r) }}"
+    )
+    file = onnx.parser.parse_model(f"{head} {{ c = Greater(x, k) r = Where(c, x, z) y = Add(r, t) }}")
+    for model, bound in ((source, 1.0), (file, told)):
+        constants = {"k": np.array(bound), "t": np.array(3.0)}
+        model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    hints = Derivation((
+        Hint("c", "c"), Hint("r", "r", "", np.ones(()), np.full((), 3.0)), Hint("y", "y"),
+    ))  # fmt: skip
+    graphs = [ir.serde.deserialize_model(model) for model in (source, file)]
+    report = check_derivation(*graphs, hints, [{"x": (3, 4), "z": (3, 4)}])
+    assert report.confirmed == (not wrong)
+    assert [row.node.op_type for row in report.contradicted] == wrong

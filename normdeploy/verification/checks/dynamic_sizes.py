@@ -5,6 +5,8 @@ A larger batch is made of samples that were judged before (:mod:`.joined`), a si
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from normdeploy.errors import GraphError
@@ -155,6 +157,9 @@ def _judged(context: Context, case: Case) -> list[str]:
 def _judged_joined(context: Context, joined: Joined) -> list[str]:
     """Return the problems of a batch of known samples under the deployed settings."""
     problems: list[str] = []
+    if context.subject.watch is not None:
+        with suppress(GraphError):  # what cannot be evaluated here is the runtime's to refuse
+            context.subject.logic(joined.feeds)
     for setting in context.settings:
         try:
             outputs = context.subject.run(joined.feeds, setting)

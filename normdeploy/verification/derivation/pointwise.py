@@ -129,9 +129,8 @@ def choice(at: Reading) -> Carried:
     first = at.claims[0]
     if first is None or any(claim is None for claim in at.claims):
         return _against_constant(at)
-    known = [claim for claim in at.claims if claim is not None]
-    same = all(np.array_equal(c.scale, first.scale) and np.array_equal(c.shift, first.shift) for c in known)
-    if not same or (first.scale <= 0).any():
+    found = _one_gauge(at.claims)
+    if found is None or (first.scale <= 0).any():
         return f"{kind(at.node)} compares what is scaled differently, or by a negative number"
     return first.scale, first.shift
 
@@ -185,9 +184,9 @@ def clip(at: Reading) -> Carried:
 def where(at: Reading) -> Carried:
     """Choose between what has one gauge; a constant c becomes (c - t) / s."""
     condition = equal(at.relation, at.origin.inputs[0], at.node.inputs[0])
-    if condition is not False:
-        return condition if isinstance(condition, str) else "Where: its condition is not known"
-    found = _choice_of(at.claims[1:])
+    if not isinstance(condition, bool):
+        return condition
+    found = _one_gauge(at.claims[1:])
     if found is not None:
         return found
     open_at = [index for index in (1, 2) if at.claims[index] is None]
@@ -202,10 +201,15 @@ def where(at: Reading) -> Carried:
     return wrong or (claim.scale, claim.shift)
 
 
-def _choice_of(claims: list[Claim | None]) -> tuple[Floats, Floats] | None:
+def _one_gauge(claims: list[Claim | None]) -> tuple[Floats, Floats] | None:
+    """Return the gauge that all operands have, written as one number or once per channel; None where there is none."""
     known = [claim for claim in claims if claim is not None]
     if len(known) < len(claims):
         return None
     first = known[0]
-    same = all(np.array_equal(c.scale, first.scale) and np.array_equal(c.shift, first.shift) for c in known)
+    same = all(_alike(c.scale, first.scale) and _alike(c.shift, first.shift) for c in known)
     return (first.scale, first.shift) if same else None
+
+
+def _alike(one: Floats, other: Floats) -> bool:
+    return bool((np.abs(one - other) <= 10 * NOISE * np.abs(other)).all())

@@ -41,6 +41,7 @@ class Question(StrEnum):
     QUANTIZATION = "quantization"
     DECISIONS = "decisions"
     FINITE = "finite"
+    IDLE = "idle"
     SENSITIVITY = "sensitivity"
     SITE = "site"
     CONVERSION = "conversion"

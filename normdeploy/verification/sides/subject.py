@@ -13,6 +13,7 @@ from normdeploy.graph.operators.evaluation_limits import TooMuchError
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.watch import Watch
 
 _LARGE = 256 * 1024**2
 """Bytes of weights above which one session is open at a time."""
@@ -36,6 +37,7 @@ class Subject:
         self.evaluator = Evaluator(self.model)
         self.input_names: Sequence[str] = input_names(self.model)
         self.output_names: Sequence[str] = self.evaluator.output_names
+        self.watch: Watch | None = None  # sees what operators return in each run in float64
         self._sessions: dict[Setting, Any] = {}
         self._ran: dict[Setting, tuple[Feeds, Sequence[str], list[Any]]] = {}
         # Each session holds its own copy of the weights: of a large file, one is open at a time
@@ -93,5 +95,7 @@ class Subject:
 
     def logic(self, feeds: Feeds) -> list[Any]:
         """Return the outputs of the emitted graph in float64, in the order of ``output_names``."""
-        found = run_evaluator(self.evaluator, feeds)
+        if self.watch is not None:
+            self.watch.begin(feeds)
+        found = run_evaluator(self.evaluator, feeds, hook=self.watch)
         return [found[name] for name in self.output_names]

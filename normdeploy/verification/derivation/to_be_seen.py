@@ -1,0 +1,61 @@
+"""Which operators samples have to show at work: that nothing explains, and that may leave what they read as it is.
+
+A bound that no sample reaches, a choice that always falls on one side and a comparison with one answer show nothing of
+what they do otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.affine_laws import step_of
+from normdeploy.verification.derivation.beyond import decides
+from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.operands import inputs_of, kind
+
+
+def to_be_seen(side: Side, open_nodes: Iterable[ir.Node]) -> list[str]:
+    """Return the names of the first results of such operators.
+
+    Args:
+        side: the file. open_nodes: its operators that nothing is known of.
+    """
+    found: dict[str, None] = {}
+    for node in open_nodes:
+        if _may_do_nothing(side, node):
+            found[str(node.outputs[0].name)] = None
+        for one in _deciding(side, node):
+            found[str(one.outputs[0].name)] = None
+    return list(found)
+
+
+def _may_do_nothing(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator may be there for what it does with other numbers than those that were seen."""
+    step = step_of(side, node.outputs[0])
+    if has(node, Trait.KEEPS_ORDER) or (step is not None and step.is_identity):
+        return False  # it leaves everything as it is, whatever that is
+    if not has(node, Trait.CONVERTS):
+        return True
+    types = [side.type_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
+    return all(kept is not None and kept.is_integer() for kept in types) and types[1].bitwidth < types[0].bitwidth  # type: ignore[union-attr] # asked in front
+
+
+def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
+    """Return the operators that decide what an operator reads, from sizes alone and alike at all that were tried."""
+    queue = [value for value in inputs_of(node) if value is not None and side.follows(value)]
+    seen = set(queue)
+    for value in queue:
+        made = value.producer()
+        if made is None or not decides(side, value):
+            continue
+        read = [v for v in inputs_of(made) if v is not None]
+        if has(made, Trait.COMPARES) or kind(made) in _BOUNDS:
+            yield made
+        queue += [v for v in read if v not in seen]
+        seen.update(read)
+
+
+_BOUNDS = frozenset({"Min", "Max", "Clip"})

@@ -1,0 +1,73 @@
+"""What some operators of the file return, over all its runs in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import constant_tensor
+from normdeploy.graph.evaluate import as_constant, promote
+from normdeploy.verification.sides.flat_values import Feeds
+
+
+@dataclass
+class Watch:
+    """What operators returned in every run of the file in float64.
+
+    Args:
+        names: of their first results.
+    """
+
+    names: frozenset[str]
+    runs: int = 0
+    acted: set[str] = field(default_factory=set)
+    ran: dict[str, ir.Node] = field(default_factory=dict)
+    answers: dict[str, bool] = field(default_factory=dict)
+    same: dict[str, set[int]] = field(default_factory=dict)
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def begin(self, feeds: Feeds) -> None:
+        """Begin a run."""
+        self.runs += 1
+        self.values = {name: promote(array, torch.float64) for name, array in feeds.items()}
+
+    def __call__(self, node: ir.Node, results: list[Tensor]) -> None:
+        """See what an operator returns."""
+        for value, result in zip(node.outputs, results, strict=False):
+            if value.name:
+                self.values[value.name] = result
+        name = str(node.outputs[0].name)
+        if name not in self.names or name in self.acted or not results[0].numel():
+            return
+        self.ran[name] = node
+        if results[0].dtype is torch.bool:
+            first = bool(results[0].reshape(-1)[0])
+            if bool((results[0] != first).any()) or self.answers.setdefault(name, first) != first:
+                self.acted.add(name)
+            return
+        same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), results[0])}
+        self.same[name] = self.same.get(name, same) & same
+        if not self.same[name]:
+            self.acted.add(name)
+
+    def _held(self, value: ir.Value | None) -> Tensor | None:
+        if value is None or not value.name:
+            return None
+        constant = constant_tensor(value)
+        return self.values.get(value.name) if constant is None else as_constant(constant, torch.float64)
+
+    @property
+    def idle(self) -> Mapping[str, ir.Node]:
+        """The operators that returned what they read, or one answer, in every run."""
+        return {name: node for name, node in self.ran.items() if name not in self.acted}
+
+
+def same_tensor(read: Tensor | None, made: Tensor) -> bool:
+    """Tell whether two tensors hold the same numbers in the same places, NaN included."""
+    if read is None or read.shape != made.shape:
+        return False
+    return bool(((read == made) | ((read != read) & (made != made))).all())

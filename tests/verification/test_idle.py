@@ -1,0 +1,116 @@
+"""Operators that nothing explains and that do nothing in any sample are named, and keep a verdict from passing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+import normdeploy as nd
+from normdeploy.verification.record.answers import Question, Status
+from normdeploy.verification.record.verdict import Verdict
+
+Numbers = dict[str, np.ndarray]
+
+
+class Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(12, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return self.head(self.norm(x) + self.table(ids))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, tuple[Tensor, Tensor], Path]:
+    torch.manual_seed(0)
+    model, args = Rows().eval(), (torch.randn(3, 4), torch.randint(0, 12, (3,)))
+    path = tmp_path_factory.mktemp("idle") / "net.onnx"
+    nd.export(model, args, path, verify=False)
+    return model, args, path
+
+
+def with_operators(path: Path, value: str, text: str, constants: Numbers) -> Path:
+    """Write the file with operators on a value: "y = f(x)", x in its place and y for all that read it."""
+    model = onnx.load(path)
+    graph = model.graph
+    made = onnx.parser.parse_graph(f"g (float x) => (float y) {{ {text} }}").node
+    name = {"x": value, "y": f"{value}.y"}
+    if value in {output.name for output in graph.output}:
+        name = {"x": f"{value}.x", "y": value}
+        for node in graph.node:
+            node.output[:] = [name["x"] if one == value else one for one in node.output]
+    else:
+        for node in graph.node:
+            node.input[:] = [name["y"] if one == value else one for one in node.input]
+    for node in made:
+        node.input[:] = [name.get(one, one) for one in node.input]
+        node.output[:] = [name.get(one, one) for one in node.output]
+    place = len(graph.node) if name["y"] == value else 0
+    nodes = [*graph.node[:place], *made, *graph.node[place:]]
+    rest = helper.make_graph(nodes, graph.name, graph.input, graph.output, graph.initializer)
+    rest.initializer.extend(numpy_helper.from_array(array, key) for key, array in constants.items())
+    del model.metadata_props[:]
+    model.graph.CopyFrom(rest)
+    changed = path.with_name("changed.onnx")
+    onnx.save(model, changed)
+    return changed
+
+
+def number(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
+IDLE: dict[str, tuple[str, str, Numbers, str]] = {
+    "a bound": ("x", "y = Min(x, c)", {"c": number(1e5)}, "Min"),
+    "a guard": ("x", "b = IsNaN(x) y = Where(b, c, x)", {"c": number(0)}, "IsNaN"),
+    "beyond a batch": (
+        "output",
+        "s = Shape(x) n = Gather(s, i) b = Greater(n, k) d = Mul(x, c) y = Where(b, d, x)",
+        {"i": np.array(0), "k": np.array(50), "c": number(2)},
+        "Greater",
+    ),
+    "a bound of indices": ("ids", "y = Max(x, c)", {"c": np.array(-1)}, ""),
+    "a cast of indices": ("ids", "b = Cast<to = 2>(x) y = Cast<to = 7>(b)", {}, ""),
+    "the last index": ("ids", "b = Equal(x, c) y = Where(b, d, x)", {"c": np.array(99), "d": np.array(0)}, "Equal"),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_what_no_sample_shows_at_work_is_no_pass(
+    name: str, exported: tuple[Rows, tuple[Tensor, Tensor], Path], tmp_path: Path
+):
+    value, text, constants, named = IDLE[name]
+    model, args, path = exported
+    verdict = nd.verify(model, with_operators(path, value, text, constants), args=args)
+    found = [check for check in verdict.checks if check.name is Question.IDLE]
+    if not named:  # every index there is was tried
+        assert verdict.status is Status.PASS
+        assert not found
+        return
+    assert verdict.status is Status.NOT_EXERCISED
+    [check] = found
+    assert named in check.detail
+    assert "data=" in check.detail
+
+
+def test_inputs_on_which_it_acts_decide(exported: tuple[Rows, tuple[Tensor, Tensor], Path]):
+    model, args, path = exported
+    changed = with_operators(path, "x", "y = Min(x, c)", {"c": number(1e5)})
+    rows = {"x": np.array([[1e6, 0, 1, 2], [3e5, -1e6, 2e5, 0]], np.float32), "ids": np.array([0, 1])}
+    assert nd.verify(model, changed, args=args, data=rows).status is Status.FAIL
+
+
+def test_what_acts_and_gives_it_back_is_a_pass(exported: tuple[Rows, tuple[Tensor, Tensor], Path]):
+    """max(x, 0) + min(x, 0) is x, and no algebra of the checker says so: both are seen at work."""
+    model, args, path = exported
+    changed = with_operators(path, "x", "a = Max(x, c) b = Min(x, c) y = Add(a, b)", {"c": number(0)})
+    verdict: Verdict = nd.verify(model, changed, args=args)
+    assert verdict.status is Status.PASS
+    assert any(check.name is Question.DERIVATION and check.status is Status.NOTE for check in verdict.checks)
