@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 
 from normdeploy.errors import InputError
@@ -88,3 +89,24 @@ def widened(tensors: Sequence[torch.Tensor], specs: Sequence[Spec]) -> list[torc
                 wide = torch.cat([wide, wide], dim=axis)
         result.append(wide)
     return result
+
+
+def fixed_after_all(names: Sequence[str], specs: Sequence[Spec], graph: ir.Graph) -> list[str]:
+    """Say which dimensions the trace fixed though they were asked for as dynamic; torch says nothing of it.
+
+    Args:
+        names: of the arguments' tensors. specs: what was asked for. graph: the trace, an input for each tensor.
+    """
+    notes: list[str] = []
+    for name, spec, value in zip(names, specs, graph.inputs, strict=True):
+        shape = list(value.shape or ())
+        for axis, dim in (spec or {}).items():
+            if not _is_dynamic(dim) or dim == torch.export.Dim.AUTO or not -len(shape) <= axis < len(shape):
+                continue
+            if isinstance(shape[axis], int):
+                notes.append(
+                    f"dimension {axis} of {name!r} is fixed at the example's size {shape[axis]}, though it was asked "
+                    "for as dynamic: forward takes as many steps as the example has there (a loop over it, or a size "
+                    "that becomes a Python number)"
+                )
+    return notes

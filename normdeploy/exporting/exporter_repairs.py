@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
+import onnx_ir.passes.common as common
 
 from normdeploy.graph.edit import take_out_unread
 from normdeploy.graph.linear_view import Form, linear_of
@@ -46,3 +47,31 @@ def _is_zero(value: ir.Value | None) -> bool:
         return False
     constant = ir.convenience.get_const_tensor(value)
     return constant is not None and constant.size == 1 and bool(np.all(constant.numpy() == 0))
+
+
+def forget_times(model: ir.Model) -> int:
+    """Take back the sizes that the exporter gives to what recurrent layers compute; return of how many values.
+
+    torch's shape propagation runs these layers over the example's time steps: their results, and all that is computed
+    of them, are declared as long as the example where the input's time is dynamic. What follows from the inputs is
+    inferred anew, the rest stays open.
+    """
+    graph = model.graph
+    reached = {value for node in graph if _recurs(node) for value in node.outputs}
+    for node in graph:
+        if any(value in reached for value in node.inputs):
+            reached.update(node.outputs)
+    ranks = {value: len(value.shape) for value in reached if value.shape is not None}
+    for value in reached:
+        value.shape = None
+    if reached:
+        common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    for value, rank in ranks.items():
+        if value.shape is None:
+            value.shape = ir.Shape([None] * rank)
+    return len(reached)
+
+
+def _recurs(node: ir.Node) -> bool:
+    linear = linear_of(node)
+    return linear is not None and linear.form is Form.RECURRENT

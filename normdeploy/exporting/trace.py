@@ -25,8 +25,8 @@ from torch import nn
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.batched import export_batched, export_program, traces_fixed
-from normdeploy.exporting.dynamic_shapes import user_shapes, widened
-from normdeploy.exporting.exporter_repairs import drop_written_zero_bias
+from normdeploy.exporting.dynamic_shapes import fixed_after_all, user_shapes, widened
+from normdeploy.exporting.exporter_repairs import drop_written_zero_bias, forget_times
 from normdeploy.exporting.forward import (
     Arguments,
     Outputs,
@@ -222,6 +222,7 @@ def trace(
                 except Exception as error:
                     fixed = partial(traces_fixed, model, tensors)
                     raise TraceError(explain(model, error, tensors, fixed)) from error
+                notes += fixed_after_all(arguments.names, specs, program.model.graph)
         stuck = training_operators(program.exported_program)
         if stuck:
             raise ModeError(
@@ -232,6 +233,7 @@ def trace(
         updated = tuple(dict.fromkeys([*seen, *updates_traced(model, program.exported_program)]))
         graph = program.model.graph
         drop_written_zero_bias(graph)
+        forget_times(program.model)
         quantize_constants(graph, reciprocal=True)
         name_plain_tensors(graph, program.exported_program.constants, model)
     notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]

@@ -1,0 +1,79 @@
+"""A dynamic number of time steps: kept through recurrent layers, told where the trace fixes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normdeploy as nd
+
+DYNAMIC = ({0: torch.export.Dim("n"), 1: torch.export.Dim("time")},)
+
+
+class Recurrent(nn.Module):
+    """A norm and a convolution behind a recurrent layer: the border of a picture of unknown length."""
+
+    def __init__(self, layer: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer = layer(6, 6, batch_first=True)
+        self.norm, self.conv = nn.BatchNorm1d(6), nn.Conv1d(6, 4, 3, padding=1)
+        nn.init.normal_(self.norm.running_mean)
+        nn.init.normal_(self.norm.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.norm(self.layer(x)[0].transpose(1, 2)))
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM])
+def test_time_stays_dynamic_through_a_recurrent_layer(layer: type[nn.RNNBase], tmp_path: Path):
+    """torch's shape propagation says 7, the example's number of steps: a border map of 7 places was folded by it."""
+    torch.manual_seed(0)
+    model = Recurrent(layer).eval()
+    given = {"dynamic_shapes": DYNAMIC, "verify": "quick"}
+    result = nd.export(model, (torch.randn(2, 7, 6),), tmp_path / "net.onnx", **given)
+    assert result.verdict is not None
+    assert result.verdict.status == "pass"
+    assert result.notes == []
+    declared = onnx.load(tmp_path / "net.onnx").graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_value for dim in declared] == [0, 4, 0]
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    for steps in (3, 12):
+        x = torch.randn(2, steps, 6)
+        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        with torch.no_grad():
+            expected = model.double()(x.double()).numpy()
+        model.float()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_size_that_stays_is_still_known_behind_a_recurrent_layer(tmp_path: Path):
+    model = Recurrent(nn.GRU).eval()
+    nd.export(model, (torch.randn(2, 7, 6),), tmp_path / "net.onnx", verify=False)
+    declared = onnx.load(tmp_path / "net.onnx").graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_value for dim in declared] == [0, 4, 7]
+
+
+class Loop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        total = x[:, 0]
+        for step in range(1, x.shape[1]):
+            total = torch.tanh(total + x[:, step])
+        return total
+
+
+def test_a_dimension_that_the_trace_fixes_is_told(tmp_path: Path):
+    loop = nd.export(
+        Loop().eval(), (torch.randn(2, 7, 6),), tmp_path / "loop.onnx", dynamic_shapes=DYNAMIC, verify=False
+    )
+    [note] = loop.notes
+    assert "dimension 1 of 'x' is fixed at the example's size 7" in note
+    kept = nd.export(
+        nn.Tanh().eval(), (torch.randn(2, 7, 6),), tmp_path / "kept.onnx", dynamic_shapes=DYNAMIC, verify=False
+    )
+    assert kept.notes == []
