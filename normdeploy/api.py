@@ -55,6 +55,7 @@ def verify(
     data: Any = None,
     seed: int = 0,
     level: Level = "default",
+    budget: str | None = None,
     runtime: str = "cpu",
     progress: Progress | None = None,
 ) -> Verdict:
@@ -70,6 +71,8 @@ def verify(
         data: inputs of yours, joining the input families: an array or a dict of arrays by input name.
         seed: of the inputs made.
         level: how much to try.
+        budget: of a file of lower precision, what that may cost: "rel=1e-2" or "top1=0.5%"; the file is then judged
+            against its own stored weights in float64, and the loss against this.
         runtime: what runs the file: "cpu"; "cuda" or "tensorrt" (docs/howto/gpu.md); "web", onnxruntime-web in a
             headless browser; "mobile", its ORT format on the CPU (docs/web.md).
         progress: called with (stage, share done) while the verifier works.
@@ -78,7 +81,7 @@ def verify(
         Verdict: ``.status`` is "pass", "weak", "not-exercised", "fail" or "error"; ``.to_json() .to_html()``.
 
     Raises:
-        UsageError: a negative seed.
+        UsageError: a negative seed, or a budget that does not follow the grammar.
         ModelError: the reference, the file or the data are unusable.
         MissingDependencyError: the browser, or what it runs, is not here.
         BrowserError: the browser ended, or does not answer.
@@ -100,6 +103,7 @@ def verify(
             data=data,
             seed=seed,
             level=level,
+            budget=budget,
             settings=settings,
             progress=progress,
         )

@@ -31,7 +31,7 @@ SIGNATURES = {
     "inspect": {"model_or_path": REQUIRED, "args": None},
     "verify": {
         "model_or_onnx": REQUIRED, "path": REQUIRED, "args": None, "kwargs": None, "data": None, "seed": 0,
-        "level": "default", "runtime": "cpu", "progress": None,
+        "level": "default", "budget": None, "runtime": "cpu", "progress": None,
     },
     "tune": {
         "path": REQUIRED, "data": None, "reference": None, "budget": None, "batch_size": 8, "sizes": None,

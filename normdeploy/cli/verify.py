@@ -33,6 +33,12 @@ def verify(
     ] = 0,
     quick: options.Quick = False,
     thorough: options.Thorough = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget", metavar="BUDGET", help="What a file of lower precision may cost: rel=1e-2 or top1=0.5%."
+        ),
+    ] = None,
     runtime: Annotated[
         str,
         typer.Option(
@@ -119,6 +125,7 @@ def verify(
                 data=None if data is None else read_arrays(data),
                 seed=seed,
                 level=level,
+                budget=budget,
                 settings=settings,
                 bundle=bundle,
                 progress=verifying(tell),

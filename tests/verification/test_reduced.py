@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 from normdeploy.errors import UsageError
+from normdeploy.runtime.tuning.half_precision import write_float16
 from normdeploy.verification import Setting, verify
 
 
@@ -49,6 +50,23 @@ def test_a_float16_file_is_judged_by_its_own_weights_and_the_loss_by_the_budget(
 def test_without_a_budget_a_float16_file_fails(small, tmp_path: Path):
     path = halved(small.folded, tmp_path / "half.onnx")
     assert verify(small.model, path, args=small.args, traced=small.traced, level="quick").status == "fail"
+
+
+def test_a_failure_of_narrow_weights_names_them_and_the_budget(small, tmp_path: Path):
+    """As ``export --dtype float16`` writes it, its inputs and outputs in float32."""
+    path = tmp_path / "half.onnx"
+    write_float16(small.folded, path)
+    verdict = verify(small.model, path, args=small.args, traced=small.traced, level="quick")
+    assert verdict.status == "fail"
+    assert "--budget" in verdict.check("rounding").detail
+    assert "float16" in verdict.check("rounding").detail
+    wrong = onnx.load(small.folded)
+    for tensor in wrong.graph.initializer:
+        if tensor.name.endswith("bias"):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + np.float32(1), tensor.name))
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    verdict = verify(small.model, tmp_path / "wrong.onnx", args=small.args, traced=small.traced, level="quick")
+    assert "--budget" not in verdict.check("rounding").detail
 
 
 class Reader(CalibrationDataReader):

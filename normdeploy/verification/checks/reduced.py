@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.budget import Budget
+from normdeploy.graph import constant_tensor
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Loss
@@ -27,6 +28,30 @@ def lowest_precision(model: ir.Model) -> str:
     if ir.DataType.BFLOAT16 in dtypes:
         return "bfloat16"
     return "float16" if ir.DataType.FLOAT16 in dtypes else "float32"
+
+
+_NARROW = frozenset({
+    ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4,
+})  # fmt: skip
+
+
+def narrower_weights(context: Context) -> str:
+    """Return a clause on weights of the file in formats that the reference has none in; "" where there are none."""
+    reference = set() if context.reference.graph is None else _formats(context.reference.graph)
+    found = sorted(dtype.name.lower() for dtype in (_formats(context.subject.model) & _NARROW) - reference)
+    if context.reduced or not found:
+        return ""
+    return (
+        f"the file holds weights in {' and '.join(found)}: with a budget (budget=, --budget rel=1e-2) it is judged "
+        "against these weights, and what they cost against the budget"
+    )
+
+
+def _formats(model: ir.Model) -> set[ir.DataType]:
+    """Return the formats of a graph's constants of more than one number; scales and zero points are none."""
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    tensors += [constant_tensor(node.outputs[0]) for node in model.graph if node.op_type == "Constant"]
+    return {tensor.dtype for tensor in tensors if tensor is not None and tensor.size > 1}
 
 
 def check_conversion(

@@ -12,6 +12,7 @@ from normdeploy.errors import GraphError
 from normdeploy.ort.levels import available_levels
 from normdeploy.ort.settings import CPU
 from normdeploy.verification.check_context import Context
+from normdeploy.verification.checks.reduced import narrower_weights
 from normdeploy.verification.checks.reference_runs import add_case
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Check, Question, Status
@@ -60,7 +61,7 @@ def check_rounding(context: Context) -> list[Check]:
         first = next(iter(problems.values()))
         context.wrong_under = list(problems)
         measured = Ratios(worst, settings=tuple(map(str, problems)))
-        known = known_kernels(context.subject.model.graph) if logic_holds else ""
+        known = known_kernels(context.subject.model.graph) if logic_holds else narrower_weights(context)
         text = f"{where}: {shortened(first)}" + (f"; {known}" if known else "")
         return [Check(Question.ROUNDING, Status.FAIL, text, measured)]
     if context.evaluator is None:
