@@ -4,6 +4,7 @@ import gc
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -85,6 +86,16 @@ def _torchlib() -> Iterator[Callable[[], None]]:
         patch.setattr(utils, "_materialize_cpp_cia_ops", look_up_once)
         patch.setattr(ONNXRegistry, "from_torchlib", classmethod(once))
         yield read.clear
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands() -> Iterator[None]:
+    """Build typer's tree of commands and options once a process: nine tenths of a refused command's time."""
+    from typer import testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", cache(testing._get_command))
+        yield
 
 
 @pytest.fixture
