@@ -150,10 +150,10 @@ class Ties:
         """Return a gauge of unknowns of its own.
 
         Args:
-            cells: size along each axis.
+            cells: size along each axis; one of size 0 gets a cell all the same, so that each axis has a first one.
             slack: an operator with weights writes the value, and takes up what others ask for.
         """
-        size = tuple(cells)
+        size = tuple(max(count, 1) for count in cells)
         return Gauge(self.scales.new(size, slack=slack), self.shifts.new(size, slack=slack), np.ones(size))
 
     def operand(self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False) -> Gauge | None:
