@@ -49,7 +49,7 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict: bo
         strict: raise where anything cannot be inferred; otherwise it stays unknown.
 
     Raises:
-        NotInferredError: onnx raised an error, or its inference ended the process it ran in.
+        NotInferredError: onnx raised an error, its inference ended the process it ran in, or none can be started.
     """
     try:
         sent = model.SerializeToString()
@@ -58,7 +58,10 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict: bo
     limits = str(_SECONDS), str(_MEMORY + _COPIES * len(sent))
     words = [sys.executable, "-I", "-S", str(Path(infer_apart.__file__)), str(onnx_cpp2py_export.__file__)]
     words += [str(int(check_type)), str(int(strict)), *limits]
-    done = subprocess.run(words, input=sent, capture_output=True, check=False)
+    try:
+        done = subprocess.run(words, input=sent, capture_output=True, check=False)
+    except OSError as error:  # a process that may start no other, as one that has changed its user
+        raise NotInferredError(str(error), "to be allowed to start Python again, for onnx") from error
     if not done.returncode:
         inferred = onnx.ModelProto()
         inferred.ParseFromString(done.stdout)

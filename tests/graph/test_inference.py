@@ -70,6 +70,12 @@ def test_a_contradiction_is_named_where_it_is_strict() -> None:
         infer_shapes(model, check_type=True, strict=True)
 
 
+def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(NotInferredError, match="start Python again"):
+        infer_shapes(model_of(NEGATIVE))
+
+
 def test_element_types_that_there_are_not_stay_unknown(tmp_path: Path) -> None:
     text = """g (float[2] x) => (float[2] y) <int64 a = {8}, float b = {1.0}> {
       m = MelWeightMatrix <output_datatype: int = -1> (a, a, a, b, b)
