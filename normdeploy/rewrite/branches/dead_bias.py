@@ -36,7 +36,9 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
     if conv is None or conv.graph is not graph or conv.op_type not in ("Conv", "ConvTranspose"):
         return False
     bias = optional(conv, 2)
-    if bias is None or not is_constant(bias) or only_reader(value) is not node or _is_heard(conv):
+    if bias is None or not all(map(is_constant, (required(conv, 1), bias))):  # beside a weight given later: how loud?
+        return False
+    if only_reader(value) is not node or _is_heard(conv):
         return False
     region = Region(graph)
     region.before = [conv, node]

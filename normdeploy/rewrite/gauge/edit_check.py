@@ -17,7 +17,7 @@ from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
-from normdeploy.rewrite.gauge.rules.weights import VANISHES
+from normdeploy.rewrite.gauge.rules.weights import NOTHING, VANISHES
 from normdeploy.rewrite.rewrite_context import TOLERANCE, RewriteContext
 
 CUBIC_TOLERANCE = 1e-6
@@ -158,8 +158,8 @@ def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor) -> fl
             expected, size = expected - shift, size + np.abs(shift)
         if (scale != 1).any():
             expected, size = expected / scale, size / np.abs(scale)
-            nought = np.abs(scale) * VANISHES > 1  # it stands for infinity: nothing is left of the value
-            if nought.any():
+            nought = (np.abs(scale) * VANISHES > 1) & (np.abs(old.numpy() / scale) < NOTHING)
+            if nought.any():  # divided by what stands for infinity, nothing is left of the value
                 rest = shift / scale
                 expected, size = np.where(nought, -rest, expected), np.where(nought, np.abs(rest), size)
         apart = np.abs(expected - found)

@@ -42,7 +42,10 @@ def converted_by_onnx(node: ir.Node, old: int, new: int) -> ir.Graph:
         ir.Value(name=f"out_{index}" if value.name else "", type=value.type, shape=value.shape)
         for index, value in enumerate(node.outputs)
     ]
-    alone = ir.Node("", node.op_type, inputs, attributes=list(node.attributes.values()), outputs=outputs)
+    attributes = list(node.attributes.values())
+    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") != "constant":
+        attributes = [one for one in attributes if one.name != "value"]  # unused there, and kept
+    alone = ir.Node("", node.op_type, inputs, attributes=attributes, outputs=outputs)
     graph = ir.Graph(
         distinct,
         [value for value in outputs if value.name],

@@ -20,7 +20,7 @@ from normdeploy.graph import constant64, evaluate_node
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.expression_rows import Ints
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common, fixed
 
 MANY = 8192
 """Cells of one operand of a Concat beyond which what is joined is tied: tokens that are joined with a class token."""
@@ -230,6 +230,8 @@ def _run(
 
 def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifiers: Ints, acts: Acts) -> Gauge:
     """Return the gauge of a result from the identifiers in it; cells that share an axis of unknown size are tied."""
+    if not identifiers.size:  # nothing is computed, whatever its gauge
+        return fixed(identifiers.ndim)
     if node.op_type == "Pad" and (identifiers < 0).any():
         identifiers = np.where(identifiers < 0, identifiers.max(initial=0), identifiers)
     gauge = joined.picked(identifiers)

@@ -28,7 +28,7 @@ LOSS = 2.0
 VANISHES = 2.0**-150
 """Factors below this stand for 0: what a map scales by 0 is scaled by 2**-200 while it moves (:mod:`..maps`)."""
 
-_NOTHING = 2.0**-100
+NOTHING = 2.0**-100
 """Numbers over a scale that stands for infinity are 0 below this; what is meant to be seen there is far larger."""
 
 _PIECE = 1 << 16
@@ -45,7 +45,7 @@ def divided(numbers: Floats, scale: Floats) -> Floats:
     """
     found = np.asarray(numbers / scale)
     nothing = np.abs(scale) * VANISHES > 1
-    return np.where(nothing & (np.abs(found) < _NOTHING), 0.0, found) if nothing.any() else found
+    return np.where(nothing & (np.abs(found) < NOTHING), 0.0, found) if nothing.any() else found
 
 
 def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Sequence[int]) -> None:
