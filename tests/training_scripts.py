@@ -79,7 +79,13 @@ def shared(weights: str, device: str = "cpu") -> TrainResult:
     kinds = [type(module) for module in result.model.children()]
     if kinds[1] is not nn.BatchNorm1d or kinds[4] is not BatchNorm:
         raise AssertionError(f"not plain again: {kinds}")
+    if left := [name for name in _threads() if "gloo" in name]:
+        raise AssertionError(f"the processes' group outlives the training: {left}")  # it would abort some exits
     return result
+
+
+def _threads() -> list[str]:
+    return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]  # none off Linux
 
 
 if __name__ == "__main__":

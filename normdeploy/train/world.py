@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,9 @@ def joined_world(device: str = "auto") -> Iterator[World]:
     where = _local_device(device)
     if where.type == "cuda":
         torch.cuda.set_device(where)
+    # Its functions keep the group there is at their import as a default argument, and torch.optim imports it late: then
+    # the group outlives destroy_process_group, and its threads abort the process at its exit, now and then.
+    importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), dist.get_world_size(), where)
