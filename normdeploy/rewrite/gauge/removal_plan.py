@@ -26,6 +26,7 @@ from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.stated_ties import build
+from normdeploy.rewrite.gauge.system import Mark
 
 
 @dataclass
@@ -121,11 +122,37 @@ class Search:
             (at for at, (asked, now) in enumerate(zip(self._asked, how, strict=False)) if asked.how != now),
             len(self._asked),
         )
+        while 0 < same < len(self._asked) and self._asked[same].marks is self._asked[same - 1].marks:
+            same -= 1
         if same < len(self._asked):
             self._asked[same].rollback(self.ties)
         del self._asked[same:]
-        for node, now in zip(self._order[same:], how[same:], strict=True):
-            self._asked.append(_Asked(node, now, self.ties))
+        most = len(how)
+        while (at := len(self._asked)) < len(how):
+            count = next((n for n, now in enumerate(how[at : at + most]) if not now.at_once), most)
+            together = [_Asked(*pair) for pair in zip(self._order[at : at + count], how[at:], strict=False)]
+            if len(together) > 1:
+                if _all_go(together, self.ties):
+                    self._asked += together
+                    most *= 2
+                else:
+                    most = len(together) // 2
+                continue
+            asked = _Asked(self._order[at], how[at])
+            asked.ask(self.ties)
+            self._asked.append(asked)
+            most = 2 if asked.gone else 1
+
+
+def _all_go(together: Sequence[_Asked], ties: Ties) -> bool:
+    """Ask several maps in one step; where one of them would have to stay, nothing was asked."""
+    marks = ties.scales.mark(), ties.shifts.mark()
+    for asked in together:
+        asked.gone, asked.marks = True, marks
+    if dissolve([asked.node for asked in together], ties) is None:
+        return True
+    together[0].rollback(ties)
+    return False
 
 
 @dataclass(frozen=True)
@@ -141,6 +168,11 @@ class _How:
     half: bool
     light: Reason | None
 
+    @property
+    def at_once(self) -> bool:
+        """Whether it may be asked together with others."""
+        return self.whole and self.light is None
+
 
 class _Asked:
     """One map that was asked: what became of it, and what held before.
@@ -148,16 +180,20 @@ class _Asked:
     Args:
         node: the map.
         how: it is asked.
-        ties: changed by what is stated.
     """
 
-    def __init__(self, node: ir.Node, how: _How, ties: Ties) -> None:
+    def __init__(self, node: ir.Node, how: _How) -> None:
         self.node, self.how = node, how
         self.gone, self.half = False, ""
         self.reason: Reason | None = None
-        self._marks = ties.scales.mark(), ties.shifts.mark()
+        self.marks: tuple[Mark, Mark]
+
+    def ask(self, ties: Ties) -> None:
+        """Ask this map alone; what is stated changes the ties."""
+        self.marks = ties.scales.mark(), ties.shifts.mark()
+        node, how = self.node, self.how
         if how.whole:
-            conflict = dissolve(node, ties)
+            conflict = dissolve([node], ties)
             if conflict is not None:
                 self.reason = reason_of_conflict(node, conflict, ties)
             elif how.light is not None and not unburdened(node, ties):
@@ -167,15 +203,15 @@ class _Asked:
                 return
             self.rollback(ties)
         for name in halves_of(node) if how.half else ():
-            if dissolve(node, ties, scale=name == "scale", shift=name == "shift") is None:
+            if dissolve([node], ties, scale=name == "scale", shift=name == "shift") is None:
                 self.half = name
                 return
             self.rollback(ties)
 
     def rollback(self, ties: Ties) -> None:
         """Return to what held before the map was asked."""
-        ties.scales.rollback(self._marks[0])
-        ties.shifts.rollback(self._marks[1])
+        ties.scales.rollback(self.marks[0])
+        ties.shifts.rollback(self.marks[1])
 
 
 def _is_a_norms_own(node: ir.Node) -> bool:

@@ -85,6 +85,7 @@ class MoveAffine(ir.passes.InPlacePass):
         for node, reason in plan.stays.items():
             set_reason(node, str(reason), reason.chain)
         if not plan.gone and not plan.halves:
+            self._left[graph] = _form(graph)
             return False
         takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
         paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them
