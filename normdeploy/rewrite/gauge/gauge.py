@@ -125,8 +125,7 @@ class Ties:
         stiff: why an operator that has a rule cannot be followed where it stands.
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.
-        nodes: the operators that state ties, in topological order.
-        passed: what products write that passes on what varies along their rows.
+        nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 
     graph: ir.Graph
