@@ -60,7 +60,7 @@ class Search:
         self, graph: ir.Graph, opaque: Collection[ir.Node], unchanged: Collection[ir.Node], pads: Mapping[ir.Node, str]
     ) -> None:
         self._reached = Reached(graph)
-        self._build = partial(build, graph, opaque, unchanged, pads, self._reached.nodes)
+        self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node)]
         followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
