@@ -158,11 +158,11 @@ def test_calls_and_turns_without_an_end_are_counted_first(said: str, folder: Pat
     (folder / "net.onnx").write_bytes(ENDLESS[said]())
     before = _seen(folder)
     for command, line in COMMANDS.items():
-        if "turns" in said and command in ("inspect", "fold without a verdict"):  # which run nothing
-            continue
+        if "turns" in said and command.split()[0] in ("inspect", "fold", "verify,", "verify"):
+            continue  # they run nothing, or count turns as they make them (tests/graph/test_limits.py)
         result = _run(line, folder / "net.onnx")
         assert result.exit_code == 4, (command, result.output)
-        assert said in result.output or "after 65536 turns" in result.output, (command, result.output)
+        assert said in result.output, (command, result.output)
         assert _seen(folder) == before, command
 
 
