@@ -59,7 +59,7 @@ class _Votes:
 def choose(ties: Ties) -> Solution:
     """Return the gauges of a graph."""
     scales, shifts = _Votes(), _Votes()
-    for place, node in enumerate(ties.graph):
+    for place, node in enumerate(ties.nodes):
         rule = rule_of(node)
         for index in range(len(node.inputs)):
             if (node, index) in ties.ports and not (rule is not None and rule.absorbs):

@@ -125,6 +125,8 @@ class Ties:
         stiff: why an operator that has a rule cannot be followed where it stands.
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.
+        nodes: the operators that state ties, in topological order.
+        passed: what products write that passes on what varies along their rows.
     """
 
     graph: ir.Graph
@@ -137,6 +139,8 @@ class Ties:
     unscaled: dict[ir.Node, str] = field(default_factory=dict)
     unshifted: dict[ir.Node, str] = field(default_factory=dict)
     asked: set[tuple[ir.Node, int]] = field(default_factory=set)
+    nodes: list[ir.Node] = field(default_factory=list)
+    passed: list[ir.Value] = field(default_factory=list)
     pads: Mapping[ir.Node, str] = field(default_factory=dict)
 
     @cached_property
@@ -150,10 +154,10 @@ class Ties:
         """Return a gauge of unknowns of its own.
 
         Args:
-            cells: size along each axis.
+            cells: size along each axis; one of size 0 gets a cell all the same, so that each axis has a first one.
             slack: an operator with weights writes the value, and takes up what others ask for.
         """
-        size = tuple(cells)
+        size = tuple(max(count, 1) for count in cells)
         return Gauge(self.scales.new(size, slack=slack), self.shifts.new(size, slack=slack), np.ones(size))
 
     def operand(self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False) -> Gauge | None:

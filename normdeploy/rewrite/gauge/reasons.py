@@ -36,12 +36,14 @@ class Reason:
     Args:
         text: a sentence a user can act on.
         nodes: those that restrict. stating: those that state what contradicts; none where nothing does.
+        about: of what the contradiction is: whether of scales, and their unknowns.
         told: finds the chain.
     """
 
     text: str
     nodes: tuple[ir.Node, ...] = ()
     stating: frozenset[ir.Node] = frozenset()
+    about: tuple[bool, frozenset[int]] = (False, frozenset())
     told: Callable[[], tuple[str, ...]] = field(default=tuple, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -107,7 +109,8 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     asking += [limit.node for limit in limits if limit.node is not None and not limit.given]
     told = partial(_chain, node, proof, limits, whole.unknowns, ties, scale=conflict.system.multiplicative)
     stating = frozenset(tie.node for tie in proof if tie.node is not None)
-    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), stating, told)
+    about = conflict.system.multiplicative, whole.unknowns
+    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), stating, about, told)
 
 
 def _chain(

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine import bytes_moved
@@ -19,8 +21,10 @@ from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
 from normdeploy.rewrite.gauge.free_choices import choose
 from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
+from normdeploy.rewrite.gauge.reached import Reached
 from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
+from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.stated_ties import build
 
 
@@ -55,7 +59,9 @@ class Search:
     def __init__(
         self, graph: ir.Graph, opaque: Collection[ir.Node], unchanged: Collection[ir.Node], pads: Mapping[ir.Node, str]
     ) -> None:
-        self.ties = build(graph, opaque, unchanged, pads)
+        self._reached = Reached(graph)
+        self._build = partial(build, graph, opaque, unchanged, pads, self._reached.nodes)
+        self.ties = self._built()
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node)]
         followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
         self._order = sorted(
@@ -64,6 +70,29 @@ class Search:
         unranked = dict.fromkeys(maps, Reason("the rank of its input is not known"))
         self._unranked = {node: reason for node, reason in unranked.items() if node not in set(followed)}
         self._asked: list[_Asked] = []
+
+    def _built(self) -> Ties:
+        """Return the ties of all that the maps reach."""
+        ties = self._build()
+        while self._reached.reach(ties.passed):
+            ties = self._build()
+        return ties
+
+    def _widened(self) -> bool:
+        """Ask also what lies in front of products whose results, tied along rows, keep maps; tell whether some does."""
+        about = [asked.reason.about for asked in self._asked if asked.reason is not None]
+        found: list[ir.Value | None] = []
+        for node in self._reached.products if about else ():
+            product = product_of(node)
+            gauge = None if product is None else self.ties.of.get(product.result)
+            if product is not None and gauge is not None:
+                parts = {True: gauge.scale_of, False: gauge.shift_of}
+                if any(np.isin(parts[scaled], list(unknowns - {0})).any() for scaled, unknowns in about):
+                    found.append(node.inputs[product.x])
+        if not self._reached.reach(found):
+            return False
+        self.ties, self._asked = self._built(), []
+        return True
 
     def plan(
         self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
@@ -75,6 +104,18 @@ class Search:
             whole: maps that have to stay with both halves.
             light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
         """
+        while True:
+            self._ask(stays, whole, light)
+            if not self._widened():
+                break
+        gone = [asked.node for asked in self._asked if asked.gone]
+        halves = {asked.node: asked.half for asked in self._asked if asked.half}
+        kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
+        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+
+    def _ask(
+        self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
+    ) -> None:
         how = [_How(node not in stays, node not in whole, light.get(node)) for node in self._order]
         same = next(
             (at for at, (asked, now) in enumerate(zip(self._asked, how, strict=False)) if asked.how != now),
@@ -85,10 +126,6 @@ class Search:
         del self._asked[same:]
         for node, now in zip(self._order[same:], how[same:], strict=True):
             self._asked.append(_Asked(node, now, self.ties))
-        gone = [asked.node for asked in self._asked if asked.gone]
-        halves = {asked.node: asked.half for asked in self._asked if asked.half}
-        kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
-        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ def build(
     opaque: Collection[ir.Node] = (),
     unchanged: Collection[ir.Node] = (),
     pads: Mapping[ir.Node, str] = MappingProxyType({}),
+    among: Collection[ir.Node] | None = None,
 ) -> Ties:
     """Return the ties of a graph.
 
@@ -30,19 +31,18 @@ def build(
         opaque: operators to treat as if they had no rule, since they cannot be checked.
         unchanged: maps that stay as they are.
         pads: see :class:`.gauge.Ties`.
+        among: the operators that are asked; what they read of others stays as it is. None for all of them.
     """
-    ties = Ties(graph, pads=pads)
+    ties = Ties(graph, pads=pads, nodes=[node for node in graph if among is None or node in among])
     for value in graph.inputs:
         if value.dtype in FLOATS and value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())
-    for value in dict.fromkeys(value for node in graph for value in node.inputs if value is not None):
-        producer = value.producer()
-        outside = value.graph is not graph if producer is None else producer.graph is not graph
-        if outside and value.dtype in FLOATS and value.shape is not None and constant_tensor(value) is None:
-            ties.of[value] = fixed(value.shape.rank())  # a body reads what is around it
-    for node in graph:
+    for node in ties.nodes:
         if node in ties.parts:
             continue
+        for read in node.inputs:
+            if read is not None and read not in ties.of and _is_given(read):
+                ties.of[read] = fixed(len(read.shape or ()))
         if node in opaque:
             ties.refuse(node, "could not be checked on random inputs")
         if node in unchanged:
@@ -69,6 +69,11 @@ def build(
                 ties.pinned(ties.of[value], Tie(usage.node, "reads it inside a control-flow body"))
                 break
     return ties
+
+
+def _is_given(value: ir.Value) -> bool:
+    """Tell whether a value that no operator asked so far writes is one of floats that is computed elsewhere."""
+    return value.dtype in FLOATS and value.shape is not None and constant_tensor(value) is None
 
 
 def _pin_options(node: ir.Node, ties: Ties) -> None:

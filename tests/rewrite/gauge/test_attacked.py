@@ -479,3 +479,12 @@ def test_a_value_beside_its_opposite(graph, fold, seed, kind, one_each):
     shifts = np.concatenate([np.full((3, 1), number), np.full((3, 1), -number)]) if one_each else number
     g.output(conv(g, g.op("Sigmoid", g.op(kind, both, shifts)), rng, ins=6))
     fold(g).agree(g.feeds(rng, N=2))
+
+
+def test_a_map_of_the_rows_behind_a_product_goes_in_front_of_it(graph, fold):
+    """Of what a product writes columns alone are its own: that map is the convolution's, which lies beyond it."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("MatMul", conv(g, g.input("x", ["N", 3, 4]), rng), rng.normal(size=(4, 5)))
+    g.output(g.op("Mul", y, np.array([2.0, -3.0, 0.5]).reshape(3, 1)))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Conv": 1, "MatMul": 1}
