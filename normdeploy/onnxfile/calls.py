@@ -6,11 +6,13 @@ An attribute may stand for one that its function is given; outside of functions 
 from __future__ import annotations
 
 from graphlib import CycleError, TopologicalSorter
-
-import onnx
+from typing import TYPE_CHECKING
 
 from normdeploy.errors import GraphError
 from normdeploy.onnxfile.stored import with_bodies
+
+if TYPE_CHECKING:
+    import onnx
 
 Key = tuple[str, str, str]
 
