@@ -98,9 +98,7 @@ def put_affine(graph: ir.Graph, value: ir.Value, rng: np.random.Generator, *, in
 def random_solution(ties: Ties, rng: np.random.Generator) -> Solution:
     """Give every free unknown a random value of the sign that is required of it."""
     scales, shifts = ties.scales, ties.shifts
-    every = np.arange(scales.size)
-    sign = scales.sign_of(every).astype(np.float64)
-    sign = np.where(sign == 0, rng.choice([-1.0, 1.0], scales.size), sign)
+    sign = scales.signs.settled(rng.choice([-1, 1], scales.size).astype(np.int8))
     free, moved = rng.uniform(0.5, 2, scales.size) * sign, rng.normal(size=shifts.size)
     free[0], moved[0] = 1.0, 0.0  # what no unknown has
     return Solution(ties, values(scales, free), values(shifts, moved))
@@ -160,12 +158,12 @@ def perturbed(system: System, cells: list[tuple[int, float, float]], chosen: int
     conflict = system.add(state(unknown, factor, other), "perturbed")
     assert (conflict is not None) == determined
     system.rollback(mark)
-    signed = system.multiplicative and bool(system.sign_of(np.array([unknown]))[0])
+    signed = system.multiplicative and bool(system.signs.known[unknown])
     if signed and unknown:
         mark = system.mark()
         turned = system.positive(Rows.of((np.array([unknown]), 1.0), constant=-np.sign(value)), "turned")
         assert turned is not None
-        assert turned.sign
+        assert turned.because is not None
         system.rollback(mark)
 
 
