@@ -59,8 +59,8 @@ def build(
             _pin(node, ties)
         else:
             _pin_options(node, ties)
-        for value in [] if among is None else list(islice(reversed(ties.of), len(ties.of) - before)):
-            if value not in among.values:  # not all who read it are asked
+        for value in list(islice(reversed(ties.of), len(ties.of) - before)):
+            if among is not None and value not in among.values:  # not all who read it are asked
                 ties.of[value] = fixed(ties.of[value].rank)
         for value in node.outputs:
             if value in ties.of or value.dtype not in FLOATS or value.shape is None:
