@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
-from normdeploy.unfinished import private_folder
+from normdeploy.unfinished import one_at_a_time, private_folder
 
 NUMPY_FILE_ERRORS = (
     *(ValueError, OSError, EOFError, TypeError, KeyError, OverflowError),
@@ -185,7 +185,8 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
         overwrite: allow replacing existing files.
 
     Raises:
-        OutputExistsError: one of them exists and ``overwrite`` is false (checked before anything is renamed).
+        OutputExistsError: one of them exists and ``overwrite`` is false: looked for before anything is renamed, so that
+            of two processes at once one meets this.
         StorageError: the disk is full, read-only or not ours to write.
     """
     target = require_writable(path, overwrite=overwrite)
@@ -194,17 +195,16 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
             folder = stack.enter_context(private_folder(target))
         yield folder
         parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
-        for part in parts:
-            require_writable(target.parent / part.name, overwrite=overwrite)
         with storage(target):
+            os.umask(mask := os.umask(0))
             for part in parts:
-                part.chmod(0o666 & ~_umask())
+                part.chmod(0o666 & ~mask)
+                force_to_disk(part)  # before others wait for the folder
+            stack.enter_context(one_at_a_time(target.parent))
+            for part in parts:
+                require_writable(target.parent / part.name, overwrite=overwrite)
+            for part in parts:
                 put_in_place(part, target.parent / part.name)
-
-
-def _umask() -> int:
-    os.umask(found := os.umask(0))
-    return found
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:

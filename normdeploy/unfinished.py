@@ -13,6 +13,7 @@ import secrets
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import IO
 _LOCK, _MADE = "lock", "made"
 _OURS = "normdeploy writes here; what a dead process left is removed by the next one\n"
 _MARKED = 0o1700
+_TRIES, _PAUSE = 100, 0.02  # a writer holds a folder for a few renames
 
 
 @contextmanager
@@ -80,6 +82,35 @@ def hold(lock: IO[str]) -> bool:
     except OSError:  # locked, or deleted by the one that ends just now
         return False
     return os.path.samestat(os.fstat(lock.fileno()), here)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process of ours at a time look what lies in a folder and rename what it made into it.
+
+    The lock is the folder's own: it leaves nothing, and falls when its process dies. Whoever else holds it (a caller's
+    ``flock FOLDER normdeploy ...``) is waited for a moment and no longer, and a file system without such locks not at
+    all: only what two do in the same instant is at stake.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_PAUSE)
+            except OSError:
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def clear_dead(target: Path) -> None:

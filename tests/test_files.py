@@ -10,6 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -130,7 +133,7 @@ def test_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: p
     with written_together(tmp_path / "b") as folder:
         (folder / "b").write_text("x")
         (folder / "b.data").write_text("y")
-    assert calls[:2] == ["fsync", "replace"]
+    assert calls[:2] == ["fsync", "fsync"]  # of all files, before the first name
     assert calls.count("replace") == 2
 
 
@@ -264,6 +267,60 @@ def test_writers_side_by_side_do_not_take_each_other_for_dead(tmp_path: Path):
     assert (one.returncode, two.returncode) == (0, 0), said
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     assert len(target.read_text()) == 5000
+
+
+def _at_once(write: Callable[[int, threading.Barrier], None], number: int = 8) -> list[int]:
+    """Let threads write at the same instant, each when the barrier opens; return those that were not refused."""
+    barrier = threading.Barrier(number)
+
+    def one(which: int) -> bool:
+        try:
+            write(which, barrier)
+        except OutputExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(number) as pool:
+        return [which for which, wrote in enumerate(pool.map(one, range(number))) if wrote]
+
+
+def test_of_writers_at_once_one_has_the_name_and_the_others_are_told(tmp_path: Path) -> None:
+    for turn in range(20):
+        target = tmp_path / f"{turn}.json"
+
+        def write(which: int, barrier: threading.Barrier, target: Path = target) -> None:
+            with written_whole(target) as place:
+                place.write_text(str(which))
+                barrier.wait(60)  # all have looked, and found the name free
+
+        (winner,) = _at_once(write)
+        assert target.read_text() == str(winner)
+
+
+def test_files_that_belong_together_are_of_one_writer(tmp_path: Path) -> None:
+    names = ["net.onnx", *(f"net.onnx.{part}" for part in range(4))]
+
+    def write(which: int, barrier: threading.Barrier) -> None:
+        with written_together(tmp_path / "net.onnx", overwrite=True) as folder:
+            for name in names:
+                (folder / name).write_text(str(which))
+            barrier.wait(60)
+
+    for _ in range(20):
+        assert len(_at_once(write)) == 8
+        assert len({(tmp_path / name).read_text() for name in names}) == 1
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks there")
+def test_a_folder_that_the_caller_has_locked_is_written_all_the_same(tmp_path: Path) -> None:
+    import fcntl
+
+    held = os.open(tmp_path, os.O_RDONLY)  # as `flock FOLDER normdeploy ...` does
+    fcntl.flock(held, fcntl.LOCK_EX)
+    write_text(tmp_path / "a", "x")
+    os.close(held)
+    assert (tmp_path / "a").read_text() == "x"
 
 
 _WRITES = """

@@ -1,7 +1,7 @@
 """The command group: errors become one message and an exit code.
 
 Exit codes: 0 pass, 1 verification failed, 2 usage, 3 weak or not exercised, 4 the model or an input is unusable,
-130 stopped by Ctrl-C, 143 ended by a signal.
+130 stopped by Ctrl-C, 143 ended by a signal, 141 where nobody reads what is printed any more.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from normdeploy.cli.interrupts import TerminatedError, stop_code, stopped
+from normdeploy.cli.unread import is_unread, quiet_when_unread
 from normdeploy.errors import NormdeployError
 
 UNUSABLE = NormdeployError.exit_code
@@ -38,7 +39,12 @@ class CommandGroup(TyperGroup):
         cut = given.index("--") if "--" in given else len(given)
         options = [word for word in given[:cut] if word != "--debug"]
         self.debug = len(options) < cut
-        return super().main(options + given[cut:], *rest, **extra)
+        try:
+            with quiet_when_unread():
+                return super().main(options + given[cut:], *rest, **extra)
+        except OSError as error:  # of a text that is printed before any command runs
+            complain(_unwritten(error))
+            raise SystemExit(UNUSABLE) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command and turn errors into messages."""
@@ -59,13 +65,14 @@ class CommandGroup(TyperGroup):
             complain("not enough memory for this model and these inputs; use smaller inputs or a larger machine")
             raise typer.Exit(UNUSABLE) from None
         except OSError as error:
+            if is_unread(error):
+                raise
             self._trace()
-            where = f": {error.filename}" if error.filename else ""
-            complain(
-                f"{error.strerror or error}{where}; expected files that can be read and written: check disk and path"
-            )
+            complain(_unwritten(error))
             raise typer.Exit(UNUSABLE) from None
         except SystemExit as end:
+            if is_unread(end):
+                raise
             self._trace()
             complain(_left(end))
             raise typer.Exit(UNUSABLE) from None
@@ -81,6 +88,11 @@ class CommandGroup(TyperGroup):
         """Print the traceback of the error at hand, where ``--debug`` asks for it; the exit code stays the error's."""
         if self.debug:
             traceback.print_exc()
+
+
+def _unwritten(error: OSError) -> str:
+    where = f": {error.filename}" if error.filename else ""
+    return f"{error.strerror or error}{where}; expected files that can be read and written: check disk and path"
 
 
 def _left(end: SystemExit) -> str:
@@ -109,10 +121,11 @@ def own_warnings_in_words() -> Iterator[None]:
 
 
 def complain(message: str, label: str = "error: ", style: str = "bold red") -> None:
-    """Print a message to standard error."""
+    """Print a message to standard error; where that cannot be written, the exit code alone says it."""
     from rich.console import Console
 
     from normdeploy.report.text import Text
 
     shown = Text(label, style=style).append(message, style="not bold default")
-    Console(stderr=True).print(shown, soft_wrap=True)
+    with suppress(OSError, SystemExit):  # rich ends the process where nobody reads
+        Console(stderr=True).print(shown, soft_wrap=True)

@@ -23,7 +23,7 @@ from normdeploy.inspection.neighbours import check_neighbours
 from normdeploy.inspection.site import StoredNorm
 from normdeploy.inspection.stored_numbers import check_stored_numbers
 from normdeploy.inspection.stored_statistics import check_statistics
-from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.infer import contradictions_named, infer_missing_types
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.pipeline import understand
 from normdeploy.rewrite.rewrite_context import RewriteContext
@@ -39,8 +39,15 @@ def check_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None = 
     Args:
         model: the graph as traced or loaded; left as it is.
         feeds: example inputs by name; random ones where not given.
+
+    Raises:
+        GraphError: the graph's types or sizes contradict each other.
     """
-    model = model.clone()
+    with contradictions_named(model, "inspect"):
+        yield from _found(model.clone(), feeds)
+
+
+def _found(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None) -> Iterator[Finding]:
     common.InlinePass()(model)
     infer_missing_types(model)
     constants = Constants(model)

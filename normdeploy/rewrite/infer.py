@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
-import onnx_ir.passes.common as common_passes
 
+from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.inference import NotInferredError, infer_shapes
 from normdeploy.graph.walk import nodes_of
 
 _KNOWN_BYTES = 1000
@@ -22,14 +25,43 @@ def infer_missing_types(model: ir.Model) -> bool:
 
     A flaw in the graph does not stop it: a value without a type only means that no rule applies to it.
     """
-    nodes = nodes_of(model)
-    if not any(_untyped(output) for node in nodes for output in node.outputs):
+    if not any(_untyped(output) for node in nodes_of(model) for output in node.outputs):
         return False
-    if any(node.graph is not model.graph for node in nodes):
-        common_passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    else:
-        _infer_flat(model)
+    try:
+        _take_over(model.graph, infer_shapes(described(model)).graph)
+    except NotInferredError as error:
+        _logger.warning("onnx could not infer shapes (%s); they stay unknown", error.said)
+    except ir.serde.SerdeError as error:  # element types that no graph can have: an attribute names them
+        _logger.warning("onnx infers types that there are not (%s); some stay unknown", str(error).split("\n")[0])
     return True
+
+
+@contextmanager
+def contradictions_named(graph: ir.Model, step: str) -> Iterator[None]:
+    """Where a step fails on a graph that contradicts itself, say so.
+
+    Args:
+        graph: as it was given; asked only then.
+        step: what runs in the block, for the message.
+
+    Raises:
+        GraphError: the graph's types or sizes contradict each other.
+        RewriteError: they do not: a bug of ours.
+    """
+    try:
+        yield
+    except NormdeployError:
+        raise
+    except Exception as error:  # whatever numpy, torch or onnx_ir make of sizes that do not fit each other
+        said = (str(error).splitlines() or [""])[0]
+        try:
+            infer_shapes(described(graph), check_type=True, strict=True)
+        except NotInferredError as contradiction:
+            raise GraphError(
+                f"the graph contradicts itself: {contradiction.said} ({step}: {said}); expected types and sizes that "
+                "fit each other: export it again, or ask onnx.checker.check_model(model, full_check=True)"
+            ) from error
+        raise RewriteError(step, "the graph", f"{type(error).__name__}: {said}") from error
 
 
 def _untyped(value: ir.Value) -> bool:
@@ -38,11 +70,13 @@ def _untyped(value: ir.Value) -> bool:
     return is_read(value)
 
 
-def _infer_flat(model: ir.Model) -> None:
-    """Infer in a model without control flow: nodes and types go to onnx, and only the types come back."""
+def described(model: ir.Model) -> onnx.ModelProto:
+    """Return the nodes, types and small constants of a model, for onnx; large weights are inputs of their shape."""
     proto = onnx.ModelProto(ir_version=model.ir_version)
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
+    for function in model.functions.values():
+        ir.serde.serialize_function_into(proto.functions.add(), function)
     graph = proto.graph
     graph.name = "shapes"
     for value in dict.fromkeys((*model.graph.inputs, *model.graph.initializers.values())):
@@ -54,24 +88,28 @@ def _infer_flat(model: ir.Model) -> None:
             graph.input.append(onnx.helper.make_tensor_value_info(str(value.name), tensor.dtype, tensor.shape.numpy()))
         else:
             ir.serde.serialize_value_into(graph.input.add(), value)
-    values: dict[str, ir.Value] = {}
     for node in model.graph:
         ir.serde.serialize_node_into(graph.node.add(), node)
         for output in node.outputs:
-            if not output.name:
-                continue
-            values[output.name] = output
-            if output.type is not None:
+            if output.name and output.type is not None:
                 shown = graph.output if output.is_graph_output() else graph.value_info
                 ir.serde.serialize_value_into(shown.add(), output)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-    except Exception as error:  # the inference raises many types for a graph that is not valid
-        _logger.warning("onnx could not infer shapes (%s); they stay unknown", error)
-        return
-    for info in (*inferred.graph.value_info, *inferred.graph.output):
+    return proto
+
+
+def _take_over(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    """Give the values of a graph, and of the bodies in it, what was inferred for them."""
+    values = {output.name: output for node in graph for output in node.outputs if output.name}
+    for info in (*proto.value_info, *proto.output):
         if info.name in values:
             _complete(values[info.name], info.type)
+    for node, described in zip(graph, proto.node, strict=True):
+        for attribute in described.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _take_over(node.attributes[attribute.name].as_graph(), attribute.g)
+            elif attribute.type == onnx.AttributeProto.GRAPHS:
+                for body, inferred in zip(node.attributes[attribute.name].as_graphs(), attribute.graphs, strict=True):
+                    _take_over(body, inferred)
 
 
 def _complete(value: ir.Value, proto: onnx.TypeProto) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.integer_weights import quantize_constants
@@ -23,6 +21,7 @@ from normdeploy.rewrite.einsum_to_product import LowerEinsum
 from normdeploy.rewrite.gauge.maps_into_bodies import EnterBodies
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
 from normdeploy.rewrite.identities import RemoveIdentities
+from normdeploy.rewrite.infer import contradictions_named
 from normdeploy.rewrite.integer import OnIntegers
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import (
@@ -38,6 +37,7 @@ from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.cast_likes import resolve_casts
+from normdeploy.rewrite.repeated_numbers import ReadRepeatedNumbers
 from normdeploy.rewrite.rewrite_context import RewriteContext
 from normdeploy.rewrite.rules_of_others import OutsideRules
 from normdeploy.rewrite.sequence_splits import ResolveSequences
@@ -107,6 +107,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         ResolveSequences(),
         UntileStatistics(),
         DropExpansions(),
+        ReadRepeatedNumbers(),
         OutsideRules(context),
         RecogniseNorms(context),
         MarkBatchNorms(),
@@ -168,22 +169,8 @@ def rewrite(
 
 
 def _apply(step: ir.passes.PassBase, work: ir.Model, given: ir.Model) -> None:
-    """Run a pass; where it fails on a graph that contradicts itself, say so."""
-    try:
+    with contradictions_named(given, type(step).__name__):
         step(work)
-    except NormdeployError:
-        raise
-    except Exception as error:  # whatever numpy, torch or onnx_ir make of sizes that do not fit each other
-        said = (str(error).splitlines() or [""])[0]
-        try:
-            onnx.shape_inference.infer_shapes(ir.to_proto(given), check_type=True, strict_mode=True, data_prop=True)
-        except Exception as contradiction:
-            reason = (str(contradiction).splitlines() or [""])[0]
-            raise GraphError(
-                f"the graph contradicts itself: {reason} ({type(step).__name__}: {said}); expected types and sizes "
-                "that fit each other: export it again, or ask onnx.checker.check_model(model, full_check=True)"
-            ) from error
-        raise RewriteError(type(step).__name__, "the graph", f"{type(error).__name__}: {said}") from error
 
 
 def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:

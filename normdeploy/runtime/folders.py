@@ -9,7 +9,7 @@ from pathlib import Path
 
 from normdeploy.errors import OutputExistsError, UsageError
 from normdeploy.files import copy_file, names_data, storage
-from normdeploy.unfinished import private_folder
+from normdeploy.unfinished import one_at_a_time, private_folder
 
 
 def require_place(target: Path, *, overwrite: bool, choose: str) -> None:
@@ -52,11 +52,12 @@ def folder_written(target: Path, *, overwrite: bool, choose: str) -> Iterator[Pa
             made = temporary / "new"
             made.mkdir()
             yield made
-            require_place(target, overwrite=overwrite, choose=choose)
-            if target.exists():
-                _exchange(made, target, temporary / "old")
-            else:
-                made.rename(target)
+            with one_at_a_time(target.parent):
+                require_place(target, overwrite=overwrite, choose=choose)
+                if target.exists():
+                    _exchange(made, target, temporary / "old")
+                else:
+                    made.rename(target)
 
 
 def write_model(source: Path, target: Path) -> None:

@@ -63,6 +63,30 @@ CASES = {
         "<float[2,1] a = {2,3}>",
         'm = Mul (x, a) y = Pad <mode = "reflect", pads = [0, 0, 1, 0, 0, 2], value = -2.0> (m)',
     ),
+    "a small factor of a product of nothing": (
+        18,
+        "float[batch,2,0,5] x",
+        "<float[5,3] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}, float[2,1,1] c = {1,2}>",
+        "m = Mul (x, x) s = Mean (x, m, m) t = MatMul (s, w) y = Sub (t, c)",
+    ),
+    "a map that varies along an axis of nothing": (
+        18,
+        "float[2,4,0,3] x",
+        "<int64[1] last = {3}, float[1,1] b = {4}>",
+        "i = Shape (x) e = ConstantOfShape (i) m = Sub (x, e) y = Mul (m, b)",
+    ),
+    "a norm of nothing": (
+        18,
+        "float[3,0,4] x",
+        "<float[4] g = {1,2,3,4}, float[4] a = {2,3,4,5}, float[4,1] w = {1,2,3,4}>",
+        "m = Mul (x, a) n = LayerNormalization (m, g) y = MatMul (n, w)",
+    ),
+    "a BatchNormalization of no channels": (
+        18,
+        "float[3,0,4] x",
+        "<int64[1] none = {0}, float[4] a = {2,3,4,5}>",
+        "s = ConstantOfShape (none) n = BatchNormalization (x, s, s, s, s) y = Mul (n, a)",
+    ),
 }  # fmt: skip
 
 
@@ -74,7 +98,9 @@ def test_a_drawn_graph_is_folded_and_computes_what_it_did(case: str, tmp_path: P
     onnx.save(model, tmp_path / "net.onnx")
     nd.fold(tmp_path / "net.onnx", tmp_path / "folded.onnx", verify=False)
     rng = np.random.default_rng(0)
-    shape = [dim.dim_value or 2 for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    shape = [
+        dim.dim_value if dim.HasField("dim_value") else 2 for dim in model.graph.input[0].type.tensor_type.shape.dim
+    ]
     feeds = {"x": rng.normal(size=shape).astype(np.float32)}
     (wanted,) = ReferenceEvaluator(model).run(None, feeds)
     (found,) = ReferenceEvaluator(onnx.load(tmp_path / "folded.onnx")).run(None, feeds)

@@ -258,6 +258,24 @@ def test_a_plan_is_replaced_only_when_asked(convnet):
     assert tune(convnet, seconds=0.3, overwrite=True).path == first.path
 
 
+def test_a_plan_that_another_search_wrote_meanwhile_stays(convnet):
+    theirs = tune(convnet, seconds=0.2)
+    text = theirs.path.read_text()
+    theirs.path.unlink()
+    steps: list[str] = []
+
+    def tell(step: str) -> None:
+        if not steps:
+            theirs.save(theirs.path)
+        steps.append(step)
+
+    with pytest.raises(OutputExistsError, match=r"conv\.plan\.json exists"):
+        tune(convnet, seconds=0.2, progress=tell)
+    assert len(steps) > 1
+    assert theirs.path.read_text() == text
+    assert sorted(path.name for path in convnet.parent.iterdir()) == ["conv.onnx", "conv.plan.json"]
+
+
 def test_a_variant_that_is_no_longer_chosen_goes_and_a_file_of_others_stays(convnet):
     variant = convnet.with_name("conv.int8.onnx")
     variant.write_bytes(b"mine")

@@ -91,6 +91,11 @@ def unary(text: str, **more: object) -> Iterator[Law]:
                 yield Law(text, result, (scale, 1.0), (shift, 0.0), SQUARE, **more)  # type: ignore[arg-type]
 
 
+def framed(row: np.ndarray | float, edge: float) -> np.ndarray:
+    """Return a row with one number before and behind it."""
+    return np.pad(np.broadcast_to(np.asarray(row), ROW.shape), ((0, 0), (1, 1)), constant_values=edge)
+
+
 def products() -> Iterator[Law]:
     """Yield products of two computed matrices with scales of every form; only some of them are one of the result."""
     for left in (1.0, 2.0, ROW, COLUMN, np.full((1, 3), 2.0)):  # one number may be written per channel
@@ -151,7 +156,11 @@ LAWS: dict[str, list[Law]] = {
     },
     "Pad": list(unary("Pad(a, p)", known=WIDE))
     + [Law("Pad(a, p)", (2.0, 1.0), (2.0, 1.0), (1.0, 0.0), SQUARE, WIDE, "Pad(a, p, v)", {"v": np.array(v)})
-       for v in (-0.5, 0.5, -1.0)],
+       for v in (-0.5, 0.5, -1.0)]
+    + [Law("Pad(a, p)", (1.0 if s is None else framed(s, one), framed(t, edge)), (1.0 if s is None else s, 1.0),
+           (t, 0.0), SQUARE, WIDE, "Pad(a, p, v)", {"v": np.array(v)})
+       for s, one in ((None, 1.0), (ROW, 1.0), (ROW, 2.0)) for t in (1.0, ROW) for edge in (0.0, -0.5, -1.0)
+       for v in (0.0, 0.5)],
     "Pad, mirrored": list(unary('Pad<mode = "reflect">(a, p)', known=WIDE)),
     "Clip": [
         Law("Clip(a, low, high)", (s, t), (s, 1.0), (t, 0.0), SQUARE, ENDS, "Clip(a, l, h)",

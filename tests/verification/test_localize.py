@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from normdeploy.errors import UsageError
+from normdeploy.errors import StorageError, UsageError
 from normdeploy.graph import load_graph
 from normdeploy.verification.diagnosis.bundle import write_bundle
 from normdeploy.verification.sides.sessions import Setting
@@ -116,3 +118,25 @@ def test_a_bundle_that_holds_exits_with_zero_and_keeps_its_settings(small, tmp_p
     assert json.loads((bundle / "settings.json").read_text())["disabled"] == ["ConstantFolding"]
     with pytest.raises(UsageError, match="not empty"):
         write_bundle(bundle, part, feeds, {name: x}, {name: 1e-6}, Setting())
+
+
+def test_a_bundle_is_there_whole_or_not_at_all(small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_graph(small.folded)
+    (tmp_path / "empty").mkdir()
+    real = Path.write_text
+
+    def full(path: Path, *words: str, **more: str) -> int:
+        if path.name == "run.py":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(path, *words, **more)
+
+    for place in ("empty", "new"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", full)
+            with pytest.raises(StorageError, match="No space left"):
+                write_bundle(tmp_path / place, model, {}, {}, {}, Setting())
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    monkeypatch.chdir(tmp_path / "empty")
+    write_bundle(".", model, {}, {}, {}, Setting())
+    held = sorted(path.name for path in (tmp_path / "empty").iterdir())
+    assert held == ["model.onnx", "run.py", "settings.json", "test_data_set_0"]

@@ -147,6 +147,32 @@ def _spread(call: Call, inputs: Inputs) -> list[int]:
     return [x.shape[0], w.shape[1] * call.attr("group", 1), *call.attr("output_shape", sizes)[-rank:]]
 
 
+def _regions(call: Call, inputs: Inputs) -> list[int]:
+    """Return the samples that a RoiAlign averages: a grid in each cell, by default one for each pixel of the region."""
+    x, regions, grid = need(inputs, 0), need(inputs, 1), call.attr("sampling_ratio", 0)
+    cells = [call.attr("output_height", 1), call.attr("output_width", 1)]
+    grids = [grid, grid]
+    if grid <= 0 and regions.numel():
+        scaled = call.attr("spatial_scale", 1.0) * regions
+        spans = (scaled[:, [3, 2]] - scaled[:, [1, 0]]).abs().amax(0)
+        grids = [int(min(float(span), 2.0**31)) // max(cell, 1) + 1 for span, cell in zip(spans, cells, strict=True)]
+    return [regions.shape[0], x.shape[1], *cells, *grids]
+
+
+def _pooled_regions(call: Call, inputs: Inputs) -> list[int]:
+    return [need(inputs, 1).shape[0], need(inputs, 0).shape[1], *call.attr("pooled_shape", [])]
+
+
+def _ngrams(call: Call, inputs: Inputs) -> list[int]:
+    """Return a TfIdfVectorizer's result; its counts are places in the pool, and a loop runs from one to the next."""
+    pool = max(len(call.attr("pool_int64s", [])), len(call.attr("pool_strings", [])))
+    if any(not 0 <= count <= pool for count in call.attr("ngram_counts", [])):
+        raise ValueError(f"ngram_counts lead out of the pool of {pool}")
+    places, terms = max(need(inputs, 0).numel(), 1), max(call.attr("ngram_indexes", []), default=0) + 1
+    turns = max(call.attr("max_gram_length", 1), 1) * (max(call.attr("max_skip_count", 0), 0) + 1)
+    return [places, max(terms, turns)]
+
+
 _ASKED: dict[str, Asked] = {
     "Expand": _expand,
     "MatMul": _product,
@@ -171,4 +197,8 @@ _ASKED: dict[str, Asked] = {
     "MaxPool": _padded,
     "AveragePool": _padded,
     "ConvTranspose": _spread,
+    "LpPool": _padded,
+    "RoiAlign": _regions,
+    "MaxRoiPool": _pooled_regions,
+    "TfIdfVectorizer": _ngrams,
 }

@@ -95,6 +95,8 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
         if array is None:
             return NoMatch(BATCH_NORM, _at_run_time(node, position, name))
         arrays[name] = array
+    if arrays["scale"].size == 0:
+        return NoMatch(BATCH_NORM, "it has no channels")
     x = node.inputs[0]
     if x is None or x.shape is None or x.shape.rank() < 2:
         return NoMatch(BATCH_NORM, "the rank of its input is not known: give the model input shapes")
@@ -161,7 +163,7 @@ def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
     if x.dtype not in FLOATS or x.shape is None or x.shape.rank() == 0:
         return None
     array = constant64(operand)
-    if array is None or array.ndim > x.shape.rank():
+    if array is None or array.size == 0 or array.ndim > x.shape.rank():
         return None
     for size, dim in zip(array.shape[::-1], list(x.shape)[::-1], strict=False):
         if size not in (1, dim):

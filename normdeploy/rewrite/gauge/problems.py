@@ -14,9 +14,10 @@ from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.gauge.changed_values import component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.reasons import Reason
-from normdeploy.rewrite.gauge.removal_plan import Plan, component, nearest_maps, owners, takers_of
+from normdeploy.rewrite.gauge.removal_plan import Plan
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact
 
@@ -40,7 +41,7 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
         problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
     if problems:
         return problems
-    for node in solution.ties.graph:
+    for node in solution.ties.nodes:
         rule = rule_of(node)
         if rule is None or node in gone or node in solution.ties.parts or not solution.touches(node):
             continue
@@ -90,7 +91,7 @@ def dear(plan: Plan) -> dict[ir.Node, Reason] | None:
 def narrowed(plan: Plan) -> dict[ir.Node, Reason] | None:
     """Return the maps that have to stay because what would take them, beyond a Cast, holds fewer digits."""
     ties = plan.solution.ties
-    if not any(node.op_type == "Cast" and node.outputs[0] in ties.of for node in ties.graph):
+    if not any(node.op_type == "Cast" and node.outputs[0] in ties.of for node in ties.nodes):
         return None
     found: dict[ir.Node, Reason] = {}
     for node in plan.gone:

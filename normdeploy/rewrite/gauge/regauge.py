@@ -70,7 +70,7 @@ def _written(solution: Solution) -> tuple[list[Edit], set[ir.Node]]:
     """Let every operator say what it becomes; return those that cannot, or only with more operators or copies."""
     edits: list[Edit] = []
     problems: set[ir.Node] = set()
-    for node in solution.ties.graph:
+    for node in solution.ties.nodes:
         rule = rule_of(node)
         if rule is None or node in solution.ties.parts or not solution.touches(node):
             continue

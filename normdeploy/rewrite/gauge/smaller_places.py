@@ -68,4 +68,4 @@ def _small_operand(node: ir.Node) -> int | None:
             return None
         sizes.append(bytes_moved.elements(value))
     index = int(sizes[1] < sizes[0])
-    return index if sizes[index] * SMALLER <= sizes[1 - index] else None
+    return index if 0 < sizes[index] * SMALLER <= sizes[1 - index] else None

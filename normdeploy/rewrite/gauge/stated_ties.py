@@ -7,6 +7,7 @@ of control flow capture. Shape and Size look at no value.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+from normdeploy.rewrite.gauge.reached import Reached
 from normdeploy.rewrite.gauge.rules import rule_of
 
 
@@ -22,6 +24,7 @@ def build(
     opaque: Collection[ir.Node] = (),
     unchanged: Collection[ir.Node] = (),
     pads: Mapping[ir.Node, str] = MappingProxyType({}),
+    among: Reached | None = None,
 ) -> Ties:
     """Return the ties of a graph.
 
@@ -30,19 +33,18 @@ def build(
         opaque: operators to treat as if they had no rule, since they cannot be checked.
         unchanged: maps that stay as they are.
         pads: see :class:`.gauge.Ties`.
+        among: the operators that are asked, and the values that they may change. None for all.
     """
-    ties = Ties(graph, pads=pads)
+    ties = Ties(graph, pads=pads, nodes=[node for node in graph if among is None or node in among.nodes])
     for value in graph.inputs:
         if value.dtype in FLOATS and value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())
-    for value in dict.fromkeys(value for node in graph for value in node.inputs if value is not None):
-        producer = value.producer()
-        outside = value.graph is not graph if producer is None else producer.graph is not graph
-        if outside and value.dtype in FLOATS and value.shape is not None and constant_tensor(value) is None:
-            ties.of[value] = fixed(value.shape.rank())  # a body reads what is around it
-    for node in graph:
+    for node in ties.nodes:
         if node in ties.parts:
             continue
+        for read in node.inputs:
+            if read is not None and read not in ties.of and _is_given(read):
+                ties.of[read] = fixed(len(read.shape or ()))
         if node in opaque:
             ties.refuse(node, "could not be checked on random inputs")
         if node in unchanged:
@@ -52,10 +54,14 @@ def build(
             if node in opaque or node in unchanged or constant_tensor(node.outputs[0] if node.outputs else None)
             else rule_of(node)
         )
+        before = len(ties.of)
         if rule is None or not rule.tie(node, ties):
             _pin(node, ties)
         else:
             _pin_options(node, ties)
+        for value in list(islice(reversed(ties.of), len(ties.of) - before)):
+            if among is not None and value not in among.values:  # not all who read it are asked
+                ties.of[value] = fixed(ties.of[value].rank)
         for value in node.outputs:
             if value in ties.of or value.dtype not in FLOATS or value.shape is None:
                 continue
@@ -69,6 +75,11 @@ def build(
                 ties.pinned(ties.of[value], Tie(usage.node, "reads it inside a control-flow body"))
                 break
     return ties
+
+
+def _is_given(value: ir.Value) -> bool:
+    """Tell whether a value that no operator asked so far writes is one of floats that is computed elsewhere."""
+    return value.dtype in FLOATS and value.shape is not None and constant_tensor(value) is None
 
 
 def _pin_options(node: ir.Node, ties: Ties) -> None:

@@ -150,6 +150,8 @@ def search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
 
 
 def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
+    if 0 in (region.x.shape or ()):  # of nothing, nothing tells one function from another
+        return None
     probe = Probe(region)
     p = pattern(probe.shape, rng)
     values = list(region.candidates)

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from normdeploy.graph.inference import infer_shapes
 from normdeploy.graph.onnx_files import strip_inner_shapes
 from normdeploy.onnxfile import whole_proto
 from normdeploy.ort.byte_products import saturates
@@ -111,7 +112,7 @@ class Quantizer:
         opset = next(entry.version for entry in model.opset_import if not entry.domain)
         if opset < _FIRST_OPSET:
             model = onnx.version_converter.convert_version(model, _FIRST_OPSET)
-        self.plain = onnx.shape_inference.infer_shapes(model)
+        self.plain = infer_shapes(model)
         self._calibration = calibration
         self._reduce = saturates(machine)
         self._ready: dict[tuple[bool, bool, bool], tuple[onnx.ModelProto, Any, int]] = {}
@@ -192,7 +193,7 @@ class Quantizer:
             changed = equalize(graph) if recipe.equalized else 0
             changed += move_affines(graph) if recipe.plain else 0
             changed += join_biases(graph) if recipe.joined else 0
-            model = onnx.shape_inference.infer_shapes(ir.to_proto(graph)) if changed else self.plain
+            model = infer_shapes(ir.to_proto(graph)) if changed else self.plain
             self._ready[key] = (model, self._ranges(model), changed)
         return self._ready[key]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from normdeploy.errors import UsageError
-from normdeploy.files import copy_file, require_writable, written_whole
+from normdeploy.files import copy_file, require_writable, written_together
 from normdeploy.ort.digest import model_digest
 from normdeploy.runtime.plan import VARIANTS, Plan, plan_path, variant_name
 
@@ -26,21 +27,25 @@ def require_places(model: Path, *, lossy: bool, overwrite: bool) -> None:
         require_writable(model.with_name(variant_name(model.name, kind)), overwrite=overwrite)
 
 
-def save_plan(plan: Plan, model: Path, made: Path) -> Plan:
+def save_plan(plan: Plan, model: Path, made: Path, *, overwrite: bool) -> Plan:
     """Write the plan and its variant, and take the variant away that the plan before it ran.
 
     Args:
         plan: the new one. model: whose it is. made: the file that it runs, where the search left it.
+        overwrite: allow replacing what lies there.
+
+    Raises:
+        OutputExistsError: another search has put its plan there meanwhile, and ``overwrite`` is false.
     """
     target, file = plan_path(model), model.with_name(plan.chosen.file)
     before = _owned_variant(target, model)
-    if file != model:
-        with written_whole(file, overwrite=True) as temporary:
-            copy_file(made, temporary)
-    saved = plan.save(target, overwrite=True)
+    with written_together(target, overwrite=overwrite) as folder:
+        if file != model:
+            copy_file(made, folder / file.name)
+        plan.save(folder / target.name)
     if before is not None and before != file:
         before.unlink(missing_ok=True)
-    return saved
+    return replace(plan, path=target)
 
 
 def _owned_variant(plan: Path, model: Path) -> Path | None:

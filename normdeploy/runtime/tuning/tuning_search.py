@@ -131,7 +131,7 @@ def tune(
         search = _Search(model, limit, data, reference, batch_size, sizes, seconds, deadline, seed, tell, Path(folder))
         winner = search.run()
         search.compare_with(opponent, winner)
-        return search.save(winner, request)
+        return search.save(winner, request, overwrite=overwrite)
 
 
 class _Search:
@@ -267,7 +267,7 @@ class _Search:
 
     # the plan ---------------------------------------------------------------------------------------------------
 
-    def save(self, winner: Measured, request: Mapping[str, Any]) -> Plan:
+    def save(self, winner: Measured, request: Mapping[str, Any], *, overwrite: bool) -> Plan:
         """Copy the winner's variant beside the model and write the plan."""
         if (now := model_digest(self.model)) != self.digest:
             raise GraphError(
@@ -289,7 +289,7 @@ class _Search:
             file_digest=model_digest(winner.candidate.file),
             request=request,
         )
-        return save_plan(plan, self.model, winner.candidate.file)
+        return save_plan(plan, self.model, winner.candidate.file, overwrite=overwrite)
 
 
 def _usable() -> set[str]:

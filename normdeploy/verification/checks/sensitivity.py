@@ -21,6 +21,7 @@ from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
 from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_same_file
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
+from normdeploy.verification.mutation.unfed import prove_unfed
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
 from normdeploy.verification.record.measured import Killed
@@ -50,6 +51,8 @@ def check_sensitivity(context: Context) -> list[Check]:
         context.leave_out("mutants one by one (tried at their site's own value, or by derivative)")
         _seen_at_sites(context, targets)
         kill_by_calls(context, alive_of(targets))
+    prove_unfed(context, alive_of(targets))
+    if estimated and targets:
         prove(context, groups, [t for t in alive_of(targets) if t.mutant.proven_at_once], context.cases[:1])
         if len(alive_of(targets)) > FEW:
             kill_by_derivatives(context, groups, targets)

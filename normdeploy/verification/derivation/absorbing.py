@@ -9,7 +9,7 @@ from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.verification.derivation.affine_laws import back
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim, ranked
-from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
@@ -167,4 +167,4 @@ def _norm(
 def _plain(node: ir.Node) -> ir.Node:
     """Return an operator without its epsilon, to compare its other attributes."""
     kept = [a for a in node.attributes.values() if a.name not in ("epsilon", "stash_type", "axis")]
-    return ir.Node(node.domain, node.op_type, list(node.inputs), kept, version=node.version)
+    return with_attributes(node, kept)

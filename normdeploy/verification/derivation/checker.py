@@ -47,7 +47,7 @@ from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.recurrent_laws import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.report import Report, Row
-from normdeploy.verification.derivation.same_operator import confirm_same
+from normdeploy.verification.derivation.same_operator import confirm_cast, confirm_same
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.to_be_seen import to_be_seen
 from normdeploy.verification.derivation.uniform import confirm_quantizer
@@ -209,7 +209,7 @@ class _Checker:
         proven = False
         for hint, target in hinted:
             known_already = relation.known(target.value, value)
-            sure = self.hints.means(hint, value)
+            sure = self.hints.meant.only(hint, value)
             if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
                 self.used.add(hint)
                 proven = True
@@ -263,6 +263,7 @@ class _Checker:
             if origin is None:
                 continue
             yield confirm_moved(relation, value, step.value)
+            yield confirm_cast(relation, node, origin)
             if kind(origin) == kind(node) and step.value.index() == value.index():
                 yield confirm_same(relation, node, origin)
                 yield confirm_carried(relation, node, origin)

@@ -15,7 +15,7 @@ from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Claim, Floats
-from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.same_operator import equal, same_results
 from normdeploy.verification.derivation.stored_rounding import Wrong
@@ -112,4 +112,4 @@ def _read_outside(
 def _plain(node: ir.Node) -> ir.Node:
     """Return an operator without its bodies, to compare its other attributes."""
     kept = [a for a in node.attributes.values() if a.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)]
-    return ir.Node(node.domain, node.op_type, list(node.inputs), kept, version=node.version)
+    return with_attributes(node, kept)

@@ -1,6 +1,8 @@
-"""An operator's name and what it reads, as every law asks for them."""
+"""An operator's name and what it reads, as every law asks for them, and the operator with other attributes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
@@ -18,3 +20,9 @@ def inputs_of(node: ir.Node) -> list[ir.Value | None]:
     while found and found[-1] is None:
         found.pop()
     return found
+
+
+def with_attributes(node: ir.Node, attributes: Iterable[ir.Attr]) -> ir.Node:
+    """Return an operator as it is but for its attributes; results without a name are none, as in the graph."""
+    results = [ir.Value(name=value.name) for value in node.outputs]
+    return ir.Node(node.domain, node.op_type, list(node.inputs), attributes, outputs=results, version=node.version)

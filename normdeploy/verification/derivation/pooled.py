@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import along
+from normdeploy.verification.derivation.gauges import Array, along
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
 from normdeploy.verification.derivation.relation import Relation
@@ -109,7 +109,7 @@ def _keeps_channels(side: Side, origin: ir.Node, rank: int) -> bool:
 
 
 def pad(at: Reading) -> Carried:
-    """A border of v becomes one of (v - t) / s, which has to be one number; mirrored borders move elements."""
+    """A border of v becomes one of (v - t) / s, where that is one number; mirrored borders move elements."""
     claim = at.first
     widths = [side.numbers(inputs[1]) for side, inputs in _sides(at) if inputs[1] is not None]
     axes = [_integers(side, inputs, claim.scale.ndim) for side, inputs in _sides(at)]
@@ -122,16 +122,19 @@ def pad(at: Reading) -> Carried:
     rank, where = claim.scale.ndim, axes[0]
     every = [array.reshape(2, -1) for array in widths[0] or ()]
     padded = [axis % rank for index, axis in enumerate(where) if any(half[:, index].any() for half in every)]
-    if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in padded):
-        return "Pad along axes on which what it reads is scaled differently"
+    varies = any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in padded)
     if at.node.attributes.get_string("mode", "constant") != "constant":
-        return claim.scale, claim.shift
+        text = "Pad along axes on which what it reads is scaled differently"
+        return text if varies else (claim.scale, claim.shift)
     values = [
         np.zeros(()) if len(inputs) < 3 or inputs[2] is None else side.constant(inputs[2])
         for side, inputs in _sides(at)
     ]
     if values[0] is None or values[1] is None:
         return "Pad: what it pads with is not known"
+    if varies:
+        fixed = at.relation.file.fixed(at.node.inputs[1])
+        return _bordered(at, None if fixed is None else fixed.reshape(2, -1), where, (values[0], values[1]))
     wanted = (values[0].reshape(()) - claim.shift) / claim.scale
     wrong = compare(
         np.broadcast_to(values[1].reshape(()), wanted.shape),
@@ -139,6 +142,31 @@ def pad(at: Reading) -> Carried:
         wanted,
     )
     return Wrong(f"what Pad pads with: {wrong.text}", wrong.rounding) if wrong else (claim.scale, claim.shift)
+
+
+def _bordered(at: Reading, widths: Array | None, where: tuple[int, ...], values: tuple[Array, Array]) -> Carried:
+    """Return the gauge behind a Pad along axes on which it varies: in the border, t = w - s v of the two borders.
+
+    Args:
+        widths: before and after, by axis of ``where``; None where they are not the same at all sizes.
+        values: the source's border w and the file's border v.
+    """
+    scale, shift = at.first.scale, at.first.shift
+    shapes = at.relation.file.shapes(at.first.value)
+    around = np.zeros((scale.ndim, 2), np.int64)
+    if widths is not None:
+        around[list(where)] = widths.T
+    sizes = [{shape[axis] for shape in shapes} if around[axis].any() else {1} for axis in range(scale.ndim)]
+    if widths is None or (widths < 0).any() or any(len(found) != 1 for found in sizes):
+        return "Pad along axes on which what it reads is scaled differently, by widths that are not one"
+    if not all(np.isfinite(value).all() for value in values):
+        return "Pad with what is not finite, along axes on which what it reads is scaled differently"
+    inner = tuple(next(iter(found)) for found in sizes)
+    border = np.pad(np.zeros(inner, bool), around, constant_values=True)
+    if any(scale.shape[axis] != 1 for axis in where if around[axis].any()):
+        scale = np.pad(np.broadcast_to(scale, np.broadcast_shapes(scale.shape, inner)), around, constant_values=1.0)
+    moved = np.pad(np.broadcast_to(shift, np.broadcast_shapes(shift.shape, inner)), around)
+    return scale, np.where(border, values[0].reshape(()) - scale * values[1].reshape(()), moved)
 
 
 def _sides(at: Reading) -> list[tuple[Side, list[ir.Value | None]]]:

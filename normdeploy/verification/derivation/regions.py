@@ -20,7 +20,7 @@ from normdeploy.graph import FLOATS, evaluate_node
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.compared_points import draw
 from normdeploy.verification.derivation.gauges import Claim
-from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.relation import Relation, Target
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.unrounded import Constants
@@ -223,8 +223,7 @@ def _inverse(number: float) -> float:
 
 def _with_moved(node: ir.Node, name: str) -> ir.Node:
     kept = [ir.AttrFloat32(name, a.value * _MOVED) if a.name == name else a for a in node.attributes.values()]
-    count = len(node.outputs)
-    return ir.Node(node.domain, node.op_type, list(node.inputs), kept, num_outputs=count, version=node.version)
+    return with_attributes(node, kept)
 
 
 def _of(claim: Claim, drawn: Tensor) -> Tensor:

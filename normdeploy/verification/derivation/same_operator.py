@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -44,12 +45,12 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
         orders.append(theirs[::-1])
     if _drops(relation, node, origin):
         return "Dropout that drops"
-    if kind(node) == "Split" and len(node.outputs) != len(origin.outputs):
-        return f"Split into {len(node.outputs)}; expected {len(origin.outputs)}"
     if kind(node) == "CastLike" and relation.file.type_of(node.outputs[0]) != relation.source.type_of(
         origin.outputs[0]
     ):
         return "CastLike of another type"
+    if kind(node) == "Split" and len(node.outputs) != len(origin.outputs):
+        return f"Split into {len(node.outputs)}; expected {len(origin.outputs)}"
     reason: Finding = ""
     spreads = has(node, Trait.BROADCASTS)
     for order in orders:
@@ -63,6 +64,30 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
         elif not isinstance(reason, Wrong):
             reason = next(item for item in bad if not isinstance(item, Wrong))
     return reason
+
+
+_CASTS = frozenset({"Cast", "CastLike"})
+_CASTS_USUALLY = {"saturate": 1, "round_mode": "up"}
+
+
+def confirm_cast(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
+    """Confirm that two operators make one type of the same, whether they name it or read it off another value.
+
+    Args:
+        node: of the file. origin: of the source.
+    """
+    if not {kind(node), kind(origin)} <= _CASTS:
+        return ""
+    pairs = ((relation.source, origin), (relation.file, node))
+    types = [(side.type_of(n.outputs[0]), n.inputs[0] and side.type_of(n.inputs[0])) for side, n in pairs]
+    if None in types[0] or types[0] != types[1] or _casting(node) != _casting(origin):
+        return f"{kind(node)} makes another type, or of another"
+    found = equal(relation, origin.inputs[0], node.inputs[0])
+    return same_results(node, origin, assumed=found) if isinstance(found, bool) else found
+
+
+def _casting(node: ir.Node) -> dict[str, Any]:
+    return _CASTS_USUALLY | {a.name: a.value for a in node.attributes.values() if a.name != "to"}
 
 
 def same_results(node: ir.Node, origin: ir.Node, *, assumed: bool) -> Proof:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
-from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
+from normdeploy.graph.derivation import Derivation, Exact
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Array, Floats
-from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.meant import Meant
+from normdeploy.verification.derivation.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
 _MOST_TRIED = 8
@@ -37,7 +38,7 @@ class Constants:
     _found: dict[tuple[ir.Node, str], Floats | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._keys = dataflow_keys(self.file.graph)
+        self._meant = Meant(self.file.graph, self.derivation.constants)
         for exact in self.derivation.constants:
             self._named.setdefault((exact.value, exact.which), []).append(exact)
             self._keyed.setdefault((exact.key, exact.which), []).append(exact)
@@ -84,7 +85,7 @@ class Constants:
             if attribute.type == ir.AttributeType.FLOAT:
                 exact = self._unrounded(node, attribute.name, np.array(attribute.value), ir.DataType.FLOAT)
             kept.append(attribute if exact is None else ir.AttrFloat32(attribute.name, float(exact)))
-        return _with(node, kept)
+        return with_attributes(node, kept)
 
     def _unrounded(self, node: ir.Node, which: str, stored: Array, dtype: ir.DataType) -> Floats | None:
         if (node, which) not in self._found:
@@ -95,7 +96,7 @@ class Constants:
         result = node.outputs[0]
         found = [
             *self._named.get((str(result.name), which), []),
-            *self._keyed.get((self._keys.get(result, ""), which), []),
+            *self._keyed.get((self._meant.key(result), which), []),
         ]
         wrong: Wrong | None = None
         for exact in found[:_MOST_TRIED]:
@@ -106,7 +107,8 @@ class Constants:
             if off is None:
                 self.used.add(exact)
                 return number
-            wrong = wrong or off
+            if self._meant.only(exact, result):
+                wrong = wrong or off
         if wrong is not None:
             raise Unlike(Wrong(f"{which!r} of {kind(node)}: {wrong.text}", wrong.rounding))
         return None
@@ -118,12 +120,7 @@ def _as_stored(node: ir.Node) -> ir.Node:
         ir.AttrFloat32(a.name, float(np.float32(a.value))) if a.type == ir.AttributeType.FLOAT else a
         for a in node.attributes.values()
     ]
-    return _with(node, kept)
-
-
-def _with(node: ir.Node, attributes: list[ir.Attr]) -> ir.Node:
-    count = len(node.outputs)
-    return ir.Node(node.domain, node.op_type, list(node.inputs), attributes, num_outputs=count, version=node.version)
+    return with_attributes(node, kept)
 
 
 class Unlike(Exception):

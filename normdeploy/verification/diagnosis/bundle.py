@@ -23,10 +23,12 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from normdeploy.errors import GraphError, UsageError
+from normdeploy.files import storage
 from normdeploy.graph import bare_proto
 from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import LEVEL_NAMES
 from normdeploy.ort.settings import CPU
+from normdeploy.unfinished import private_folder
 from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.sessions import RUNTIMES, Setting
 
@@ -114,22 +116,17 @@ def write_bundle(
     Raises:
         UsageError: the folder holds other files.
         GraphError: the subgraph is not valid ONNX.
+        StorageError: the disk is full, read-only or not ours to write; nothing is left then.
     """
     target = Path(folder)
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} is not empty; expected a new folder for the failure's bundle: choose another")
-    data = target / "test_data_set_0"
-    data.mkdir(parents=True, exist_ok=True)
     proto = bare_proto(model)
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise GraphError(f"the failing subgraph is not valid ONNX: {error}") from error
     content = proto.SerializeToString()
-    (target / "model.onnx").write_bytes(content)
-    for stem, arrays in (("input", inputs), ("output", expected)):
-        for number, (name, array) in enumerate(arrays.items()):
-            (data / f"{stem}_{number}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
     own = product_entries(content).items() if setting.provider == CPU else ()  # elsewhere `open_session` gives it
     settings: dict[str, Any] = {
         "level": LEVEL_NAMES[setting.level],
@@ -142,8 +139,22 @@ def write_bundle(
         "bounds": {name: float(bound) for name, bound in bounds.items()},
         "note": note,
     }
-    (target / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     imports, run = _HERE if setting.provider == CPU else _ELSEWHERE
     script = _RUN.replace("{imports}", imports).replace("{run}", run)
-    (target / "run.py").write_text(script, encoding="utf-8")
+    with storage(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with private_folder(target.absolute()) as temporary:  # "." has no name
+            made = temporary / "new"
+            data = made / "test_data_set_0"
+            data.mkdir(parents=True)
+            (made / "model.onnx").write_bytes(content)
+            for stem, arrays in (("input", inputs), ("output", expected)):
+                for number, (name, array) in enumerate(arrays.items()):
+                    tensor = numpy_helper.from_array(array, name)
+                    (data / f"{stem}_{number}.pb").write_bytes(tensor.SerializeToString())
+            (made / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+            (made / "run.py").write_text(script, encoding="utf-8")
+            target.mkdir(exist_ok=True)
+            for part in made.iterdir():
+                part.rename(target / part.name)
     return f"python {target / 'run.py'}"

@@ -9,6 +9,7 @@ mutant leaves as it is (a scale of ones dropped, a shift of zeros at a padded bo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -66,20 +67,30 @@ def _observed(seen: Sequence[Sequence[Tensor | None]], site: Site, mutant: Mutan
     for values in seen:
         with torch.no_grad():
             right, wrong = site.clean(values), mutant.apply(values)
-        if right.shape != wrong.shape:
-            return ""
-        same = (wrong == right) | (wrong.isnan() & right.isnan())  # a fully masked row is NaN on both sides
-        change = (wrong - right).abs().masked_fill(same, 0.0)
-        if not bool(torch.isfinite(change).all()):
-            return ""
-        if bool((change > 0).any()):
-            size = right.abs() + right.abs().mean(-1, keepdim=True)
-            worst = max(worst, float((change / size.clamp_min(1e-300)).masked_fill(same, 0.0).max()))
+        worst = max(worst, change_in_roundoffs(right, wrong, roundoff))
     if worst == 0.0:
         return "it is the same function on every row seen: there is nothing to detect here"
-    if worst <= roundoff:
+    if worst <= 1:
         return (
-            "undetectable and harmless here: on every row seen it changes the site's output by at most "
-            f"{worst / roundoff:.2g} u"
+            f"undetectable and harmless here: on every row seen it changes the site's output by at most {worst:.2g} u"
         )
     return ""
+
+
+def change_in_roundoffs(right: Tensor, wrong: Tensor, roundoff: float) -> float:
+    """Return the largest change of a value, in units u of its numbers' rounding; infinite where it cannot be compared.
+
+    A number's size counts together with its row's mean size, for what cancels to little is rounded as its terms are.
+    """
+    if right.shape != wrong.shape:
+        return math.inf
+    same = (wrong == right) | (wrong.isnan() & right.isnan())  # a fully masked row is NaN on both sides
+    if bool(same.all()):
+        return 0.0
+    if not right.is_floating_point():
+        return math.inf
+    change = (wrong - right).abs().masked_fill(same, 0.0)
+    if not bool(torch.isfinite(change).all()):
+        return math.inf
+    size = right.abs() + (right.abs().mean(-1, keepdim=True) if right.dim() else 0)
+    return float((change / size.clamp_min(1e-300)).masked_fill(same, 0.0).max()) / roundoff

@@ -34,6 +34,7 @@ from normdeploy.verification.mutation.cut_sides import Cut, CutFile
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
+from normdeploy.verification.mutation.unfed import unfed
 from normdeploy.verification.record.answers import Check, Killer, Localization, MutantReport, Question, Side, Status
 from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.runs import judge_outputs
@@ -78,7 +79,7 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
         mine = [t for t in known if t.report is None]  # what was fed in front may have killed them
         if not mine:
             continue
-        why = "it stands in the body of a control flow operator"
+        why = "it stands in the body of a control flow operator" if site.inner else "no input of the model reaches it"
         for entry in [] if site.inner else _entries(site, evaluator):
             if context.effort.spent >= until:
                 why = "the work that the level gives to it was spent"
@@ -149,9 +150,11 @@ def _entries(site: Site, evaluator: Evaluator) -> list[str]:
     all of it passes. A norm's epsilon shows on rows of small spread, best fed right there; an affine map shows on
     ordinary rows, and the further up these go in, the more is alive behind them (equal keys hide a query's scale).
     """
+    computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
+    if computed.get(site.output) in unfed(evaluator.graph):
+        return []  # one value is there, whatever is fed
     if site.is_epsilon:
         return dominators(joined(site.node.outputs[0]))[:_ENTRIES]
-    computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
     value = computed.get(site.inputs[0])
     above = [] if value is None else dominators(value)
     # a file that does not hold what an operator moves does not hold its result either

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from normdeploy.errors import UsageError
-from normdeploy.files import names_data, require_model_file, require_writable, sha256_file, storage, written_whole
+from normdeploy.files import (
+    names_data,
+    require_model_file,
+    require_writable,
+    sha256_file,
+    storage,
+    written_together,
+    written_whole,
+)
 from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline
 from normdeploy.ort.settings import WEB
 from normdeploy.verification.record.answers import Question, Status
@@ -85,10 +93,9 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
     real = file.resolve()
     with written_whole(real, overwrite=True) as temporary:
         temporary.write_bytes(model.proto.SerializeToString())
-        with written_whole(target, overwrite=overwrite) as beside:
-            beside.write_bytes(written)
-            with written_whole(hints, overwrite=overwrite) as third:
-                third.write_bytes(kept_hints)
+        with written_together(target, overwrite=overwrite) as folder:
+            (folder / target.name).write_bytes(written)
+            (folder / hints.name).write_bytes(kept_hints)
     return target
 
 

@@ -223,6 +223,10 @@ RECOGNISING = {
     ),
     "any | its running variance plus epsilon is not positive in channel {} ({} in all): train it again "
     "or restore its statistics": Case(lambda g: batch_norm(g, images(g), None, None, None, np.array([1.0, -1, 1]))),
+    "any | it has no channels": Case(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[3,0,4] x) => (float[] y) <int64[1] none = {0}> '
+        "{ s = ConstantOfShape (none) y = BatchNormalization (x, s, s, s, s) }"
+    ),
     "any | its {} is computed at run time": Case(lambda g: batch_norm(g, images(g), g.op("Exp", x(g, 3, name="s")))),
     "any | its {} is computed at run time, not kept from training: if it is the batch's own, a sample's "
     "result depends on its batch; keep running statistics (track_running_stats)": Case(

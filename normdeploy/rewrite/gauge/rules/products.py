@@ -79,6 +79,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         ties.product(x, [(through.spread(x.cells), 1.0), (inside.spread(x.cells), 1.0)], why)
         ties.product(result, [(through.spread(shown), 1.0), (behind.spread(shown), 1.0)], why)
         ties.ports[node, -1], ties.ports[node, -2] = inside, behind
+        ties.passed.append(product.result)
     else:
         inside, behind = x, result
         ties.ports[node, -1], ties.ports[node, -2] = x, result

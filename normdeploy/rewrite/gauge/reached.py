@@ -1,0 +1,69 @@
+"""The operators whose ties can matter to a map: those that values reach without an absorber between them.
+
+What an absorber reads and what it writes have gauges that are free of each other, so that nothing is asked beyond it:
+in a transformer, of most of the graph. What lies beyond stays what it is, whoever reads it. A product is no absorber
+for what varies along its rows. That its ties tell (:attr:`.gauge.Ties.passed`), or in front of it a map that stays
+because what the product writes has one gauge for all rows; the search goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor
+from normdeploy.graph.linear_view import Form, linear_of
+from normdeploy.graph.weight import fixed_weight
+from normdeploy.rewrite.affine.affine_node import is_affine
+from normdeploy.rewrite.affine.replacement import reads_shape_only
+from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.rules.stored_bias import stored_bias
+
+
+class Reached:
+    """What maps reach in a graph.
+
+    Args:
+        graph: the graph.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.nodes: set[ir.Node] = set()
+        self.products: list[ir.Node] = []
+        self.values: set[ir.Value] = set()
+        self.reach(value for node in graph if is_affine(node) for value in (*node.inputs[:1], *node.outputs))
+
+    def reach(self, values: Iterable[ir.Value | None]) -> bool:
+        """Go on from values; tell whether one of them was not reached."""
+        queue = [value for value in values if value not in self.values]
+        started = bool(queue)
+        while queue:
+            value = queue.pop()
+            if value is None or value in self.values:
+                continue
+            self.values.add(value)
+            if constant_tensor(value) is not None:
+                continue  # each operator has its own of it
+            producer = value.producer()
+            for node in (*(usage.node for usage in value.uses()), *(() if producer is None else (producer,))):
+                if node not in self.nodes and node.graph is self.graph and not reads_shape_only(node):
+                    self.nodes.add(node)
+                    queue += self._beyond(node)
+        return started
+
+    def _beyond(self, node: ir.Node) -> list[ir.Value | None]:
+        """Return the values whose gauges an operator can tie to others."""
+        rule = rule_of(node)
+        if rule is None:
+            return []
+        linear = linear_of(node) if rule.absorbs else None
+        product = linear is not None and linear.form is Form.PRODUCT
+        if rule.absorbs and (linear is None or stored_bias(linear) is None):
+            if linear is None or not product:
+                return []
+            if fixed_weight(linear.value(linear.weight)) is not None:
+                self.products.append(node)
+                return []
+        return [*node.inputs, *node.outputs]

@@ -1,0 +1,77 @@
+"""Sites that no input reaches: queries that a decoder learns, positions that follow from sizes.
+
+What such a site reads is one value, whatever is fed. So what a mutant does there is done: either it changes something
+that the rest of the network reads, or no input shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import bodies_of
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.mutation.harmless import change_in_roundoffs
+from normdeploy.verification.mutation.rerun import CleanRun, Target
+from normdeploy.verification.record.answers import MutantReport
+from normdeploy.verification.sides.flat_values import Feeds
+
+_PROOF = (
+    "undetectable and harmless here: no input reaches the site, and what the rest of the network reads of it changes "
+    "by at most {:.2g} u"
+)
+
+
+def unfed(graph: ir.Graph) -> set[ir.Value]:
+    """Return the computed values of a graph that are the same whatever is fed: from constants and sizes alone."""
+    found: set[ir.Value] = set()
+    for node in graph:
+        sizes = node.op_type in ("Shape", "Size")
+        if has(node, Trait.RANDOM) or bodies_of(node):
+            continue
+        if sizes or all(v is None or v in found or constant_tensor(v) is not None for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def prove_unfed(context: Context, targets: Sequence[Target]) -> None:
+    """Find the survivors at sites that no input reaches which change nothing that the rest of the network reads.
+
+    Args:
+        targets: survivors; those that are proven get their report.
+    """
+    for evaluator in {id(t.evaluator): t.evaluator for t in targets}.values():
+        known = unfed(evaluator.graph)
+        values = {str(v.name): v for v in known}
+        mine = [t for t in targets if t.evaluator is evaluator and not t.site.inner and t.site.output in values]
+        read = [str(v.name) for v in known if v.is_graph_output() or any(n not in known for n in _results(v))]
+        for case in context.cases[:1] if mine else []:
+            clean = CleanRun(evaluator, case, [t.site for t in mine])
+            right = _run(evaluator, case.family.feeds, read)
+            for target in mine:
+                with torch.no_grad():
+                    wrong = target.mutant.apply(clean.inputs(target.site))
+                moved = _run(evaluator, case.family.feeds, read, {target.site.output: wrong})
+                worst = max(
+                    (change_in_roundoffs(right[name], moved[name], case.roundoff) for name in read), default=0.0
+                )
+                if worst <= 1:
+                    target.report = MutantReport(
+                        target.mutant.name, False, target.ratio, target.family, _PROOF.format(worst), harmless=True
+                    )
+
+
+def _results(value: ir.Value) -> list[ir.Value]:
+    """Return what is computed from a value, and not from its sizes alone."""
+    return [v for node, _ in value.uses() if node.op_type not in ("Shape", "Size") for v in node.outputs]
+
+
+def _run(
+    evaluator: Evaluator, feeds: Feeds, wanted: Sequence[str], replace: dict[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    with torch.no_grad():
+        return evaluator.run(dict(feeds), replace=replace or {}, fetch=list(wanted))
