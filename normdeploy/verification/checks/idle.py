@@ -2,7 +2,7 @@
 
 A bound of 100000, a Where that always takes one side, a cast to a type that holds every number that was fed: the file
 computes the same with and without, as far as samples go, so that no check could have failed by them. One that only
-looks at indices of a table is tried on every index.
+looks at indices of a table, or at a mask, is tried on every one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_idle(context: Context) -> list[Check]:
     watch = context.subject.watch
     if watch is None or context.failed:
         return []
-    idle = [node for node in watch.idle.values() if not _tried_on_every_index(context, node)]
+    idle = [node for node in watch.idle.values() if not _tried_on_every_number(context, node)]
     if not idle:
         return []
     told = shortened([f"{node.op_type} {str(node.name or node.outputs[0].name)!r} {_what(node)}" for node in idle])
@@ -44,13 +44,13 @@ def _is_truth(node: ir.Node) -> bool:
     return node.outputs[0].dtype is ir.DataType.BOOL
 
 
-def _tried_on_every_index(context: Context, node: ir.Node) -> bool:
-    """Tell whether an operator that looks at nothing but indices of a table returns every one of them as it is."""
+def _tried_on_every_number(context: Context, node: ir.Node) -> bool:
+    """Tell whether an operator that only looks at indices of a table, or at a mask, returns each of them as it is."""
     read = node.inputs[0]
-    spec = _index_behind(context, node)
+    spec = _input_behind(context, node)
     if read is None or read.name is None or spec is None or has(node, Trait.COMPARES) or _is_truth(node):
         return False
-    every = np.arange(spec.table, dtype=spec.dtype).reshape(-1, *(1,) * (len(spec.shape) - 1))
+    every = np.arange(spec.table or 2).astype(spec.dtype).reshape(-1, *(1,) * (len(spec.shape) - 1))
     feeds = {**context.cases[0].family.feeds, spec.name: every}
     name = str(node.outputs[0].name)
     try:
@@ -60,8 +60,8 @@ def _tried_on_every_index(context: Context, node: ir.Node) -> bool:
     return same_tensor(found[read.name], found[name])
 
 
-def _index_behind(context: Context, node: ir.Node) -> InputRange | None:
-    """Return the input of indices that an operator alone depends on, place by place; None where there is none."""
+def _input_behind(context: Context, node: ir.Node) -> InputRange | None:
+    """Return the indices, or the mask, that an operator alone depends on, place by place; None where it is no such."""
     specs = {spec.name: spec for spec in context.specs}
     found: set[str] = set()
     queue = [node]
@@ -77,4 +77,4 @@ def _index_behind(context: Context, node: ir.Node) -> InputRange | None:
             else:
                 found.add(str(value.name))
     spec = specs.get(next(iter(found))) if len(found) == 1 else None
-    return spec if spec is not None and spec.table else None
+    return spec if spec is not None and (spec.table or spec.is_mask) and not spec.is_float else None
