@@ -37,6 +37,8 @@ def _may_do_nothing(side: Side, node: ir.Node) -> bool:
     step = step_of(side, node.outputs[0])
     if has(node, Trait.KEEPS_ORDER) or (step is not None and step.is_identity):
         return False  # it leaves everything as it is, whatever that is
+    if has(node, Trait.ADDS) or has(node, Trait.WEIGHS):
+        return False  # one formula for all numbers: what it adds or weighs with is what counts
     if not has(node, Trait.CONVERTS):
         return True
     types = [side.type_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
