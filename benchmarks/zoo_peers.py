@@ -52,6 +52,7 @@ def measure(
     Args:
         tell: called with its row. seconds: of timing. dynamic: the batch. processor: its time, not the clock's.
     """
+    import onnx_ir as ir
     import torch
     from zoo_row import errors, made
 
@@ -71,7 +72,7 @@ def measure(
             # in one file: what is beside it would be counted for one pipeline and not for the next
             given = {"kwargs": dict(example.kwargs), "dynamo": True, "external_data": False, "verbose": False}
             if dynamic:
-                save_graph(traced.model.clone(), files[PLAIN])
+                ir.save(traced.model, files[PLAIN])  # with the sizes of values inside, which torch writes too
             else:
                 torch.onnx.export(model, example.args, files[PLAIN], **given)
         except Exception as error:  # what torch cannot write starts from our trace
