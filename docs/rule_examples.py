@@ -127,6 +127,10 @@ EXAMPLES: dict[str, Example] = {
     "unexpand": Example(
         f"{_ROWS} {{ a = Shape(x) b = Expand(t, a) y = Add(x, b) }}", {"t": (4,)}
     ),
+    "repeated_numbers": Example(
+        f"{_ROWS} {{ a = Shape(x) b = Expand(true, a) c = Cast <to = 1> (b) d = Mul(x, c) y = Relu(d) }}",
+        {"true": np.bool_([True])},
+    ),
     "rules_of_others": Example(
         f"{_ROWS} {{ a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six) }}",
         {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)},

@@ -1,8 +1,9 @@
-"""Identity, and Dropout in evaluation, hand their input on: they leave the graph.
+"""Identity, Dropout in evaluation, Reshape and Expand to the same sizes hand their input on: they leave the graph.
 
 A Dropout is removed where its training flag is absent or the constant false. A mask that is read stays (it is all
 true), made by the node; a result that is a graph output keeps its name. Dropout in training mode, or with a computed
-flag, stays as it is.
+flag, stays as it is. Two sizes are the same where their numbers, their names or their origins are; a -1 of a Reshape is
+where all others are, for its elements are as many before as after.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
-from normdeploy.graph.edit import free_name, is_read, take_out, take_place
+from normdeploy.graph.edit import free_name, is_read, take_out, take_out_unread, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
+from normdeploy.rewrite.sizes import size_of
+from normdeploy.rewrite.weights.shape_computations import KnownShapes
 
 
 class RemoveIdentities(ir.passes.InPlacePass):
@@ -20,19 +23,43 @@ class RemoveIdentities(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
-        modified = False
+        modified, shapes = False, KnownShapes()
         for node in nodes_of(model):
-            if is_standard(node, "Identity") or (is_standard(node, "Dropout") and _is_inactive(node)):
+            if not is_standard(node):
+                continue
+            shapes.visit(node)
+            if node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
+                others = node.inputs[1:]
                 modified |= _remove(node)
+                take_out_unread(others)
         return ir.passes.PassResult(model, modified)
 
 
 def _is_inactive(node: ir.Node) -> bool:
+    if node.op_type != "Dropout":
+        return False
     flag = node.inputs[2] if len(node.inputs) > 2 else None
     if flag is None or not flag.name:
         return True
     value = constant64(flag)
     return value is not None and not value.any()
+
+
+def _keeps_sizes(node: ir.Node, shapes: KnownShapes) -> bool:
+    if node.op_type not in ("Reshape", "Expand") or len(node.inputs) < 2:
+        return False
+    data, target, result = node.inputs[0], node.inputs[1], node.outputs[0]
+    sizes = None if target is None else shapes.elements(target)
+    if data is None or data.shape is None or sizes is None or len(sizes) != len(data.shape):
+        return False
+    copies = 1 if node.op_type == "Expand" else 0 if not node.attributes.get_int("allowzero", 0) else None
+    told = result.shape is not None and len(result.shape) == len(sizes)
+    other = []
+    for axis, size in enumerate(sizes):
+        had = size_of(data, axis)
+        if size is None or size not in (had, copies):
+            other += [] if told and size_of(result, axis) == had else [size]
+    return not other or (node.op_type == "Reshape" and other == [-1])
 
 
 def _remove(node: ir.Node) -> bool:

@@ -37,6 +37,7 @@ from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.recognise.cast_likes import resolve_casts
+from normdeploy.rewrite.repeated_numbers import ReadRepeatedNumbers
 from normdeploy.rewrite.rewrite_context import RewriteContext
 from normdeploy.rewrite.rules_of_others import OutsideRules
 from normdeploy.rewrite.sequence_splits import ResolveSequences
@@ -106,6 +107,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         ResolveSequences(),
         UntileStatistics(),
         DropExpansions(),
+        ReadRepeatedNumbers(),
         OutsideRules(context),
         RecogniseNorms(context),
         MarkBatchNorms(),

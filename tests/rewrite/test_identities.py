@@ -1,4 +1,4 @@
-"""Identity and Dropout in evaluation leave the graph; Dropout in training stays."""
+"""Identity, Dropout in evaluation and what keeps each size leave the graph; Dropout in training stays."""
 
 from __future__ import annotations
 
@@ -50,6 +50,37 @@ def operators(model: ir.Model) -> list[str]:
 )
 def test_an_inactive_one_leaves(body, options, left):
     assert operators(rewritten(body, **options)) == left
+
+
+SHAPE = "s = Shape (x) "
+
+
+@pytest.mark.parametrize(
+    ("body", "constants", "left"),
+    [
+        ("d = Reshape (x, t) y = Relu (d)", "<int64[2] t = {-1, 4}>", ["Relu"]),
+        ("d = Reshape (x, t) y = Relu (d)", "<int64[2] t = {0, 4}>", ["Relu"]),
+        (SHAPE + "d = Reshape <allowzero = 1> (x, s) y = Relu (d)", "", ["Relu"]),
+        (SHAPE + "d = Expand (x, s) y = Relu (d)", "", ["Relu"]),
+        ("d = Expand (x, t) y = Relu (d)", "<int64[2] t = {1, 4}>", ["Relu"]),
+        ("d = Expand (x, t) y = Relu (d)", "<int64[2] t = {1, 1}>", ["Relu"]),
+        ("b = Shape <end = 1> (x) t = Concat <axis = 0> (b, f) d = Reshape (x, t) y = Relu (d)",
+         "<int64[1] f = {-1}>", ["Relu"]),
+        # other sizes, or a number that may be the size of a dimension and need not
+        ("d = Reshape (x, t) e = Relu (d) y = Reshape (e, u)", "<int64[2] t = {4, -1}, int64[2] u = {-1, 4}>",
+         ["Reshape", "Relu", "Reshape"]),
+        ("d = Expand (x, t) y = Relu (d)", "<int64[2] t = {3, 4}>", ["Expand", "Relu"]),
+        ("d = Expand (x, t) y = ReduceSum <keepdims = 0> (d, a)", "<int64[3] t = {1, 1, 1}, int64[1] a = {0}>",
+         ["Expand", "ReduceSum"]),
+    ],
+)  # fmt: skip
+def test_what_keeps_each_size_leaves(body, constants, left):
+    assert operators(rewritten(body, constants=constants)) == left
+
+
+def test_a_target_that_other_operators_read_stays():
+    body = "s = Shape (x) d = Reshape (x, s) y = Relu (d) z = Add (s, s)"
+    assert operators(rewritten(body, more=", int64[2] z")) == ["Shape", "Relu", "Add"]
 
 
 def test_a_mask_and_a_result_that_are_outputs():

@@ -32,7 +32,7 @@ import onnx_ir.passes.common as common_passes
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, ExactTensor, constant64, constant_tensor
+from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
@@ -46,7 +46,7 @@ from normdeploy.rewrite.weights.conditions import (
     storable,
 )
 from normdeploy.rewrite.weights.expression import Expressions, Step
-from normdeploy.rewrite.weights.shape_computations import KnownShapes
+from normdeploy.rewrite.weights.shape_computations import KnownShapes, integer_constant
 
 HELD_ELEMENTS = 1 << 14
 """Results up to this many elements are held in float64; larger ones are recomputed from their expression."""
@@ -138,7 +138,7 @@ class _Walk:
         if value in self.results:
             result = self.results[value].numpy()
             return None if result.dtype.kind == "f" else result
-        return constant64(value) if value.dtype in EXACT and constant_tensor(value) is not None else None
+        return integer_constant(value)
 
     def _accept_shape(self, node: ir.Node, known: npt.NDArray[Any]) -> None:
         output = node.outputs[0]

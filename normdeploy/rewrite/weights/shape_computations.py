@@ -9,14 +9,22 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import put_constant
+from normdeploy.rewrite.sizes import Size, size_of
+from normdeploy.rewrite.weights.conditions import EXACT
 
 _IntegerConstant = Callable[[ir.Value], npt.NDArray[Any] | None]
-_Dims = tuple[int | None, ...]
+_Dims = tuple[Size | None, ...]
+
+
+def integer_constant(value: ir.Value) -> npt.NDArray[Any] | None:
+    """Return the integers of a constant; None of what is none."""
+    return constant64(value) if value.dtype in EXACT and constant_tensor(value) is not None else None
 
 
 class KnownShapes:
-    """Integers of shape expressions, element by element; None stands for a dynamic dimension.
+    """Integers of shape expressions, element by element: a number, which dimension it is, or None where it is neither.
 
     Scalars are held as one-element tuples with their rank in ``_rank``.
     """
@@ -25,7 +33,7 @@ class KnownShapes:
         self._known: dict[ir.Value, _Dims] = {}
         self._rank: dict[ir.Value, int] = {}
 
-    def visit(self, node: ir.Node, constant: _IntegerConstant) -> npt.NDArray[Any] | None:
+    def visit(self, node: ir.Node, constant: _IntegerConstant = integer_constant) -> npt.NDArray[Any] | None:
         """Follow one node; return its result where every element of it is known.
 
         Args:
@@ -41,10 +49,15 @@ class KnownShapes:
         dims, rank = found
         self._known[node.outputs[0]] = dims
         self._rank[node.outputs[0]] = rank
-        if any(dim is None for dim in dims):
+        if not all(isinstance(dim, int) for dim in dims):
             return None
         array = np.array(dims, dtype=np.int64)
         return array.reshape(()) if rank == 0 else array
+
+    def elements(self, value: ir.Value, constant: _IntegerConstant = integer_constant) -> _Dims | None:
+        """Return the elements of a vector of integers; None where not even their number is known."""
+        found = self._read(value, constant)
+        return None if found is None else found[0]
 
     def static_reshape(self, node: ir.Node) -> bool:
         """Give a Reshape whose target has exactly one dynamic element the constant target with -1 in its place.
@@ -63,11 +76,14 @@ class KnownShapes:
             # what stands for itself (-1) may be known from the result's shape
             known = [size if isinstance(size, int) else None for size in result]
             dims = tuple(known[axis] if dim == -1 else dim for axis, dim in enumerate(dims))
-        if dims.count(None) != 1 or any(dim is not None and dim <= 0 for dim in dims):
+        numbers = [dim for dim in dims if isinstance(dim, int)]
+        if len(numbers) != len(dims) - 1 or any(dim <= 0 for dim in numbers):
             return False
         assert isinstance(node.graph, ir.Graph)
         name = f"{target.name}_static_{node.outputs[0].name}"
-        node.replace_input_with(1, put_constant(node.graph, [-1 if dim is None else dim for dim in dims], name))
+        node.replace_input_with(
+            1, put_constant(node.graph, [dim if isinstance(dim, int) else -1 for dim in dims], name)
+        )
         if "allowzero" in node.attributes:
             node.attributes.pop("allowzero")
         return True
@@ -87,7 +103,7 @@ class KnownShapes:
         source = node.inputs[0]
         if source is None or source.shape is None:
             return None
-        dims: _Dims = tuple(dim if isinstance(dim, int) else None for dim in source.shape)
+        dims: _Dims = tuple(size_of(source, axis) for axis in range(len(source.shape)))
         start = node.attributes.get_int("start", 0)
         end = node.attributes.get_int("end", len(dims))
         return dims[_clamp(start, len(dims)) : _clamp(end, len(dims))], 1
@@ -104,9 +120,9 @@ class KnownShapes:
         indices = self._read(node.inputs[1], constant)
         if data is None or indices is None or data[1] != 1:
             return None
-        picked: list[int | None] = []
+        picked: list[Size | None] = []
         for index in indices[0]:
-            if index is None or not -len(data[0]) <= index < len(data[0]):
+            if not isinstance(index, int) or not -len(data[0]) <= index < len(data[0]):
                 return None
             picked.append(data[0][index])
         return tuple(picked), indices[1]
@@ -122,7 +138,7 @@ class KnownShapes:
         if bounds[0] is None or bounds[1] is None:
             return None
         starts, ends = bounds[0][0], bounds[1][0]
-        if len(starts) != 1 or starts[0] is None or ends[0] is None:
+        if len(starts) != 1 or not isinstance(starts[0], int) or not isinstance(ends[0], int):
             return None
         start, end = starts[0], ends[0]
         if len(node.inputs) > 4 and node.inputs[4] is not None:
@@ -133,7 +149,7 @@ class KnownShapes:
         return data[0][_clamp(start, len(data[0])) : _clamp(end, len(data[0])) : step], 1
 
     def _concat(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
-        joined: list[int | None] = []
+        joined: list[Size | None] = []
         for value in node.inputs:
             part = self._read(value, constant)
             if part is None:
@@ -177,7 +193,7 @@ class KnownShapes:
             return None
         a, b = left[0][0], right[0][0]
         rank = max(left[1], right[1])
-        if a is None or b is None:
+        if not isinstance(a, int) or not isinstance(b, int):
             return (None,), rank
         if node.op_type == "Div":
             return ((a // b,), rank) if a >= 0 and b > 0 else None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
+from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.operands import inputs_of, kind
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _is_one_sided(side: Side, node: ir.Node) -> bool:
     if any(one is None for one in found):
         return True
     read = [one for one in found if one is not None]
-    if not any(map(_varies, read)):
+    if not any(map(_varies, read)) or (_of_numbers(node) and all(map(_is_one_number, read))):
         return False
     made = _at(side, node.outputs[0])
     if name in _COMPARES and len(inputs) > 1:
@@ -114,10 +115,15 @@ def _is_one_sided(side: Side, node: ir.Node) -> bool:
         if types[0] in FLOATS or (types[0] in _INTEGERS and types[1] in (*_INTEGERS, ir.DataType.BOOL)):
             return False
     if name in _ROUNDS:
-        return made is None or not _varies(made)
+        return made is None or not _varies(made) or _is_one_number(made)
     if name == "Trilu" and made is not None:
         return all(map(np.array_equal, made, read[0])) or not any(array.any() for array in made)
     return True
+
+
+def _of_numbers(node: ir.Node) -> bool:
+    """Tell whether an operator makes one number of one number, in whatever shape."""
+    return has(node, Trait.POINTWISE) or (has(node, Trait.REDUCES) and has(node, Trait.EXACT))
 
 
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
@@ -134,6 +140,12 @@ def _at(side: Side, value: ir.Value) -> list[Array] | None:
 
 def _varies(arrays: list[Array]) -> bool:
     return any(not np.array_equal(array, arrays[0]) for array in arrays[1:])
+
+
+def _is_one_number(arrays: list[Array]) -> bool:
+    """Tell whether all elements are the same number at each assignment, however many there are."""
+    one = arrays[0].reshape(-1)[:1]
+    return bool(one.size) and all(array.size and (array == one).all() for array in arrays)
 
 
 def _apart(side: Side, inputs: list[ir.Value | None], read: list[list[Array]], place: int) -> bool:

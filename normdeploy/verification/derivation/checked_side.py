@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
-from normdeploy.graph.evaluate import as_constant, opset_of
+from normdeploy.graph.operator_evaluation import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
