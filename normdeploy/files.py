@@ -185,8 +185,8 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
         overwrite: allow replacing existing files.
 
     Raises:
-        OutputExistsError: one of them exists and ``overwrite`` is false (checked before anything is renamed; of two
-            processes that write it at once one meets this).
+        OutputExistsError: one of them exists and ``overwrite`` is false: looked for before anything is renamed, so that
+            of two processes at once one meets this.
         StorageError: the disk is full, read-only or not ours to write.
     """
     target = require_writable(path, overwrite=overwrite)
@@ -196,19 +196,15 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
         yield folder
         parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
         with storage(target):
+            os.umask(mask := os.umask(0))
             for part in parts:
-                part.chmod(0o666 & ~_umask())
+                part.chmod(0o666 & ~mask)
                 force_to_disk(part)  # before others wait for the folder
             stack.enter_context(one_at_a_time(target.parent))
             for part in parts:
                 require_writable(target.parent / part.name, overwrite=overwrite)
             for part in parts:
                 put_in_place(part, target.parent / part.name)
-
-
-def _umask() -> int:
-    os.umask(found := os.umask(0))
-    return found
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:

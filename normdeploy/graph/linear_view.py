@@ -14,7 +14,7 @@ nothing behind them is linear in it. Products: any operand may be the weight, an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
@@ -81,11 +81,8 @@ class Linear:
         data, weight: places among the inputs.
         bias: place of the bias, whether there is one or not; None where the operator takes none.
         addend: place of a further summand of the result's shape; None where the operator takes none.
-        groups: into how many the channels are cut.
-        alpha, beta: factors of the product and of the bias.
         turned_data, turned_weight, turned_result: products: whether the last two axes are to be exchanged to read
             y[r, n] = alpha sum_k x[r, k] W[k, n] + beta b[r, n].
-        activation: name of the function that the operator applies to its result; "" for none.
         data_steps, weight_steps, result_steps: what integers stand for; None for floats.
     """
 
@@ -95,16 +92,32 @@ class Linear:
     weight: int = 1
     bias: int | None = 2
     addend: int | None = None
-    groups: int = 1
-    alpha: float = 1.0
-    beta: float = 1.0
     turned_data: bool = False
     turned_weight: bool = False
     turned_result: bool = False
-    activation: str = ""
     data_steps: Steps | None = None
     weight_steps: Steps | None = None
     result_steps: Steps | None = None
+
+    @property
+    def groups(self) -> int:
+        """Into how many the channels are cut."""
+        return self.node.attributes.get_int("group", 1)
+
+    @property
+    def alpha(self) -> float:
+        """Factor of the product."""
+        return 1.0 if self.form is Form.RECURRENT else self.node.attributes.get_float("alpha", 1.0)
+
+    @property
+    def beta(self) -> float:
+        """Factor of the bias."""
+        return 1.0 if self.form is Form.RECURRENT else self.node.attributes.get_float("beta", 1.0)
+
+    @property
+    def activation(self) -> str:
+        """Name of the function that the operator applies to its result; "" for none."""
+        return self.node.attributes.get_string("activation", "")
 
     def value(self, place: int | None) -> ir.Value | None:
         """Return an input by its place; None where it is absent."""
@@ -230,26 +243,11 @@ def linear_of(node: ir.Node) -> Linear | None:
     row = _FORMS.get(kind_of(node))
     if row is None or len(node.inputs) <= row.weight:
         return None
-    found = Linear(
-        node,
-        row.form,
-        weight=row.weight,
-        bias=row.bias,
-        addend=row.addend,
-        groups=node.attributes.get_int("group", 1),
-        alpha=node.attributes.get_float("alpha", 1.0),
-        beta=node.attributes.get_float("beta", 1.0),
-        activation=node.attributes.get_string("activation", ""),
-        data_steps=row.data_steps,
-        weight_steps=row.weight_steps,
-        result_steps=row.result_steps,
-    )
-    if row.form is Form.RECURRENT:
-        return replace(found, alpha=1.0, beta=1.0)
+    steps = row.data_steps, row.weight_steps, row.result_steps
     if row.form is not Form.PRODUCT:
-        return found
-    turns = [bool(node.attributes.get_int(name, 0)) for name in ("transA", "transB")]
+        return Linear(node, row.form, 0, row.weight, row.bias, row.addend, False, False, False, *steps)
+    turned, weight_turned = (bool(node.attributes.get_int(name, 0)) for name in ("transA", "transB"))
     first = row.either and fixed_weight(node.inputs[0]) is not None and fixed_weight(node.inputs[1]) is None
     if not first:
-        return replace(found, turned_data=turns[0], turned_weight=turns[1])
-    return replace(found, data=1, weight=0, turned_data=not turns[1], turned_weight=not turns[0], turned_result=True)
+        return Linear(node, row.form, 0, row.weight, row.bias, row.addend, turned, weight_turned, False, *steps)
+    return Linear(node, row.form, 1, 0, row.bias, row.addend, not weight_turned, not turned, True, *steps)

@@ -16,8 +16,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.calls import check_calls
-from normdeploy.onnxfile import element_bits, element_count, graphs, stored_bytes, tensors
+from normdeploy.onnxfile import check_calls, element_bits, element_count, graphs, stored_bytes, tensors
 from normdeploy.onnxfile.stored import STANDARD
 
 _OUTLINED = 64  # bytes of a tensor that an outline keeps

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from normdeploy.onnxfile.calls import check_calls
     from normdeploy.onnxfile.data_places import Place, point_to, pointed, put_inside
     from normdeploy.onnxfile.light import CONTENT, KEY, all_digests, own_digest
     from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
@@ -41,6 +42,7 @@ __all__ = [
     "Outline",
     "Place",
     "all_digests",
+    "check_calls",
     "element_bits",
     "element_count",
     "forget_unknown_sizes",
@@ -61,6 +63,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "calls": ("check_calls",),
     "light": ("CONTENT", "KEY", "all_digests", "own_digest"),
     "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
     "outline": ("Outline", "read_outline", "session_source"),

@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 from normdeploy.files import open_regular, storage
 
@@ -15,7 +16,7 @@ KEY = "normdeploy.certificate"
 CONTENT = "content"
 """What the digest of a file's own content is called among the digests of its data."""
 
-_METADATA = 14  # number of the field metadata_props in ModelProto
+_METADATA, _FUNCTIONS = 14, 25  # numbers of fields in ModelProto
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 
 
@@ -54,6 +55,20 @@ def own_digest(path: str | os.PathLike[str]) -> tuple[str | None, str] | None:
             except (ValueError, IndexError):
                 return None
     return named, digest.hexdigest()
+
+
+def holds_functions(path: str | os.PathLike[str]) -> bool:
+    """Tell whether an ONNX file holds functions of its own; False where its bytes are no message.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    with storage(path, "read"), open_regular(path) as stream:
+        if not os.fstat(stream.fileno()).st_size:
+            return False
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content, suppress(ValueError, IndexError):
+            return any(number == _FUNCTIONS for number, *_ in _fields(content, 0, len(content)))
+    return False
 
 
 def _add(digest: hashlib._Hash, content: mmap.mmap, start: int, end: int) -> None:

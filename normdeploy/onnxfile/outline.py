@@ -86,8 +86,11 @@ def session_source(path: str | os.PathLike[str]) -> tuple[str | bytes, dict[str,
     of the large ones without links, which onnxruntime follows in some cases and not in others.
 
     Raises:
-        GraphError: data that may not be read, is missing or too short.
+        GraphError: data that may not be read, is missing or too short; calls or loops that do not end.
     """
+    from normdeploy.onnxfile.endless import check_ends
+
+    check_ends(path)
     if not names_data(path):
         return os.fspath(path), {}
     model = read_outline(path)

@@ -19,9 +19,13 @@ STANDARD = ("", LONG)
 
 def graphs(proto: onnx.ModelProto) -> Iterator[Any]:
     """Yield the graph, the functions, and the bodies in all of them, however deep; what has initializers is a graph."""
-    waiting: list[Any] = [proto.graph, *proto.functions]
-    for info in proto.training_info:
-        waiting += [info.initialization, info.algorithm]
+    training = [part for info in proto.training_info for part in (info.initialization, info.algorithm)]
+    return with_bodies(proto.graph, *proto.functions, *training)
+
+
+def with_bodies(*parts: Any) -> Iterator[Any]:
+    """Yield graphs and functions, and the bodies in all of them, however deep."""
+    waiting = list(parts)
     while waiting:
         graph = waiting.pop()
         yield graph

@@ -64,7 +64,10 @@ def converted(model: str | os.PathLike[str] | bytes) -> Converted:
         MissingDependencyError: what onnxruntime's tool imports is not here.
     """
     from normdeploy.onnxfile import whole_proto
+    from normdeploy.onnxfile.endless import check_ends
 
+    if not isinstance(model, bytes):
+        check_ends(model)
     content: Any = model if isinstance(model, bytes) else whole_proto(model).SerializeToString()
     kept, digest = _KEPT.get(), hashlib.sha256(content).hexdigest()
     if kept is None:

@@ -13,11 +13,10 @@ from typing import Any
 
 from normdeploy.errors import GraphError
 from normdeploy.files import words_in
-from normdeploy.onnxfile.stored import STANDARD, graphs, tensors
+from normdeploy.onnxfile.stored import STANDARD, graphs
 
 _LOWEST = -(1 << 31)
 _STEPS = 4  # the place among a Slice's inputs, from operator set 10 on
-_SMALL = 4096  # bytes: no Slice has more steps than a tensor has axes
 
 
 def check_slice_steps(path: str | os.PathLike[str]) -> None:
@@ -33,19 +32,13 @@ def check_slice_steps(path: str | os.PathLike[str]) -> None:
         return
     import onnx
 
-    from normdeploy.onnxfile.data_places import find_places, put_inside
     from normdeploy.onnxfile.outline import parse_into
+    from normdeploy.onnxfile.small_constants import lowest_numbers
 
     proto = onnx.ModelProto()
     file, _ = parse_into(proto, path)
     wanted = {node.input[_STEPS]: node for graph in graphs(proto) for node in graph.node if _has_steps(node)}
-    if not wanted:
-        return
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors(proto)):
-        for tensor, place in find_places(file, proto):
-            if place.length <= _SMALL:
-                put_inside(tensor, place)
-    for name, step in _constants(proto, set(wanted)):
+    for name, step in lowest_numbers(file, proto, wanted).items():
         if step <= _LOWEST:
             node = wanted[name]
             raise GraphError(
@@ -57,25 +50,3 @@ def check_slice_steps(path: str | os.PathLike[str]) -> None:
 
 def _has_steps(node: Any) -> bool:
     return node.op_type == "Slice" and node.domain in STANDARD and len(node.input) > _STEPS
-
-
-def _constants(proto: Any, names: set[str]) -> list[tuple[str, int]]:
-    """Return the lowest number of every constant of these names; one name may stand in several bodies."""
-    from onnx import TensorProto, numpy_helper
-
-    found: list[tuple[str, int]] = []
-    for graph in graphs(proto):
-        held = [(tensor.name, tensor) for tensor in getattr(graph, "initializer", ())]
-        for node in graph.node:
-            if node.op_type != "Constant" or node.domain not in STANDARD:
-                continue
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    held.append((node.output[0], attribute.t))
-                elif node.output[0] in names and (attribute.ints or attribute.HasField("i")):
-                    found.append((node.output[0], min(attribute.ints or [attribute.i])))
-        for name, tensor in held:
-            if name in names and tensor.data_type in (TensorProto.INT32, TensorProto.INT64):
-                numbers = numpy_helper.to_array(tensor).reshape(-1)
-                found += [(name, int(numbers.min()))] if numbers.size else []
-    return found

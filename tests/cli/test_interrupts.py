@@ -44,7 +44,7 @@ def test_a_stop_inside_a_destructor_is_not_lost(tmp_path: Path, number: int, cod
 
 ENDLESS = """<ir_version: 9, opset_import: ["" : 18]> g (float[n,8] x) => (float[n,8] y)
     <int64 most = {9223372036854775807}, bool yes = {1}> { y = Loop (most, yes, x)
-    <body = b (int64 i, bool go, float[n,8] a) => (bool on, float[n,8] c) { on = Identity(go) c = Relu(a) }> }"""
+    <body = b (int64 i, bool go, float[n,8] a) => (bool on, float[n,8] c) { on = Or(go, go) c = Relu(a) }> }"""
 STOPPED_INSIDE = """
 import signal, sys, threading, time
 

@@ -4,7 +4,6 @@
   pass (it can always be written as one BatchNormalization or one fused pass), as does a map with only one of them.
 - A bias Add that a MatMul newly needs counts half a pass: runtimes compute it in the product's epilogue.
 - A weight that must be copied because another operator keeps the old one costs its bytes once: it is read again.
-- A multiply-add costs 1/8 byte: a core moves about 8 bytes in the time of 64 multiply-adds of a good convolution.
 
 Dynamic dimensions count as :data:`ASSUMED_DIM`; of values that only another view tells apart, (N, 196, 256) and
 (N 196, 256) with an unknown product, the one that says most counts for both. Only the order of two plans matters, not
@@ -23,7 +22,6 @@ from normdeploy.graph.traits import Trait, has
 
 ASSUMED_DIM = 8
 BIAS_PASS = 0.5
-MULTIPLY_ADD = 0.125
 
 _LONGEST = 8
 """Views that are looked through."""

@@ -22,8 +22,8 @@ from normdeploy.rewrite.rewrite_context import TOLERANCE
 def require_borders(solution: Solution) -> None:
     """Require s = 1 and t = 0 of all that nothing rewrites.
 
-    These are graph inputs and outputs, what operators without a rule read and write, and what the bodies of control
-    flow read.
+    These are graph inputs and outputs, what operators without a rule, or not asked, read and write, and what the bodies
+    of control flow read.
 
     Args:
         solution: the gauges.
@@ -46,7 +46,7 @@ def require_borders(solution: Solution) -> None:
 
 def _fixed_values(solution: Solution) -> Iterator[tuple[ir.Value, ir.Node | None]]:
     """Yield the values whose gauge has to be the identity, with who reads or writes them; None for the graph."""
-    graph = solution.ties.graph
+    graph, asked = solution.ties.graph, set(solution.ties.nodes)
     for value in solution.ties.of:
         if value.is_graph_input() or value.is_graph_output():
             yield value, None
@@ -54,7 +54,8 @@ def _fixed_values(solution: Solution) -> Iterator[tuple[ir.Value, ir.Node | None
             if usage.node.graph is not graph:
                 yield value, usage.node
     for node in graph:
-        if rule_of(node) is None and node not in solution.ties.parts and not reads_shape_only(node):
+        written = rule_of(node) is not None and node in asked
+        if not written and node not in solution.ties.parts and not reads_shape_only(node):
             for read in (*node.inputs, *node.outputs):
                 if read is not None:
                     yield read, node

@@ -20,9 +20,6 @@ from normdeploy.rewrite.gauge.system import Conflict, System
 _LONGEST = 600
 """Equations that are looked through for a proof."""
 
-_SIGNED = 256
-"""Cells that are asked which of them needs a sign."""
-
 
 @dataclass(frozen=True)
 class Proof:
@@ -41,9 +38,9 @@ def proof_of(conflict: Conflict) -> Proof:
     """Return the equations that contradict each other."""
     rows, share = _derivation(conflict.system, conflict.equation, conflict.row)
     stated = [(conflict.equation, conflict.row), *_used(rows, share)]
-    if conflict.sign:
-        stated += _signers(conflict, rows, share)
-    ties = dict.fromkeys(equation.why for equation, _ in stated if isinstance(equation.why, Tie))
+    for required in conflict.because or ():
+        stated += [required, *_used(*_derivation(conflict.system, *required))]
+    ties = dict.fromkeys(why for equation, row in stated if isinstance(why := equation.why(row), Tie))
     return Proof(tuple(ties), frozenset(int(unknown) for part in stated for unknown in _terms(*part)[0]))
 
 
@@ -89,31 +86,6 @@ def _closure(system: System, equation: Equation, row: int) -> list[_Held]:
             continue  # free, or held by the very equation that is asked about
         found.append((unknown, *holder))
         queue.extend(int(other) for other in _terms(*holder)[0])
-    return found
-
-
-def _signers(conflict: Conflict, rows: list[_Held], share: Floats) -> list[_Row]:
-    """Return who required the signs of the unknowns that are left of a row, and what ties them to these unknowns."""
-    system = conflict.system
-    left: dict[int, float] = {}
-    weighted = [(1.0, conflict.equation, conflict.row)]
-    weighted += [(weight, equation, row) for weight, (_, equation, row) in zip(share, rows, strict=True)]
-    for weight, equation, row in weighted:
-        for unknown, coefficient in zip(*_terms(equation, row), strict=True):
-            left[int(unknown)] = left.get(int(unknown), 0.0) + weight * coefficient
-    found: list[_Row] = []
-    for unknown in [unknown for unknown, weight in left.items() if abs(weight) > 1e-9 and unknown != 0]:
-        signer = system.signer(unknown)
-        if signer is None:
-            continue
-        for row in range(min(len(signer.rows), _SIGNED)):
-            held, factors = _derivation(system, signer, row)
-            met = [int(other) for _, equation, place in held for other in _terms(equation, place)[0]]
-            if unknown in met or unknown in _terms(signer, row)[0]:
-                found += [(signer, row), *_used(held, factors)]
-                break
-        else:
-            found.append((signer, 0))
     return found
 
 

@@ -6,6 +6,8 @@ Unknown 0 is the neutral constant (T = 0, S = 1), which fills rows of fewer term
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -70,6 +72,14 @@ class Rows:
             unknowns.reshape(-1, len(terms)), coefficients.reshape(-1, len(terms)), total, np.abs(total)
         )  # fmt: skip
 
+    @staticmethod
+    def joined(parts: Sequence[Rows]) -> Rows:
+        """Return the rows of several batches of as many terms, one behind the other."""
+        return Rows(
+            np.concatenate([part.unknowns for part in parts]), np.concatenate([part.coefficients for part in parts]),
+            np.concatenate([part.constant for part in parts]), np.concatenate([part.size for part in parts]),
+        )  # fmt: skip
+
 
 @dataclass(eq=False, slots=True)
 class Equation:
@@ -77,11 +87,16 @@ class Equation:
 
     Args:
         rows: what was stated.
-        why: who stated it.
+        whys: who stated it. stops: where, among the rows, that of each of them ends.
     """
 
     rows: Rows
-    why: object
+    whys: Sequence[object]
+    stops: Sequence[int]
+
+    def why(self, row: int) -> object:
+        """Return who stated a row."""
+        return self.whys[bisect_right(self.stops, row)]
 
 
 @dataclass
@@ -92,15 +107,6 @@ class Held:
     rows: Rows
     stated: Equation
     origin: Ints
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What holds at some time: how much was noted down, held and signed by then."""
-
-    journal: int
-    held: int
-    signers: int
 
 
 MANY = 32

@@ -14,11 +14,12 @@ import onnx_ir as ir
 
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.constant import optional
-from normdeploy.rewrite.gauge.expression_rows import Floats
+from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
 from normdeploy.rewrite.gauge.gauge import Gauge, Ties
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
+from normdeploy.rewrite.gauge.signs import Flags8
 from normdeploy.rewrite.gauge.substitute import roots, values
 from normdeploy.rewrite.gauge.system import System
 
@@ -108,26 +109,43 @@ def _vote(scales: _Votes, shifts: _Votes, gauge: Gauge, scale: float, shift: flo
 
 def _elected(system: System, votes: _Votes) -> Floats:
     """Return a value for every unknown, of which those of free ones count."""
-    neutral = 1.0 if system.multiplicative else 0.0
-    chosen = np.full(system.size, neutral)
-    if system.multiplicative:
-        chosen[system.sign_of(np.arange(system.size)) < 0] = -1.0
-    if not votes.unknowns:
+    if not system.multiplicative:
+        return _won(_candidates(system, votes), np.zeros(system.size))
+    candidates = _candidates(system, votes)
+    chosen = _won(candidates, np.ones(system.size), system.signs.known[: system.size])
+    if not system.signs.any_tied:
         return chosen
+    return _won(candidates, np.ones(system.size), system.signs.settled(np.sign(chosen).astype(np.int8)))
+
+
+_Candidates = tuple[Ints, Floats, Floats, Floats]
+"""Free unknowns, with a value that is voted for, the weight and the place of the vote."""
+
+
+def _candidates(system: System, votes: _Votes) -> _Candidates | None:
+    if not votes.unknowns:
+        return None
     unknowns, weights, places = votes.joined()
     root, coefficients, constants = roots(system)
     free, coefficient, constant = root[unknowns], coefficients[unknowns], constants[unknowns]
     single = (free > 0) & ((np.abs(coefficient) == 1) if system.multiplicative else (coefficient != 0))
-    free, coefficient, constant, weights, places = (
-        part[single] for part in (free, coefficient, constant, weights, places)
-    )
-    if system.multiplicative:
-        candidates = np.where(coefficient == 1, 1.0 / constant, constant)
-        sign = system.sign_of(free)
-        fit = (sign == 0) | (np.sign(candidates) == sign)
-        free, candidates, weights, places = (part[fit] for part in (free, candidates, weights, places))
+    free, coefficient, constant = free[single], coefficient[single], constant[single]
+    wanted = np.where(coefficient == 1, 1.0 / constant, constant) if system.multiplicative else -constant / coefficient
+    return free, wanted, weights[single], places[single]
+
+
+def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None) -> Floats:
+    """Return the values that are most voted for, of those that have a sign that is required; else the ones given."""
+    if signs is not None:
+        chosen = np.where(signs < 0, -chosen, chosen)
+    if votes is None:
+        return chosen
+    if signs is not None:
+        required = signs[votes[0]]
+        fit = (required == 0) | (np.sign(votes[1]) == required)
+        free, candidates, weights, places = (part[fit] for part in votes)
     else:
-        candidates = -constant / coefficient
+        free, candidates, weights, places = votes
     if not len(free):
         return chosen
     order = np.lexsort((candidates, free))

@@ -125,8 +125,7 @@ class Ties:
         stiff: why an operator that has a rule cannot be followed where it stands.
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.
-        nodes: the operators that state ties, in topological order.
-        passed: what products write that passes on what varies along their rows.
+        nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 
     graph: ir.Graph
@@ -154,7 +153,7 @@ class Ties:
         """Return a gauge of unknowns of its own.
 
         Args:
-            cells: size along each axis; one of size 0 gets a cell all the same, so that each axis has a first one.
+            cells: size along each axis; of size 0 one gets a cell all the same, so that it has a first one.
             slack: an operator with weights writes the value, and takes up what others ask for.
         """
         size = tuple(max(count, 1) for count in cells)
@@ -225,20 +224,18 @@ class Ties:
 
     def same_shift(self, left: Gauge, right: Gauge, tie: Tie) -> None:
         """State t_left = t_right."""
-        _held(self.shift_map(left, right, 1.0, 0.0, tie))
+        _held(self.shifts.add(self.shift_rows(left, right, 1.0, 0.0), tie))
 
-    def scale_map(self, left: Gauge, right: Gauge, scale: Floats | float, tie: Tie) -> Conflict | None:
-        """State s_left = scale * s_right."""
-        rows = Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0 / np.asarray(scale, np.float64))
-        return self.scales.add(rows, tie)
+    @staticmethod
+    def scale_rows(left: Gauge, right: Gauge, scale: Floats | float) -> Rows:
+        """Return s_left = scale * s_right."""
+        return Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0 / np.asarray(scale, np.float64))
 
-    def shift_map(
-        self, left: Gauge, right: Gauge, scale: Floats | float, shift: Floats | float, tie: Tie
-    ) -> Conflict | None:
-        """State t_left = scale * t_right + shift."""
+    @staticmethod
+    def shift_rows(left: Gauge, right: Gauge, scale: Floats | float, shift: Floats | float) -> Rows:
+        """Return t_left = scale * t_right + shift."""
         moved = -np.asarray(scale) * right.factor
-        rows = Rows.of((left.shift_of, left.factor), (right.shift_of, moved), constant=-np.asarray(shift))
-        return self.shifts.add(rows, tie)
+        return Rows.of((left.shift_of, left.factor), (right.shift_of, moved), constant=-np.asarray(shift))
 
     def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
         """State s_result = product of s ** exponent."""
@@ -272,7 +269,7 @@ class Ties:
 
     def pinned(self, gauge: Gauge, tie: Tie) -> None:
         """State s = 1, t = 0."""
-        self._stated(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie)
+        self._stated(Rows.of((gauge.scale_of, 1.0), constant=1.0), tie)
         _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
 
     def _stated(self, rows: Rows, tie: Tie) -> None:
@@ -300,4 +297,4 @@ def _first(gauge: Gauge, axes: Sequence[int]) -> Gauge:
 def _held(conflict: Conflict | None) -> None:
     """Check that a tie between operators was consistent: the identity satisfies them all."""
     if conflict is not None:
-        raise AssertionError(f"ties of operators contradict each other: {conflict.equation.why}")
+        raise AssertionError(f"ties of operators contradict each other: {conflict.equation.why(conflict.row)}")

@@ -37,11 +37,13 @@ def apart(rows: Rows, pivots: Ints, scratch: Ints) -> Flags:
     scratch[pivots[places]] = places
     owner = np.where(rows.coefficients != 0, scratch[rows.unknowns], -1)
     foreign = (owner >= 0) & (owner != np.arange(len(rows))[:, None])
-    if not across(np.logical_or, foreign)[places].any():
+    reading = across(np.logical_or, foreign) & chosen
+    if not reading.any():
         return chosen
     determined: set[int] = set()
     read: set[int] = set()
-    for at in places.tolist():
+    reading[owner[foreign & chosen[:, None]]] = True  # the others touch nobody
+    for at in np.flatnonzero(reading).tolist():
         pivot, terms = int(pivots[at]), rows.unknowns[at][rows.coefficients[at] != 0].tolist()
         if pivot in read or not determined.isdisjoint(terms):
             chosen[at] = False

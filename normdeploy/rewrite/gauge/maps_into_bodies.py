@@ -33,7 +33,7 @@ from normdeploy.rewrite.affine.affine_node import (
 )
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.operator_names import describe, readers
-from normdeploy.rewrite.gauge.removal_plan import takers_of
+from normdeploy.rewrite.gauge.changed_values import takers_of
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
 from normdeploy.rewrite.rewrite_context import RewriteContext
 

@@ -14,9 +14,10 @@ from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.gauge.changed_values import component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.reasons import Reason
-from normdeploy.rewrite.gauge.removal_plan import Plan, component, nearest_maps, owners, takers_of
+from normdeploy.rewrite.gauge.removal_plan import Plan
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact
 

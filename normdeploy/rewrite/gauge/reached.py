@@ -1,9 +1,9 @@
 """The operators whose ties can matter to a map: those that values reach without an absorber between them.
 
 What an absorber reads and what it writes have gauges that are free of each other, so that nothing is asked beyond it:
-in a transformer, of most of the graph. A product is no absorber for what varies along its rows. That its ties tell
-(:attr:`.gauge.Ties.passed`), or in front of it a map that stays because what the product writes has one gauge for all
-rows; the search goes on there.
+in a transformer, of most of the graph. What lies beyond stays what it is, whoever reads it. A product is no absorber
+for what varies along its rows. That its ties tell (:attr:`.gauge.Ties.passed`), or in front of it a map that stays
+because what the product writes has one gauge for all rows; the search goes on there.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Reached:
         self.graph = graph
         self.nodes: set[ir.Node] = set()
         self.products: list[ir.Node] = []
-        self._values: set[ir.Value] = set()
+        self.values: set[ir.Value] = set()
         self.reach(value for node in graph if is_affine(node) for value in (*node.inputs[:1], *node.outputs))
 
     def reach(self, values: Iterable[ir.Value | None]) -> bool:
         """Go on from values; tell whether one of them was not reached."""
-        queue = [value for value in values if value not in self._values]
+        queue = [value for value in values if value not in self.values]
         started = bool(queue)
         while queue:
             value = queue.pop()
-            if value is None or value in self._values:
+            if value is None or value in self.values:
                 continue
-            self._values.add(value)
+            self.values.add(value)
             if constant_tensor(value) is not None:
                 continue  # each operator has its own of it
             producer = value.producer()

@@ -75,7 +75,6 @@ class _Limit:
 def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     """Return why a map stays whose equation contradicts what holds."""
     what = "scale" if conflict.system.multiplicative else "shift"
-    sign = conflict.sign and conflict.system.multiplicative
     whole = proof_of(conflict)
     proof = [tie for tie in whole.ties if tie.node is not node]
     order = ties.order
@@ -89,7 +88,7 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     if not front:
         front = list(dict.fromkeys(text for other in path if order[other] < place for text in _cancelled(other, ties)))
     cause = f"its {what} cannot leave"
-    if sign:
+    if conflict.because is not None:
         channel, count = _negative(node)
         cause = f"channel {channel} ({count} in all) is scaled by a negative number" if count else cause
     parts = []
@@ -197,7 +196,7 @@ def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[_Limit]:
     """Return who makes the part of a map's input that contradicts, where others make the rest (Concat)."""
     value, result = node.inputs[0], ties.of[node.outputs[0]]
     gauge = None if value is None else ties.of.get(value)
-    if gauge is None or value is None or conflict.equation.why != Tie(node):
+    if gauge is None or value is None or conflict.equation.why(conflict.row) != Tie(node):
         return []
     scale = conflict.system.multiplicative
     unknowns = gauge.scale_of if scale else gauge.shift_of
@@ -264,7 +263,7 @@ def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
         before = None if inner is None else ties.of[inner]
         if before is None or (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
             system = ties.scales if scale else ties.shifts
-            whys = [held.stated.why for held in system.held]
+            whys = [why for held in system.held for why in held.stated.whys]
             clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
             what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
             return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]

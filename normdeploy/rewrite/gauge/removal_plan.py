@@ -7,7 +7,6 @@ would close a cycle that is not neutral.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +25,7 @@ from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.stated_ties import build
+from normdeploy.rewrite.gauge.system import Mark
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Search:
         self, graph: ir.Graph, opaque: Collection[ir.Node], unchanged: Collection[ir.Node], pads: Mapping[ir.Node, str]
     ) -> None:
         self._reached = Reached(graph)
-        self._build = partial(build, graph, opaque, unchanged, pads, self._reached.nodes)
+        self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node)]
         followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
@@ -121,11 +121,37 @@ class Search:
             (at for at, (asked, now) in enumerate(zip(self._asked, how, strict=False)) if asked.how != now),
             len(self._asked),
         )
+        while 0 < same < len(self._asked) and self._asked[same].marks is self._asked[same - 1].marks:
+            same -= 1
         if same < len(self._asked):
             self._asked[same].rollback(self.ties)
         del self._asked[same:]
-        for node, now in zip(self._order[same:], how[same:], strict=True):
-            self._asked.append(_Asked(node, now, self.ties))
+        most = len(how)
+        while (at := len(self._asked)) < len(how):
+            count = next((n for n, now in enumerate(how[at : at + most]) if not now.at_once), most)
+            together = [_Asked(*pair) for pair in zip(self._order[at : at + count], how[at:], strict=False)]
+            if len(together) > 1:
+                if _all_go(together, self.ties):
+                    self._asked += together
+                    most *= 2
+                else:
+                    most = len(together) // 2
+                continue
+            asked = _Asked(self._order[at], how[at])
+            asked.ask(self.ties)
+            self._asked.append(asked)
+            most = 2 if asked.gone else 1
+
+
+def _all_go(together: Sequence[_Asked], ties: Ties) -> bool:
+    """Ask several maps in one step; where one of them would have to stay, nothing was asked."""
+    marks = ties.scales.mark(), ties.shifts.mark()
+    for asked in together:
+        asked.gone, asked.marks = True, marks
+    if dissolve([asked.node for asked in together], ties) is None:
+        return True
+    together[0].rollback(ties)
+    return False
 
 
 @dataclass(frozen=True)
@@ -141,6 +167,11 @@ class _How:
     half: bool
     light: Reason | None
 
+    @property
+    def at_once(self) -> bool:
+        """Whether it may be asked together with others."""
+        return self.whole and self.light is None
+
 
 class _Asked:
     """One map that was asked: what became of it, and what held before.
@@ -148,16 +179,20 @@ class _Asked:
     Args:
         node: the map.
         how: it is asked.
-        ties: changed by what is stated.
     """
 
-    def __init__(self, node: ir.Node, how: _How, ties: Ties) -> None:
+    def __init__(self, node: ir.Node, how: _How) -> None:
         self.node, self.how = node, how
         self.gone, self.half = False, ""
         self.reason: Reason | None = None
-        self._marks = ties.scales.mark(), ties.shifts.mark()
+        self.marks: tuple[Mark, Mark]
+
+    def ask(self, ties: Ties) -> None:
+        """Ask this map alone; what is stated changes the ties."""
+        self.marks = ties.scales.mark(), ties.shifts.mark()
+        node, how = self.node, self.how
         if how.whole:
-            conflict = dissolve(node, ties)
+            conflict = dissolve([node], ties)
             if conflict is not None:
                 self.reason = reason_of_conflict(node, conflict, ties)
             elif how.light is not None and not unburdened(node, ties):
@@ -167,15 +202,15 @@ class _Asked:
                 return
             self.rollback(ties)
         for name in halves_of(node) if how.half else ():
-            if dissolve(node, ties, scale=name == "scale", shift=name == "shift") is None:
+            if dissolve([node], ties, scale=name == "scale", shift=name == "shift") is None:
                 self.half = name
                 return
             self.rollback(ties)
 
     def rollback(self, ties: Ties) -> None:
         """Return to what held before the map was asked."""
-        ties.scales.rollback(self._marks[0])
-        ties.shifts.rollback(self._marks[1])
+        ties.scales.rollback(self.marks[0])
+        ties.shifts.rollback(self.marks[1])
 
 
 def _is_a_norms_own(node: ir.Node) -> bool:
@@ -197,83 +232,3 @@ def saved(plan: Plan) -> float:
     return sum(bytes_moved.pass_bytes(node.outputs[0]) for node in plan.gone if origins_of(node)) - sum(
         bytes_moved.pass_bytes(node.outputs[0]) for node in maps
     )
-
-
-def _carried(value: ir.Value | None, plan: Plan) -> bool:
-    """Tell whether a value is computed otherwise."""
-    if value is None:
-        return False
-    gauge = plan.solution.ties.of.get(value)
-    return gauge is not None and not plan.solution.is_identity(gauge)
-
-
-def beside(node: ir.Node, plan: Plan) -> list[ir.Node]:
-    """Return the operators that share a changed value with this one."""
-    found: list[ir.Node] = []
-    for value in (*node.inputs, *node.outputs):
-        if value is not None and _carried(value, plan):
-            producer = value.producer()
-            found += [] if producer is None else [producer]
-            found += [usage.node for usage in value.uses()]
-    parts = plan.solution.ties.parts
-    found += plan.solution.parts.get(node, [])
-    found += [parts[node]] if node in parts else []
-    return [other for other in dict.fromkeys(found) if other is not node]
-
-
-def component(start: ir.Node, plan: Plan) -> tuple[list[ir.Node], set[ir.Node]]:
-    """Return the maps and the absorbing operators that changed values connect with one."""
-    gone, edits = set(plan.gone), {edit.node for edit in plan.edits}
-    seen, queue = {start}, deque([start])
-    while queue:
-        node = queue.popleft()
-        for other in beside(node, plan):
-            if other not in seen:
-                seen.add(other)
-                queue.append(other)
-    return [node for node in plan.gone if node in seen & gone], seen & edits
-
-
-def owners(maps: Sequence[ir.Node], plan: Plan) -> dict[ir.Node, ir.Node]:
-    """Return, for all that changed values connect with some maps, the nearest of them."""
-    found = {node: node for node in maps}
-    queue = deque(maps)
-    while queue:
-        node = queue.popleft()
-        for other in beside(node, plan):
-            if other not in found:
-                found[other] = found[node]
-                queue.append(other)
-    return found
-
-
-def nearest_maps(start: ir.Node, plan: Plan) -> list[ir.Node]:
-    """Return the disappearing maps nearest to an operator, along changed values."""
-    gone = set(plan.gone) | set(plan.halves)
-    seen, ring = {start}, [start]
-    while ring:
-        found = [node for node in ring if node in gone]
-        if found:
-            return found
-        ring = [other for node in ring for other in beside(node, plan)]
-        ring = [node for node in dict.fromkeys(ring) if node not in seen]
-        seen.update(ring)
-    return []
-
-
-def takers_of(start: ir.Node, plan: Plan) -> list[ir.Node]:
-    """Return the operators whose weights take a map, nearest first: behind others of them nothing is looked for."""
-    absorbing = {edit.node for edit in plan.edits if edit.absorbs}
-    gone = set(plan.gone)
-    seen, queue, found = {start}, deque([start]), list[ir.Node]()
-    while queue:
-        node = queue.popleft()
-        for other in beside(node, plan):
-            if other in seen:
-                continue
-            seen.add(other)
-            if other in absorbing:
-                found.append(other)
-            elif other not in gone:
-                queue.append(other)
-    return found

@@ -35,11 +35,12 @@ from normdeploy.rewrite.affine.affine_node import (
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.gauge.borders import require_borders
+from normdeploy.rewrite.gauge.changed_values import takers_of
 from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reasons import Reason
-from normdeploy.rewrite.gauge.removal_plan import Plan, Search, halves_of, saved, takers_of
+from normdeploy.rewrite.gauge.removal_plan import Plan, Search, halves_of, saved
 from normdeploy.rewrite.gauge.rules.stored_bias import WHOLE_STEPS, has_stored_bias
 from normdeploy.rewrite.gauge.smaller_places import closed, opened
 from normdeploy.rewrite.rewrite_context import RewriteContext
@@ -85,6 +86,7 @@ class MoveAffine(ir.passes.InPlacePass):
         for node, reason in plan.stays.items():
             set_reason(node, str(reason), reason.chain)
         if not plan.gone and not plan.halves:
+            self._left[graph] = _form(graph)
             return False
         takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
         paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them

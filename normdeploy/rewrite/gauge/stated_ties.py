@@ -7,6 +7,7 @@ of control flow capture. Shape and Size look at no value.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+from normdeploy.rewrite.gauge.reached import Reached
 from normdeploy.rewrite.gauge.rules import rule_of
 
 
@@ -22,7 +24,7 @@ def build(
     opaque: Collection[ir.Node] = (),
     unchanged: Collection[ir.Node] = (),
     pads: Mapping[ir.Node, str] = MappingProxyType({}),
-    among: Collection[ir.Node] | None = None,
+    among: Reached | None = None,
 ) -> Ties:
     """Return the ties of a graph.
 
@@ -31,9 +33,9 @@ def build(
         opaque: operators to treat as if they had no rule, since they cannot be checked.
         unchanged: maps that stay as they are.
         pads: see :class:`.gauge.Ties`.
-        among: the operators that are asked; what they read of others stays as it is. None for all of them.
+        among: the operators that are asked, and the values that they may change. None for all.
     """
-    ties = Ties(graph, pads=pads, nodes=[node for node in graph if among is None or node in among])
+    ties = Ties(graph, pads=pads, nodes=[node for node in graph if among is None or node in among.nodes])
     for value in graph.inputs:
         if value.dtype in FLOATS and value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())
@@ -52,10 +54,14 @@ def build(
             if node in opaque or node in unchanged or constant_tensor(node.outputs[0] if node.outputs else None)
             else rule_of(node)
         )
+        before = len(ties.of)
         if rule is None or not rule.tie(node, ties):
             _pin(node, ties)
         else:
             _pin_options(node, ties)
+        for value in list(islice(reversed(ties.of), len(ties.of) - before)):
+            if among is not None and value not in among.values:  # not all who read it are asked
+                ties.of[value] = fixed(ties.of[value].rank)
         for value in node.outputs:
             if value in ties.of or value.dtype not in FLOATS or value.shape is None:
                 continue

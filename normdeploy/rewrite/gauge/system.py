@@ -23,7 +23,9 @@ B. A. Galler and M. J. Fisher, An improved equivalence algorithm, 1964.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +35,6 @@ from normdeploy.rewrite.gauge.expression_rows import (
     Flags,
     Held,
     Ints,
-    Mark,
     Rows,
     across,
     combined,
@@ -43,6 +44,7 @@ from normdeploy.rewrite.gauge.expression_rows import (
 )
 from normdeploy.rewrite.gauge.independent_rows import apart, first_uses
 from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
+from normdeploy.rewrite.gauge.signs import SignMark, Signs, Stated
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
@@ -57,7 +59,7 @@ class Conflict:
         equation: the batch.
         row: the first contradictory row.
         found: the constant that is left where the neutral one was expected.
-        sign: it is the sign that contradicts.
+        because: where it is the sign that contradicts, who required those that it contradicts.
         loose: unknowns that are left where it is no contradiction: none of them is there without a power, or the root
             of a negative number would be asked for.
     """
@@ -66,8 +68,17 @@ class Conflict:
     equation: Equation
     row: int
     found: float
-    sign: bool = False
+    because: tuple[Stated, ...] | None = None
     loose: Ints | None = None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What holds at some time: how much was noted down and held by then, and the signs."""
+
+    journal: int
+    held: int
+    signs: SignMark
 
 
 @dataclass
@@ -84,12 +95,10 @@ class System:
     _row: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     _single: Single = field(default_factory=Single)
     _slack: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, np.int8))
-    _sign: npt.NDArray[np.int8] = field(default_factory=lambda: np.ones(1, np.int8))
-    _signed_by: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
+    signs: Signs = field(default_factory=Signs)
     _scratch: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
-    signers: list[Equation] = field(default_factory=list)
     _count: int = 1
-    _journal: list[tuple[Ints, npt.NDArray[np.int8] | None]] | None = None
+    _journal: list[Ints] = field(default_factory=list)
 
     def new(self, shape: tuple[int, ...], *, slack: bool = False) -> Ints:
         """Return fresh unknowns, positive unless an equation says otherwise."""
@@ -103,33 +112,34 @@ class System:
         return np.arange(start, stop, dtype=np.int64).reshape(shape)
 
     def _grow(self, size: int) -> None:
-        for name in ("_batch", "_row", "_slack", "_sign", "_signed_by", "_scratch"):
+        for name in ("_batch", "_row", "_slack", "_scratch"):
             setattr(self, name, grown(getattr(self, name), size))
         self._single.grow(size)
+        self.signs.grow(size)
 
     # -- transactions
 
     def mark(self) -> Mark:
         """Return a mark of what holds now, to which :meth:`rollback` returns."""
-        if self._journal is None:
-            self._journal = []
-        return Mark(len(self._journal), len(self.held), len(self.signers))
+        return Mark(len(self._journal), len(self.held), self.signs.mark())
 
     def rollback(self, mark: Mark) -> None:
         """Take back what was stated since a mark; marks after it are void."""
-        assert self._journal is not None
-        for unknowns, old in reversed(self._journal[mark.journal :]):
-            if old is None:
-                self._batch[unknowns] = -1
-            else:
-                self._sign[unknowns] = old
-        del self._journal[mark.journal :], self.held[mark.held :], self.signers[mark.signers :]
+        for unknowns in self._journal[mark.journal :]:
+            self._batch[unknowns] = -1
+        del self._journal[mark.journal :], self.held[mark.held :]
+        self.signs.rollback(mark.signs)
 
     # -- equations
 
     def add(self, rows: Rows, why: object) -> Conflict | None:
         """State that the rows are neutral (0 or 1); on a conflict a part of them may hold already."""
-        stated = Equation(rows, why)
+        return self.add_all([rows], [why])
+
+    def add_all(self, parts: Sequence[Rows], whys: Sequence[object]) -> Conflict | None:
+        """State that rows of several, of as many terms, are neutral."""
+        rows = parts[0] if len(parts) == 1 else Rows.joined(parts)
+        stated = Equation(rows, whys, list(accumulate(map(len, parts))))
         left, origin = self.reduce(rows), np.arange(len(rows))
         while len(left):
             used = left.coefficients != 0
@@ -160,38 +170,11 @@ class System:
 
     def positive(self, rows: Rows, why: object) -> Conflict | None:
         """State that expressions are positive (multiplicative systems)."""
-        stated = Equation(rows, why)
-        return self._signs(self.reduce(rows), np.arange(len(rows)), stated)
+        stated = Equation(rows, [why], [len(rows)])
+        return self._signed(stated, self.signs.require(self.reduce(rows), np.arange(len(rows)), stated))
 
-    def _signs(self, left: Rows, origin: Ints, stated: Equation) -> Conflict | None:
-        self.signers.append(stated)
-        while len(left):
-            odd = left.coefficients % 2 != 0
-            signs = np.where(odd, self._sign[left.unknowns], 1).astype(np.int8)
-            open_ = signs == 0
-            product = across(np.multiply, np.where(open_, 1, signs)) * np.sign(left.constant)
-            known = ~across(np.logical_or, open_)
-            wrong = known & (product <= 0)
-            if wrong.any():
-                at = int(np.flatnonzero(wrong)[0])
-                return Conflict(self, stated, int(origin[at]), float(left.constant[at]), sign=True)
-            left, origin, open_, product = left.at(~known), origin[~known], open_[~known], product[~known]
-            if not len(left):
-                break
-            last = open_.shape[1] - 1 - np.argmax(open_[:, ::-1], axis=1)
-            unknowns = left.unknowns[np.arange(len(left)), last]
-            first = np.unique(unknowns, return_index=True)[1]
-            others = open_[first].copy()
-            others[np.arange(len(first)), last[first]] = False
-            self._set_sign(left.unknowns[first][others], np.int8(1))
-            self._set_sign(unknowns[first], product[first].astype(np.int8))
-        return None
-
-    def _set_sign(self, unknowns: Ints, sign: npt.NDArray[np.int8] | np.int8) -> None:
-        if self._journal is not None:
-            self._journal.append((unknowns, self._sign[unknowns]))
-        self._sign[unknowns] = sign
-        self._signed_by[unknowns] = len(self.signers) - 1
+    def _signed(self, stated: Equation, wrong: tuple[int, tuple[Stated, ...]] | None) -> Conflict | None:
+        return None if wrong is None else Conflict(self, stated, wrong[0], -1.0, because=wrong[1])
 
     def _pivots(self, rows: Rows, used: Flags) -> tuple[Ints, Flags, bool]:
         """Return each row's pivot column, whether it has one, and whether no unknown stands in two rows."""
@@ -228,17 +211,17 @@ class System:
         self.held.append(held)
         self._batch[pivots], self._row[pivots] = len(self.held) - 1, at
         self._single.note(pivots, held.rows)
-        if self._journal is not None:
-            self._journal.append((pivots, None))
+        self._journal.append(pivots)
         if not self.multiplicative:
             return None
-        signs = self._sign[pivots]
-        signed = signs != 0
-        if not signed.any():
+        signed = np.flatnonzero(self.signs.concerns(pivots))
+        if not len(signed):
             return None
-        required = held.rows.at(signed)
-        with_sign = Rows(required.unknowns, required.coefficients, required.constant * signs[signed], required.size)
-        return self._signs(self.reduce(with_sign), origin[signed], stated)
+        known = held.rows.at(signed)
+        terms = np.column_stack([known.unknowns, pivots[signed]])
+        powers = np.column_stack([known.coefficients, np.ones(len(signed))])
+        equal = Rows(terms, powers, known.constant, known.size)
+        return self._signed(stated, self.signs.require(equal, origin[signed], stated, pivots[signed]))
 
     def _neutral(self, rows: Rows) -> Flags:
         if self.multiplicative:
@@ -266,21 +249,12 @@ class System:
             bound = self._batch[rows.unknowns] >= 0
             open_ = across(np.logical_or, bound)
 
-    def sign_of(self, unknowns: Ints) -> npt.NDArray[np.int8]:
-        """Return the sign that is required of unknowns; 0 where either will do."""
-        return self._sign[unknowns]
-
     def holder(self, unknown: int) -> tuple[Equation, int] | None:
         """Return the equation, and its row, that determines an unknown; None for a free one."""
         if self._batch[unknown] < 0:
             return None
         held = self.held[self._batch[unknown]]
         return held.stated, int(held.origin[self._row[unknown]])
-
-    def signer(self, unknown: int) -> Equation | None:
-        """Return what required the sign of an unknown."""
-        index = int(self._signed_by[unknown])
-        return self.signers[index] if 0 <= index < len(self.signers) and self._sign[unknown] else None
 
     @property
     def size(self) -> int:

@@ -62,9 +62,9 @@ def _plain(ties: Ties, norms: Sequence[ir.Node]) -> Solution:
             continue  # what a scale of 0 hides cannot be taken back
         neutral = fixed(gauge.rank)
         marks = [(system, system.mark()) for system in (ties.scales, ties.shifts)]
-        conflict = ties.scale_map(gauge, neutral, scale, Tie(node))
+        conflict = ties.scales.add(ties.scale_rows(gauge, neutral, scale), Tie(node))
         if conflict is None and shift is not None:
-            conflict = ties.shift_map(gauge, neutral, scale, shift, Tie(node))
+            conflict = ties.shifts.add(ties.shift_rows(gauge, neutral, scale, shift), Tie(node))
         for system, mark in marks if conflict is not None else ():
             system.rollback(mark)
     return choose(ties)

@@ -488,3 +488,29 @@ def test_a_map_of_the_rows_behind_a_product_goes_in_front_of_it(graph, fold):
     y = g.op("MatMul", conv(g, g.input("x", ["N", 3, 4]), rng), rng.normal(size=(4, 5)))
     g.output(g.op("Mul", y, np.array([2.0, -3.0, 0.5]).reshape(3, 1)))
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Conv": 1, "MatMul": 1}
+
+
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+@pytest.mark.parametrize("shown", [0, 1])
+def test_signs_that_hang_together(graph, fold, kind, shown):
+    """A Relu says that a product and its other factor have one sign, not that it is +: the map makes both negative."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+    factors = [conv(g, x, rng), conv(g, x, rng)]
+    g.output(conv(g, g.op(kind, *factors), rng))
+    g.output(conv(g, g.op("Relu", factors[shown]), rng))
+    g.output(g.op("Mul", factors[1 - shown], np.full((3, 1), -2.0)))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Conv": 4, kind: 1, "Relu": 1}
+
+
+def test_what_no_map_reaches_stays_what_it_is(graph, fold):
+    """A map asks the convolution, for what it reads, and the product, for what it writes; between is Softmax's."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+    between = conv(g, x, rng, outs=4)
+    g.output(g.op("Mul", x, np.full((1, 1), 2.0)))
+    g.output(g.op("Mul", g.op("MatMul", between, rng.normal(size=(4, 3))), np.array([1.5, -2.0, 3.0])))
+    g.output(g.op("Softmax", g.op("Transpose", between, perm=[0, 2, 1])))
+    assert fold(g).agree(g.feeds(rng, N=2)).ops == {"Conv": 1, "Mul": 1, "MatMul": 1, "Transpose": 1, "Softmax": 1}

@@ -98,9 +98,7 @@ def put_affine(graph: ir.Graph, value: ir.Value, rng: np.random.Generator, *, in
 def random_solution(ties: Ties, rng: np.random.Generator) -> Solution:
     """Give every free unknown a random value of the sign that is required of it."""
     scales, shifts = ties.scales, ties.shifts
-    every = np.arange(scales.size)
-    sign = scales.sign_of(every).astype(np.float64)
-    sign = np.where(sign == 0, rng.choice([-1.0, 1.0], scales.size), sign)
+    sign = scales.signs.settled(rng.choice([-1, 1], scales.size).astype(np.int8))
     free, moved = rng.uniform(0.5, 2, scales.size) * sign, rng.normal(size=shifts.size)
     free[0], moved[0] = 1.0, 0.0  # what no unknown has
     return Solution(ties, values(scales, free), values(shifts, moved))
@@ -144,27 +142,28 @@ def perturbed(system: System, cells: list[tuple[int, float, float]], chosen: int
     """State all cells but one as they are, then that one otherwise: refused exactly if the others determine it."""
     neutral = 1.0 if system.multiplicative else 0.0
 
-    def state(at: int, value: float) -> Rows:
-        unknown, factor, _ = cells[at]
-        constant = 1 / value if system.multiplicative else -value
-        return Rows.of((np.array([unknown]), np.array([factor])), constant=constant)
+    def state(unknown: object, factor: object, value: object) -> Rows:
+        constant = 1 / np.asarray(value) if system.multiplicative else -np.asarray(value)
+        return Rows.of((np.atleast_1d(unknown), np.atleast_1d(factor)), constant=constant)
 
     mark = system.mark()
-    for at, (unknown, factor, value) in enumerate(cells):
-        if at != chosen and unknown and factor:
-            assert system.add(state(at, value), "as found") is None
+    others = [cell for at, cell in enumerate(cells) if at != chosen and cell[0] and cell[1]]
+    if others:
+        unknowns, factors, found = map(np.array, zip(*others, strict=True))
+        assert system.add(state(unknowns, factors, found), "as found") is None
     unknown, factor, value = cells[chosen]
     reduced = system.reduce(Rows.of((np.array([unknown]), np.array([factor])), constant=neutral))
     determined = not (reduced.coefficients != 0).any()
-    conflict = system.add(state(chosen, value * 1.5 if system.multiplicative else value + 1.0), "perturbed")
+    other = value * 1.5 if system.multiplicative else value + 1.0
+    conflict = system.add(state(unknown, factor, other), "perturbed")
     assert (conflict is not None) == determined
     system.rollback(mark)
-    signed = system.multiplicative and bool(system.sign_of(np.array([unknown]))[0])
+    signed = system.multiplicative and bool(system.signs.known[unknown])
     if signed and unknown:
         mark = system.mark()
         turned = system.positive(Rows.of((np.array([unknown]), 1.0), constant=-np.sign(value)), "turned")
         assert turned is not None
-        assert turned.sign
+        assert turned.because is not None
         system.rollback(mark)
 
 

@@ -7,6 +7,7 @@ x would have to multiply by its inverse, which no type holds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -42,17 +43,17 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     return True
 
 
-def dissolve(node: ir.Node, ties: Ties, *, scale: bool = True, shift: bool = True) -> Conflict | None:
-    """State that a map disappears, or a half of it."""
-    source, result = ties.operand(node, 0), ties.of[node.outputs[0]]
-    assert source is not None
-    mapping, why = affine_map(node), Tie(node)
-    conflict = None
-    if scale:
-        conflict = ties.scale_map(result, source, movable(mapping), why)
-    if shift and conflict is None:
-        conflict = ties.shift_map(result, source, movable(mapping), mapping.shift, why)
-    return conflict
+def dissolve(nodes: Sequence[ir.Node], ties: Ties, *, scale: bool = True, shift: bool = True) -> Conflict | None:
+    """State that maps disappear, all of them, or a half of each."""
+    scales, shifts, whys = [], [], [Tie(node) for node in nodes]
+    for node in nodes:
+        source, result, mapping = ties.operand(node, 0), ties.of[node.outputs[0]], affine_map(node)
+        assert source is not None
+        factor = movable(mapping)
+        scales.append(ties.scale_rows(result, source, factor))
+        shifts.append(ties.shift_rows(result, source, factor, mapping.shift))
+    conflict = ties.scales.add_all(scales, whys) if scale else None
+    return ties.shifts.add_all(shifts, whys) if shift and conflict is None else conflict
 
 
 def unburdened(node: ir.Node, ties: Ties) -> bool:

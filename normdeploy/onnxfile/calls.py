@@ -5,10 +5,14 @@ An attribute may stand for one that its function is given; outside of functions 
 
 from __future__ import annotations
 
-import onnx
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
 
 from normdeploy.errors import GraphError
-from normdeploy.onnxfile import graphs
+from normdeploy.onnxfile.stored import with_bodies
+
+if TYPE_CHECKING:
+    import onnx
 
 Key = tuple[str, str, str]
 
@@ -26,7 +30,7 @@ def check_calls(proto: onnx.ModelProto, name: str) -> None:
         GraphError: functions that do not end, that are given more than they take, or that come to too many nodes; an
             attribute of a function outside of one.
     """
-    own = _nodes(onnx.ModelProto(graph=proto.graph))
+    own = _nodes(proto.graph)
     for node in own:
         if found := next((a for a in node.attribute if a.ref_attr_name), None):
             raise GraphError(
@@ -36,24 +40,25 @@ def check_calls(proto: onnx.ModelProto, name: str) -> None:
     functions = {_key(f.domain, f.name, f.overload): f for f in proto.functions}
     if not functions:
         return
-    nodes = {key: _nodes(onnx.ModelProto(functions=[function])) for key, function in functions.items()}
-    calls = {key: {_called(node) for node in inside} & functions.keys() for key, inside in nodes.items()}
+    nodes = {key: _nodes(function) for key, function in functions.items()}
+    calls = {key: {called(node) for node in inside} & functions.keys() for key, inside in nodes.items()}
     sizes = dict[Key, int]()
-    while waiting := functions.keys() - sizes.keys():
-        ready = [key for key in waiting if not calls[key] - sizes.keys()]
-        if not ready:
-            found = min(waiting)[1]
-            raise GraphError(f"{name}: function {found!r} calls itself; expected functions that end: write it again")
-        for key in ready:
-            sizes[key] = sum(sizes.get(_called(node), 1) for node in nodes[key])
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            sizes[key] = sum(sizes.get(called(node), 1) for node in nodes[key])
+    except CycleError as error:
+        found = min(error.args[1])[1]
+        raise GraphError(
+            f"{name}: function {found!r} calls itself; expected functions that end: write it again"
+        ) from None
     for node in (*own, *(node for inside in nodes.values() for node in inside)):
-        function = functions.get(_called(node))
+        function = functions.get(called(node))
         if function and (len(node.input) > len(function.input) or len(node.output) > len(function.output)):
             raise GraphError(
                 f"{name}: function {function.name!r} is called with {len(node.input)} inputs and {len(node.output)} "
                 f"outputs; expected at most {len(function.input)} and {len(function.output)}: write it again"
             )
-    total = sum(sizes.get(_called(node), 1) for node in own)
+    total = sum(sizes.get(called(node), 1) for node in own)
     if total > MOST_NODES:
         raise GraphError(
             f"{name}: its calls of functions come to {total} nodes; expected at most {MOST_NODES}: write it again"
@@ -64,9 +69,10 @@ def _key(domain: str, name: str, overload: str) -> Key:
     return domain, name, overload
 
 
-def _called(node: onnx.NodeProto) -> Key:
+def called(node: onnx.NodeProto) -> Key:
+    """Return the function that a node calls, if the model has it."""
     return _key(node.domain, node.op_type, node.overload)
 
 
-def _nodes(part: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for graph in graphs(part) for node in graph.node]
+def _nodes(part: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:
+    return [node for graph in with_bodies(part) for node in graph.node]
