@@ -4,7 +4,7 @@ import gc
 import os
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import cache
 
 import pytest
 from hypothesis import settings
@@ -34,6 +34,7 @@ def _keep_for_good() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # a twelfth of an export's time at the usual 700
     gc.enable()
 
 
@@ -50,41 +51,21 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _torchlib() -> Iterator[Callable[[], None]]:
-    """Let torch.onnx.export read its table of 1,500 operators once a process: two thirds of a small network's export.
+    """Let traces share torch's tables of operators: half of a small network's export."""
+    from torch_tables import made_once
 
-    Every export gets a table of its own with the same rows, so that a translation of one is none of the next. Likewise
-    each looks up every composite operator of torch, once for each of 28 libraries: once for all, while no library
-    registers another.
-    """
-    import torch
-    from torch._export import utils
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
+    with made_once(_keep_for_good) as read_anew:
+        yield read_anew
 
-    look_up, looked_up = utils._materialize_cpp_cia_ops, []
 
-    def look_up_once() -> None:
-        registered = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-        if registered != looked_up:
-            look_up()
-            looked_up[:] = registered
-
-    read: dict[tuple[Any, ...], ONNXRegistry] = {}
-    anew = ONNXRegistry.from_torchlib
-
-    def once(cls: type[ONNXRegistry], *args: Any, **options: Any) -> ONNXRegistry:
-        key = (*args, *sorted(options.items()))
-        if key not in read:
-            read[key] = anew(*args, **options)
-            _keep_for_good()
-        table = cls()
-        vars(table).update(vars(read[key]))
-        table.functions = {target: list(rows) for target, rows in read[key].functions.items()}
-        return table
+@pytest.fixture(scope="session", autouse=True)
+def _commands() -> Iterator[None]:
+    """Build typer's tree of commands and options once a process: nine tenths of a refused command's time."""
+    from typer import testing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "_materialize_cpp_cia_ops", look_up_once)
-        patch.setattr(ONNXRegistry, "from_torchlib", classmethod(once))
-        yield read.clear
+        patch.setattr(testing, "_get_command", cache(testing._get_command))
+        yield
 
 
 @pytest.fixture

@@ -1,21 +1,28 @@
-"""onnx's shape inference, in a process of its own: some files end the process it runs in, and no caller can catch it.
+"""onnx's shape inference, in processes of its own: some files end the process it runs in, and no caller can catch it.
 
 Its C++ code believes what a file says. Of random graphs that onnx.checker takes, one in two hundred ended it: a Slice
 of a dimension that came out negative, a Split into more parts than it lists, a type that is not there, sizes that ask
-for more memory than there is (docs/upstream/onnx.md). What it infers comes back through a pipe.
+for more memory than there is (docs/upstream/onnx.md). The process starts when it is first needed and forks for each
+model; what is inferred comes back through a pipe.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import subprocess
 import sys
-from pathlib import Path
+from contextlib import suppress
+from threading import Lock
+from typing import Any
 
 import onnx
 from onnx import onnx_cpp2py_export
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import infer_apart
+from normdeploy.graph.infer_apart import ANSWERED, ASKED, FAILED
 
 _SECONDS = 200
 """Of processor time; 20,000 operators take less than two."""
@@ -55,18 +62,104 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict: bo
         sent = model.SerializeToString()
     except ValueError as error:
         raise NotInferredError(str(error), "a model that protobuf can hold, less than 2 GiB") from error
-    limits = str(_SECONDS), str(_MEMORY + _COPIES * len(sent))
-    words = [sys.executable, "-I", "-S", str(Path(infer_apart.__file__)), str(onnx_cpp2py_export.__file__)]
-    words += [str(int(check_type)), str(int(strict)), *limits]
+    limits = _SECONDS, _MEMORY + _COPIES * len(sent)
     try:
-        done = subprocess.run(words, input=sent, capture_output=True, check=False)
+        code, answer = _WORKER.ask(ASKED.pack(len(sent), check_type, strict, *limits) + sent)
     except OSError as error:  # a process that may start no other, as one that has changed its user
         raise NotInferredError(str(error), "to be allowed to start Python again, for onnx") from error
-    if not done.returncode:
+    if not code:
         inferred = onnx.ModelProto()
-        inferred.ParseFromString(done.stdout)
+        inferred.ParseFromString(answer)
         return inferred
-    said = " ".join(done.stderr.decode(errors="replace").split())
-    if done.returncode != infer_apart.FAILED:
-        said = f"onnx ended its process with code {done.returncode} ({said[-200:]})"
+    said = " ".join(answer.decode(errors="replace").split())
+    if code != FAILED:
+        said = f"onnx ended its process with code {code} ({said[-200:]})"
     raise NotInferredError(said, "types and sizes that fit each other: export the model again")
+
+
+class _Worker:
+    """The process that infers, started where there is none; a fork of ours starts its own."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words: list[str] = []
+        self._lock = Lock()
+
+    def ask(self, asked: bytes) -> tuple[int, bytes]:
+        """Send what is asked and return the exit code and what came back.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        with self._lock:
+            words = [sys.executable, "-I", "-S", str(infer_apart.__file__), str(onnx_cpp2py_export.__file__)]
+            if self._process is None or words != self._words or self._process.poll() is not None:
+                self.end()
+                self._start(words)
+            done = False
+            try:
+                answer = self._answer(asked)
+                done = answer is not None
+            finally:
+                if not done:  # it died, or we are stopped while it is at work
+                    code = self.end()
+            return (code or 1, b"") if answer is None else answer
+
+    def _start(self, words: list[str]) -> None:
+        options: dict[str, Any] = {"process_group": 0} if os.name == "posix" else {}  # no Ctrl-C of ours reaches it
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0, **options
+        )
+        self._words = words
+
+    def _answer(self, asked: bytes) -> tuple[int, bytes] | None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        rest = memoryview(asked)
+        try:
+            while rest:
+                rest = rest[self._process.stdin.write(rest) :]
+        except BrokenPipeError:
+            return None
+        head = self._read(ANSWERED.size)
+        if len(head) < ANSWERED.size:
+            return None
+        code, size = ANSWERED.unpack(head)
+        body = self._read(size)
+        return (code, body) if len(body) == size else None
+
+    def _read(self, size: int) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        found = bytearray()
+        while len(found) < size and (more := self._process.stdout.read(min(size - len(found), 1 << 20))):
+            found += more
+        return bytes(found)
+
+    def end(self) -> int | None:
+        """End the process and the fork that it has at work; return its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if os.name == "posix" and process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        with process:  # closes both pipes and waits
+            return process.returncode
+
+    def forget(self) -> None:
+        """Leave the process to the one that started it: we are a fork of that one."""
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+            self._process.returncode = 0  # not ours to wait for
+        self._process, self._lock = None, Lock()
+
+
+_WORKER = _Worker()
+atexit.register(_WORKER.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WORKER.forget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from onnx import parser
 
 import normdeploy as nd
 from normdeploy.errors import GraphError, NormdeployError
-from normdeploy.graph import Evaluator
+from normdeploy.graph import Evaluator, inference
 from normdeploy.graph.inference import NotInferredError, infer_shapes
 from normdeploy.rewrite.infer import infer_missing_types
 
@@ -62,6 +63,44 @@ def test_what_is_inferred_comes_back_for_bodies_too() -> None:
     (node,) = model.graph
     inside = node.attributes["then_branch"].as_graph()
     assert [value.shape.numpy() for each in inside for value in each.outputs if value.shape] == [(3, 2), (3, 2)]
+
+
+RELU = "g (float[2, 3] x) => (float[p, q] y) { z = Relu (x)\n y = Relu (z) }"
+
+
+def test_after_a_file_that_ended_onnx_the_next_is_inferred_in_the_same_process() -> None:
+    infer_shapes(model_of(RELU))
+    before = inference._WORKER._process
+    with pytest.raises(NotInferredError):
+        infer_shapes(model_of(NEGATIVE))
+    assert infer_shapes(model_of(RELU)).graph.value_info[0].type.tensor_type.shape.dim[1].dim_value == 3
+    if hasattr(os, "fork"):
+        assert inference._WORKER._process is before
+
+
+def test_where_the_process_was_killed_another_is_started() -> None:
+    infer_shapes(model_of(RELU))
+    assert inference._WORKER._process is not None
+    inference._WORKER._process.kill()
+    inference._WORKER._process.wait()
+    assert len(infer_shapes(model_of(RELU)).graph.value_info) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12's, of any process with threads
+def test_a_fork_has_a_process_of_its_own() -> None:
+    """Two that read from one pipe would get each other's answers."""
+    infer_shapes(model_of(RELU))
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if len(infer_shapes(model_of(RELU)).graph.value_info) == 1 else 2
+            inference._WORKER.end()
+        finally:
+            os._exit(code)
+    assert len(infer_shapes(model_of(RELU)).graph.value_info) == 1
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_contradiction_is_named_where_it_is_strict() -> None:

@@ -142,19 +142,20 @@ def perturbed(system: System, cells: list[tuple[int, float, float]], chosen: int
     """State all cells but one as they are, then that one otherwise: refused exactly if the others determine it."""
     neutral = 1.0 if system.multiplicative else 0.0
 
-    def state(at: int, value: float) -> Rows:
-        unknown, factor, _ = cells[at]
-        constant = 1 / value if system.multiplicative else -value
-        return Rows.of((np.array([unknown]), np.array([factor])), constant=constant)
+    def state(unknown: object, factor: object, value: object) -> Rows:
+        constant = 1 / np.asarray(value) if system.multiplicative else -np.asarray(value)
+        return Rows.of((np.atleast_1d(unknown), np.atleast_1d(factor)), constant=constant)
 
     mark = system.mark()
-    for at, (unknown, factor, value) in enumerate(cells):
-        if at != chosen and unknown and factor:
-            assert system.add(state(at, value), "as found") is None
+    others = [cell for at, cell in enumerate(cells) if at != chosen and cell[0] and cell[1]]
+    if others:
+        unknowns, factors, found = map(np.array, zip(*others, strict=True))
+        assert system.add(state(unknowns, factors, found), "as found") is None
     unknown, factor, value = cells[chosen]
     reduced = system.reduce(Rows.of((np.array([unknown]), np.array([factor])), constant=neutral))
     determined = not (reduced.coefficients != 0).any()
-    conflict = system.add(state(chosen, value * 1.5 if system.multiplicative else value + 1.0), "perturbed")
+    other = value * 1.5 if system.multiplicative else value + 1.0
+    conflict = system.add(state(unknown, factor, other), "perturbed")
     assert (conflict is not None) == determined
     system.rollback(mark)
     signed = system.multiplicative and bool(system.signs.known[unknown])
