@@ -9,6 +9,7 @@ that a file of ours fills up to the room that is asked for.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -37,6 +38,7 @@ COMMANDS = {
     "predict": "predict in.onnx rows.csv -o out.csv --no-header --overwrite",
     "package": "package in.onnx --web --overwrite",
 }
+LOADED = [f"normdeploy.{room}" for room in ("api", "building", "runtime.bulk", "runtime.tuning", "train", "build")]
 OLD = ("net.safetensors", "out.onnx", "out.csv", "in.plan.json")
 """Outputs of an earlier run, which the commands may replace: of these no byte may be lost."""
 DISKS: Mapping[str, int | None] = {"read-only": None, "full": 0, "nearly full": 4096}
@@ -131,5 +133,6 @@ def all_of_them(place: Path) -> dict[str, dict[str, object]]:
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
-    assert onnx.__version__  # imported before the disks refuse
+    imported = map(importlib.import_module, (onnx.__name__, "onnxscript", "matplotlib.figure", *LOADED))
+    assert all(imported)  # before the disks refuse, and once for all forks
     sys.stdout.write(json.dumps(all_of_them(Path(sys.argv[1]))))

@@ -14,6 +14,7 @@ from torch import nn
 from normdeploy.errors import TraceError
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.known_messages import known_messages_silenced
+from normdeploy.exporting.signature_tables import signature_tables_kept
 from normdeploy.exporting.trace_errors import cause_of, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.exporting.translations import translations
 
@@ -22,7 +23,7 @@ _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them 
 
 def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions."""
-    with known_messages_silenced():
+    with known_messages_silenced(), signature_tables_kept():
         return torch.onnx.export(
             _by_its_forward(model),
             tuple(tensors),

@@ -1,6 +1,6 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
-from normdeploy.graph.evaluate import Evaluator, Hook, evaluate_node
+from normdeploy.graph.evaluate import Evaluator, Hook
 from normdeploy.graph.evaluated_region import evaluate_alike, evaluate_region
 from normdeploy.graph.exact import (
     AFFINE_DOMAIN,
@@ -25,6 +25,7 @@ from normdeploy.graph.onnx_files import (
     strip_traces,
     weight_bytes,
 )
+from normdeploy.graph.operator_evaluation import evaluate_node
 from normdeploy.graph.scopes import WHERE, in_root, module_path
 
 __all__ = [

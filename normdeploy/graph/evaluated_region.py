@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.evaluate import (
+from normdeploy.graph.exact import constant_tensor
+from normdeploy.graph.operator_evaluation import (
     OPERATOR_ERRORS,
     as_constant,
     evaluate_node,
@@ -18,7 +19,6 @@ from normdeploy.graph.evaluate import (
     opset_of,
     promote,
 )
-from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operators import Call
 from normdeploy.graph.operators.pieces import WEIGHT, alike, large_weight, products_in_pieces
 

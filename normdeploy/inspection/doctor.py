@@ -195,12 +195,10 @@ def _unread(model: nn.Module, traced: Traced) -> Iterator[Finding]:
     # tied weights are read under one of their names
     named = list(model.named_parameters(remove_duplicate=False))
     read_tensors = {id(tensor) for name, tensor in named if name in read}
-    for path, module in model.named_modules():
-        own = [id(tensor) for tensor in module.parameters()]
-        if not path or not own or read_tensors.intersection(own):
-            continue
-        parent = model.get_submodule(path.rpartition(".")[0])
-        if read_tensors.intersection(id(tensor) for tensor in parent.parameters()):
+    owned = {path: [id(tensor) for tensor in module.parameters()] for path, module in model.named_modules()}
+    unread = {path for path, own in owned.items() if own and read_tensors.isdisjoint(own)}
+    for path, own in owned.items():
+        if path in unread and path and path.rpartition(".")[0] not in unread:
             yield Finding(
                 "note",
                 "training-only",

@@ -4,6 +4,7 @@ import functools
 import sys
 import sysconfig
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -177,3 +178,25 @@ def test_it_is_a_note_of_the_export_and_a_finding(tmp_path):
     assert any("'1' (Direct) asks torch.compiler.is_compiling()" in note for note in result.notes)
     for findings in (nd.inspect(model), nd.inspect(model, torch.randn(2, 3))):
         assert [finding.where for finding in findings.of_kind("traced-otherwise")] == ["1"]
+
+
+def test_the_tables_of_a_programs_inputs_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made again for each input, they take the square of the number of layers."""
+    signature = torch.export.graph_signature.ExportGraphSignature
+    made = dict.fromkeys(("inputs_to_parameters", "inputs_to_buffers"), 0)
+    for name in made:
+        usual = getattr(signature, name).fget
+
+        def counted(self: object, name: str = name, usual: Callable[[object], object] = usual) -> object:
+            made[name] += 1
+            return usual(self)
+
+        monkeypatch.setattr(signature, name, property(counted))
+    counts = []
+    for layers in (2, 12):
+        made.update(dict.fromkeys(made, 0))
+        blocks = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(layers)]
+        traced = trace(nn.Sequential(*blocks), torch.randn(2, 4))
+        assert {str(value.name) for value in traced.model.graph.initializers.values()} >= {"0.0.weight", "1.1.bias"}
+        counts.append(dict(made))
+    assert counts[0] == counts[1]

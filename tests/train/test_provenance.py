@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 import textwrap
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,7 +134,7 @@ def test_values_of_tensors_and_modes_are_not_what_a_network_is() -> None:
     assert of_network(one, one, splits) == of_network(other, other, splits)
 
 
-def test_the_builders_file_counts_and_code_without_a_file_too(tmp_path: Path) -> None:
+def test_the_builders_file_counts_and_code_without_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = some_splits()
     net = nn.Sequential(nn.Linear(4, 2))
     built_here = of_network(net, lambda: net, splits)
@@ -140,6 +142,7 @@ def test_the_builders_file_counts_and_code_without_a_file_too(tmp_path: Path) ->
         name for name in built_here if name.startswith("code of")
     ]  # this file, though torch's classes alone are used
     seen = []
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))  # under `python -m pytest` it has a file
     for slope in ("0.1", "0.2"):  # a class typed into an interpreter
         space: dict[str, Any] = {"__name__": "__main__"}
         text = f"""

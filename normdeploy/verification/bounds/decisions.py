@@ -20,7 +20,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph.evaluate import StandIn, evaluate_node
+from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.operator_evaluation import evaluate_node
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.accuracy import rounds
 from normdeploy.verification.sides.exact_agreement import is_float

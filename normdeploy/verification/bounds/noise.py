@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
-from normdeploy.graph.evaluate import StandIn, promote
+from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.operator_evaluation import promote
 from normdeploy.verification.bounds.accuracy import (
     INITIAL_CELL,
     gate_weights,

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.evaluate import OPERATOR_ERRORS
+from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.derivation.checked_side import Shape

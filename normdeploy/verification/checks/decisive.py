@@ -21,8 +21,9 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import make_case
 from normdeploy.verification.mutation.cut_sides import Cut, CutFile
-from normdeploy.verification.mutation.probes import SAME_FILE, SAME_GRAPH, judged_cut
+from normdeploy.verification.mutation.probes import judged_cut
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
+from normdeploy.verification.mutation.site_cuts import SAME_FILE, SAME_GRAPH
 from normdeploy.verification.mutation.split_graph import first_equal
 from normdeploy.verification.record.answers import Killer, MutantReport
 from normdeploy.verification.sides.flat_values import run_evaluator

@@ -30,7 +30,7 @@ import onnx_ir.passes.common as common
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
-from normdeploy.graph.evaluate import OPERATOR_ERRORS
+from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.derivation.absorbing import confirm_affine, confirm_norm, confirm_table
 from normdeploy.verification.derivation.affine_laws import back, step_of
 from normdeploy.verification.derivation.analytic import confirm_analytic

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
-from normdeploy.graph.evaluate import opset_of
+from normdeploy.graph.operator_evaluation import opset_of
 from normdeploy.graph.traits import Trait, has, is_standard
 
 SMALL = 64

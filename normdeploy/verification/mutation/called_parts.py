@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant_tensor
-from normdeploy.graph.evaluate import promote
+from normdeploy.graph.operator_evaluation import promote
 from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.float64_chain import FINEST

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator
-from normdeploy.graph.evaluate import promote
+from normdeploy.graph.operator_evaluation import promote
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.derivative import affine_map
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Site, Values

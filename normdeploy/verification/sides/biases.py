@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant64
-from normdeploy.graph.evaluate import StandIn, evaluate_node
+from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.operator_evaluation import evaluate_node
 from normdeploy.graph.traits import is_standard
 
 _BIAS = 2

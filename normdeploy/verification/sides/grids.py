@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant64, constant_tensor
-from normdeploy.graph.evaluate import StandIn, opset_of
+from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.operator_evaluation import opset_of
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.call import Stored
 from normdeploy.graph.operators.integer_operators import signed, spread
