@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation.affine_laws import step_of
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import inputs_of, kind
@@ -34,15 +33,11 @@ def to_be_seen(side: Side, open_nodes: Iterable[ir.Node]) -> list[str]:
 
 def _may_do_nothing(side: Side, node: ir.Node) -> bool:
     """Tell whether an operator may be there for what it does with other numbers than those that were seen."""
-    step = step_of(side, node.outputs[0])
-    if has(node, Trait.KEEPS_ORDER) or (step is not None and step.is_identity):
-        return False  # it leaves everything as it is, whatever that is
-    if has(node, Trait.ADDS) or has(node, Trait.WEIGHS):
-        return False  # one formula for all numbers: what it adds or weighs with is what counts
-    if not has(node, Trait.CONVERTS):
-        return True
-    types = [side.type_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
-    return all(kept is not None and kept.is_integer() for kept in types) and types[1].bitwidth < types[0].bitwidth  # type: ignore[union-attr] # asked in front
+    if has(node, Trait.CONVERTS):
+        types = [side.type_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
+        known = [kept for kept in types if kept is not None and kept.is_integer()]
+        return len(known) == 2 and known[1].bitwidth < known[0].bitwidth
+    return has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or kind(node) in _PARTED
 
 
 def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
@@ -61,3 +56,7 @@ def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
 
 
 _BOUNDS = frozenset({"Min", "Max", "Clip"})
+_PARTED = _BOUNDS | frozenset({
+    "Where", "Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "Abs", "Mod", "Trilu", "IsNaN", "IsInf", "Slice",
+})  # fmt: skip
+"""Operators that are one formula on some numbers and another, or nothing, on others."""
