@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.evaluate import as_constant, promote
+from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.verification.sides.flat_values import Feeds
 
 
