@@ -83,3 +83,27 @@ def test_constants_that_a_mutant_leaves_as_they_are_need_no_row_fed(shift: float
     if ones:
         assert "for every input" in border.note
         assert "for every input" in dropped.note
+
+
+class OneToken(nn.Module):
+    """Tokens that are normalized one by one, as MobileViT's patches of a small image: along their axis there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.norm(x.unsqueeze(1))).squeeze(1)
+        return y
+
+
+def test_a_row_without_a_neighbour_beside_it_has_one_further_off(tmp_path: Path):
+    torch.manual_seed(0)
+    model, x = OneToken().eval(), torch.randn(4, 8) * torch.tensor([[0.1], [1.0], [5.0], [20.0]])
+    traced = trace(model, (x,))
+    rewritten = rewrite(traced.model)
+    path = tmp_path / "net.onnx"
+    save_graph(rewritten.model.clone(), path)
+    verdict = verify(model, path, args=(x,), traced=traced, rewritten=rewritten)
+    (mutant,) = (m for site in verdict.sites for m in site.mutants if m.name == "a neighbouring row's statistics")
+    assert mutant.killed, verdict.summary()

@@ -1,4 +1,4 @@
-"""Constants that reach a product through operators of sizes (DeBERTa's relative positions): proven unrounded."""
+"""Constants that reach a product through other operators: of sizes (DeBERTa's relative positions), of sequences."""
 
 from pathlib import Path
 
@@ -28,4 +28,25 @@ def test_a_scale_that_goes_into_a_tiled_constant_is_proven_for_every_input(tmp_p
     assert result.verdict is not None
     assert result.verdict.passed, result.verdict.summary()
     assert [row.action for row in result.ledger] == ["folded"]
+    assert result.verdict.check("derivation").status == "pass", result.verdict.summary()
+
+
+class Turned(nn.Module):
+    """Queries turned by their positions: one table holds both factors, and is split in each call (EVA's)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(3, 16))
+        self.query = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sines, cosines = self.table.split(8, -1)
+        query = self.query(x)
+        return torch.cat([(query * cosines + query.flip(-1) * sines) / 24**0.5, x], -1)
+
+
+def test_parts_of_a_constant_that_the_trace_splits_are_constants(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    result = nd.export(Turned().eval(), torch.randn(2, 3, 8), tmp_path / "net.onnx", verify="quick")
+    assert result.verdict is not None
     assert result.verdict.check("derivation").status == "pass", result.verdict.summary()

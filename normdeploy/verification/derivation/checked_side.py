@@ -18,7 +18,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
 from normdeploy.verification.derivation.gauges import radius
-from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
 from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
 from normdeploy.verification.derivation.result_types import result_type
 from normdeploy.verification.derivation.settled import is_open
@@ -146,7 +146,7 @@ class Side:
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return a constant, floats in float64; None where it is none, or cannot be computed."""
-        if value is None or not self.is_constant(value):
+        if value is None or not self.is_constant(value) or is_sequence(value):
             return None
         if value in self._folded:
             return self._folded[value]
@@ -167,6 +167,9 @@ class Side:
         assert node is not None
         operands: list[Tensor | None] = []
         for index, operand in enumerate(inputs_of(node)):
+            if operand is not None and is_sequence(operand):
+                operands.append(self._fold(operand))
+                continue
             array = None if operand is None else self.constant(operand)
             if kind(node) == "CastLike" and index == 1 and operand is not None and array is None:
                 array = self._one_of(operand)  # only its type is read

@@ -22,6 +22,12 @@ def inputs_of(node: ir.Node) -> list[ir.Value | None]:
     return found
 
 
+def is_sequence(value: ir.Value) -> bool:
+    """Tell whether a value is a sequence, which holds tensors and no numbers of its own."""
+    node = value.producer()
+    return node is not None and kind(node) in ("SplitToSequence", "SequenceConstruct")
+
+
 def with_attributes(node: ir.Node, attributes: Iterable[ir.Attr]) -> ir.Node:
     """Return an operator as it is but for its attributes; results without a name are none, as in the graph."""
     results = [ir.Value(name=value.name) for value in node.outputs]

@@ -232,7 +232,7 @@ def _row_mutants(node: ir.Node, opset: Opset) -> list[Mutant]:
         assert x is not None
         axes = axes_of(x)
         epsilon = node.attributes.get_float("epsilon", 1e-5)
-        lead = max(axes[0] - 1, 0)
+        lead = next((axis for axis in range(axes[0] - 1, -1, -1) if x.shape[axis] > 1), 0)  # one row has no neighbour
         mean = x.mean(axes, keepdim=True) if centred else torch.zeros_like(x.mean(axes, keepdim=True))
         var = (x - mean).square().mean(axes, keepdim=True)
         y = (x - mean.roll(1, lead)) / torch.sqrt(var.roll(1, lead) + epsilon)
