@@ -154,7 +154,7 @@ def subjects(lists: Iterable[Path], only: Iterable[str], known: Iterable[str]) -
 def errors(subject: Subject, files: Mapping[str, Path]) -> dict[str, float]:
     """Return the error of each file over eager's; nothing where eager makes none."""
     import torch
-    from zoo_row import _square
+    from zoo_row import squared_error
 
     from normdeploy.exporting.forward import flatten_outputs
     from normdeploy.exporting.mode import evaluation_mode
@@ -172,7 +172,7 @@ def errors(subject: Subject, files: Mapping[str, Path]) -> dict[str, float]:
             names = [value.name for value in session.get_outputs()]
             found[key] = [torch.from_numpy(array) for array in run_session(session, feeds, names)]
         for key, tensors in found.items():
-            squares[key] += sum(map(_square, tensors, exact))
+            squares[key] += sum(map(squared_error, tensors, exact))
     return {key: math.sqrt(squares[key] / squares["eager"]) for key in files if squares["eager"]}
 
 
