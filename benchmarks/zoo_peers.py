@@ -12,7 +12,9 @@ bytes       of the file
 seconds     of the processor, and ``peak`` of memory, that making it took
 error       against float64 over eager torch's, root mean squares over four inputs
 ratio       of the time of one call to the plain file's, all in onnxruntime on one thread, interleaved in one run, with
-            the 95 % interval over fresh sessions. OpenVINO is a runtime: it runs the plain file, in float32, one thread
+            the 95 % interval over fresh sessions. OpenVINO is a runtime: it runs the plain file in float32 on one.
+            With --processor it is the calling thread's time on the processor, which is the time of a call of
+            onnxruntime on one thread, whoever else is at work; OpenVINO has threads of its own and is left out
 
 Rows go to OUT as they are measured; what is there is not measured again. With --dynamic all begin with the graph as it
 is traced, its batch dynamic, where torch's file has the sizes of its example.
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -41,8 +44,15 @@ PLAIN, OPENVINO = "torch.onnx", "OpenVINO"
 TABLES = {"networks": zoo_peers_table.networks, "summary": zoo_peers_table.summary, "losses": zoo_peers_table.losses}
 
 
-def measure(line: Line, tell: Callable[[Row], None], *, seconds: float, dynamic: bool = False) -> None:
-    """Measure one network in this process. Args: tell: called with its row. seconds: of timing. dynamic: the batch."""
+def measure(
+    line: Line, tell: Callable[[Row], None], *, seconds: float, dynamic: bool = False, processor: bool = False
+) -> None:
+    """Measure one network in this process.
+
+    Args:
+        tell: called with its row. seconds: of timing. dynamic: the batch. processor: its time, not the clock's.
+    """
+    import onnx_ir as ir
     import torch
     from zoo_row import errors, made
 
@@ -62,7 +72,7 @@ def measure(line: Line, tell: Callable[[Row], None], *, seconds: float, dynamic:
             # in one file: what is beside it would be counted for one pipeline and not for the next
             given = {"kwargs": dict(example.kwargs), "dynamo": True, "external_data": False, "verbose": False}
             if dynamic:
-                save_graph(traced.model.clone(), files[PLAIN])
+                ir.save(traced.model, files[PLAIN])  # with the sizes of values inside, which torch writes too
             else:
                 torch.onnx.export(model, example.args, files[PLAIN], **given)
         except Exception as error:  # what torch cannot write starts from our trace
@@ -87,7 +97,7 @@ def measure(line: Line, tell: Callable[[Row], None], *, seconds: float, dynamic:
         if seconds:
             feeds = [tensor.numpy() for tensor in example.named().values()]
             with torch.no_grad():
-                row["latency"] = _latency(usable, feeds, seconds)
+                row["latency"] = _latency(usable, feeds, seconds, processor=processor)
     tell(row)
 
 
@@ -109,7 +119,7 @@ def _described(path: Path) -> Row:
     return row
 
 
-def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float) -> dict[str, Any]:
+def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float, *, processor: bool) -> dict[str, Any]:
     """Return each file's time over the plain one's, and the plain one's median in seconds."""
     from normdeploy.ort.settings import OPENVINO_RUNTIME
     from normdeploy.runtime import Settings
@@ -117,7 +127,8 @@ def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float) -> dic
     from normdeploy.runtime.latency import joined, measure_in_sessions, session_ratio
 
     ways: dict[str, tuple[Path, Settings]] = {name: (path, Settings(threads=1)) for name, path in files.items()}
-    ways[OPENVINO] = files[PLAIN], Settings(provider=OPENVINO_RUNTIME, threads=1)
+    if not processor:
+        ways[OPENVINO] = files[PLAIN], Settings(provider=OPENVINO_RUNTIME, threads=1)
     refused: dict[str, str] = {}
 
     def prepare(session: int) -> dict[str, Callable[[], object]]:
@@ -136,7 +147,7 @@ def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float) -> dic
             calls[name] = lambda backend=backend, given=given: backend.run(given)
         return calls
 
-    sessions = measure_in_sessions(prepare, seconds=seconds)
+    sessions = measure_in_sessions(prepare, seconds=seconds, clock=time.thread_time_ns if processor else None)
     ratios = {
         name: session_ratio(sessions, name, PLAIN).to_dict() for name in ways if name not in refused and name != PLAIN
     }
@@ -148,13 +159,14 @@ def main() -> int:
     parser = arguments(__doc__, "peers.jsonl", TABLES)
     parser.add_argument("--seconds", type=float, default=12.0, help="of timing per network; 0 times nothing")
     parser.add_argument("--dynamic", action="store_true", help="begin with the graph as traced, its batch dynamic")
+    parser.add_argument("--processor", action="store_true", help="time by the processor, onnxruntime's files alone")
     options = parser.parse_args()
     if options.table:
         print(TABLES[options.table](rows_of(options), [PLAIN, *PIPELINES, OPENVINO], OURS))
         return 0
     measure_all(
         options,
-        partial(measure, seconds=options.seconds, dynamic=options.dynamic),
+        partial(measure, seconds=options.seconds, dynamic=options.dynamic, processor=options.processor),
         say=lambda row: str(row.get("why", "measured")),
     )
     return 0

@@ -128,13 +128,13 @@ def errors(line: Line, model: nn.Module, traced: Traced, files: Mapping[str, Pat
             feeds = dict(zip(names, given, strict=True))
             found[key] = [torch.from_numpy(array) for array in run_session(session, feeds, outputs)]
         for key, tensors in found.items():
-            squares[key] += sum(map(_square, tensors, exact))
+            squares[key] += sum(map(squared_error, tensors, exact))
     eager = math.sqrt(squares["eager"] / RUNS)
     ratios = {key: math.sqrt(squares[key] / squares["eager"]) if eager else None for key in sessions}
     return {"eager": eager, **ratios}
 
 
-def _square(found: Tensor, exact: Tensor) -> float:
+def squared_error(found: Tensor, exact: Tensor) -> float:
     """Return the squared error of an output, relative to its size; what is no number has none."""
     if not exact.is_floating_point() or not exact.any():
         return 0.0

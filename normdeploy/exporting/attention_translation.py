@@ -25,7 +25,8 @@ _FUSED_OPSET = 23  # the first with an Attention operator
 _FUSED_RANK = 4
 
 
-def _ints(*numbers: int) -> Any:
+def ints(*numbers: int) -> Any:
+    """Return a constant of these numbers."""
     return op.Constant(value_ints=list(numbers))
 
 
@@ -104,7 +105,7 @@ def open_rows(mask: Any, query: Any) -> tuple[Any, Any]:
     nothing, shut = _number(0.0, query), _number(-math.inf, query)
     boolean = mask.dtype == ir.DataType.BOOL
     seen = mask if boolean else op.Not(op.Equal(mask, shut))
-    kept = op.ReduceMax(op.Cast(seen, to=query.dtype), _ints(-1), keepdims=1)
+    kept = op.ReduceMax(op.Cast(seen, to=query.dtype), ints(-1), keepdims=1)
     if not boolean:
         return op.Where(op.Cast(kept, to=ir.DataType.BOOL), mask, nothing), kept
     # 0 where seen, -inf where not, and 0 in a row where nothing is: -inf and kept = 0 do not meet
@@ -136,9 +137,9 @@ def _repeated(tensor: Any, query: Any) -> Any:
     heads, served = query.shape[len(query.shape) - 3], tensor.shape[rank - 3]
     if heads == served:
         return tensor
-    spread = op.Expand(op.Unsqueeze(tensor, _ints(rank - 2)), _ints(heads // served, 1, 1))
+    spread = op.Expand(op.Unsqueeze(tensor, ints(rank - 2)), ints(heads // served, 1, 1))
     # how many there are in front may be dynamic; the heads are not
-    shape = op.Concat(op.Shape(tensor, end=rank - 3), _ints(heads), op.Shape(tensor, start=rank - 2), axis=0)
+    shape = op.Concat(op.Shape(tensor, end=rank - 3), ints(heads), op.Shape(tensor, start=rank - 2), axis=0)
     return op.Reshape(spread, shape)
 
 

@@ -16,13 +16,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from normdeploy.exporting.attention_translation import op
+from normdeploy.exporting.attention_translation import ints, op
 
 SUM, MEAN, MAX = range(3)
-
-
-def _ints(*values: int) -> Any:
-    return op.Constant(value_ints=list(values))
 
 
 def embedding_bag(
@@ -40,27 +36,27 @@ def embedding_bag(
     del scale_grad_by_freq, sparse  # of training
     indices, offsets = op.Cast(indices, to=ir.DataType.INT64), op.Cast(offsets, to=ir.DataType.INT64)
     if include_last_offset:
-        offsets = op.Slice(offsets, _ints(0), _ints(-1), _ints(0))
+        offsets = op.Slice(offsets, ints(0), ints(-1), ints(0))
     count = op.Shape(indices)
     places = op.Range(op.Constant(value_int=0), op.Squeeze(count), op.Constant(value_int=1))
-    begun = op.LessOrEqual(op.Unsqueeze(offsets, _ints(1)), op.Unsqueeze(places, _ints(0)))  # [bags, indices]
-    bag = op.Sub(op.ReduceSum(op.Cast(begun, to=ir.DataType.INT64), _ints(0), keepdims=0), op.Constant(value_int=1))
+    begun = op.LessOrEqual(op.Unsqueeze(offsets, ints(1)), op.Unsqueeze(places, ints(0)))  # [bags, indices]
+    bag = op.Sub(op.ReduceSum(op.Cast(begun, to=ir.DataType.INT64), ints(0), keepdims=0), op.Constant(value_int=1))
     numbers = op.Range(op.Constant(value_int=0), op.Squeeze(op.Shape(offsets)), op.Constant(value_int=1))
-    inside = op.Equal(op.Unsqueeze(numbers, _ints(1)), op.Unsqueeze(bag, _ints(0)))
+    inside = op.Equal(op.Unsqueeze(numbers, ints(1)), op.Unsqueeze(bag, ints(0)))
     if padding_idx is not None and padding_idx >= 0:
-        inside = op.And(inside, op.Unsqueeze(op.Not(op.Equal(indices, _ints(padding_idx))), _ints(0)))
+        inside = op.And(inside, op.Unsqueeze(op.Not(op.Equal(indices, ints(padding_idx))), ints(0)))
     rows = op.Gather(weight, indices, axis=0)
     if mode == MAX:
         least = op.Constant(value=ir.tensor(float("-inf"), dtype=weight.dtype))
-        masked = op.Where(op.Unsqueeze(inside, _ints(2)), op.Unsqueeze(rows, _ints(0)), least)
-        some = op.ReduceMax(op.Cast(inside, to=weight.dtype), _ints(1), keepdims=1)
+        masked = op.Where(op.Unsqueeze(inside, ints(2)), op.Unsqueeze(rows, ints(0)), least)
+        some = op.ReduceMax(op.Cast(inside, to=weight.dtype), ints(1), keepdims=1)
         zero = op.Constant(value=ir.tensor(0.0, dtype=weight.dtype))
-        result = op.Where(op.Greater(some, zero), op.ReduceMax(masked, _ints(1), keepdims=0), zero)
+        result = op.Where(op.Greater(some, zero), op.ReduceMax(masked, ints(1), keepdims=0), zero)
     else:
         members = op.Cast(inside, to=weight.dtype)
-        scaled = members if per_sample_weights is None else op.Mul(members, op.Unsqueeze(per_sample_weights, _ints(0)))
+        scaled = members if per_sample_weights is None else op.Mul(members, op.Unsqueeze(per_sample_weights, ints(0)))
         result = op.MatMul(scaled, rows)
         if mode == MEAN:
             one = op.Constant(value=ir.tensor(1.0, dtype=weight.dtype))
-            result = op.Div(result, op.Max(op.ReduceSum(members, _ints(1), keepdims=1), one))
-    return result, _ints(0), _ints(0), _ints(0)
+            result = op.Div(result, op.Max(op.ReduceSum(members, ints(1), keepdims=1), one))
+    return result, ints(0), ints(0), ints(0)

@@ -14,13 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.exc import UserError, UserErrorType
-from torch._subclasses.fake_tensor import DataDependentOutputException, UnsupportedOperatorException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.onnx._internal.exporter._errors import DispatchError
 from torch.overrides import TorchFunctionMode
 
 from normdeploy.exporting.delegated import NoTranslationError
+from normdeploy.exporting.torch_exceptions import is_control_flow, is_missing_translation
 
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent
@@ -48,13 +45,6 @@ class Cause(Enum):
         self.wrong, self.remedy = wrong, remedy
 
 
-_CLASSES: tuple[tuple[type[BaseException], Cause], ...] = (
-    (GuardOnDataDependentSymNode, Cause.CONTROL_FLOW),
-    (DataDependentOutputException, Cause.CONTROL_FLOW),
-    (DispatchError, Cause.NO_TRANSLATION),
-    (NoTranslationError, Cause.NO_TRANSLATION),
-    (UnsupportedOperatorException, Cause.NO_TRANSLATION),
-)
 _LEAVING = (
     torch.Tensor.numpy,
     torch.Tensor.__array__,
@@ -162,10 +152,11 @@ def too_deep() -> str:
 def cause_of(error: BaseException) -> Cause | None:
     """Return what the classes of an exception and of those behind it tell of the cause; None where they do not."""
     links = _chain(error)
-    for link in links:
-        if isinstance(link, UserError) and link.error_type is UserErrorType.DYNAMIC_CONTROL_FLOW:
-            return Cause.CONTROL_FLOW
-    return next((cause for kind, cause in _CLASSES if any(isinstance(link, kind) for link in links)), None)
+    if any(map(is_control_flow, links)):
+        return Cause.CONTROL_FLOW
+    if any(isinstance(link, NoTranslationError) or is_missing_translation(link) for link in links):
+        return Cause.NO_TRANSLATION
+    return None
 
 
 class _Departures(TorchFunctionMode):

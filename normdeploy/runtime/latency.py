@@ -143,6 +143,7 @@ def measure_in_sessions(
     stretch: float = 0.0,
     pause: float = 0.0,
     seed: int = 0,
+    clock: Callable[[], int] | None = None,
 ) -> Sessions:
     """Time callables against each other in several sessions, made afresh for each.
 
@@ -150,7 +151,7 @@ def measure_in_sessions(
         prepare: returns the callables of session 0, 1, ...; the same names each time, or fewer.
         rounds: in all, shared between the sessions; by default as many as fit in ``seconds``.
         seconds: for all sessions; where calls are so slow that they do not fit, `SESSIONS` become three.
-        stretch, pause, seed: see `measure_latency`.
+        stretch, pause, seed, clock: see `measure_latency`.
 
     Raises:
         UsageError: fewer than one round, or negative times.
@@ -173,6 +174,7 @@ def measure_in_sessions(
                 stretch=stretch,
                 pause=pause,
                 seed=seed + session,
+                clock=clock,
             )
         )
     return parts
@@ -211,6 +213,7 @@ def measure_latency(
     stretch: float = 0.0,
     pause: float = 0.0,
     seed: int = 0,
+    clock: Callable[[], int] | None = None,
 ) -> dict[str, Latency]:
     """Time several callables against each other, interleaved.
 
@@ -226,6 +229,8 @@ def measure_latency(
         fewest: rounds that are taken whatever the time.
         warmup: untimed calls of each before the first round (lazy initialization, thread pools, caches).
         seed: draws the order within each round.
+        clock: what a sample is read off, in ns; by default the wall's. ``time.thread_time_ns`` leaves out what others
+            take of a busy machine, and is the time of a call only where the calling thread does all of it.
 
     Returns:
         name to Latency, in the order of ``callables``; samples at equal positions belong to the same round.
@@ -257,19 +262,19 @@ def measure_latency(
                 call = callables[names[index]]
                 if pause:
                     time.sleep(pause)
-                samples[names[index]].append(_turn(call, turn))
+                samples[names[index]].append(_turn(call, turn, clock or time.perf_counter_ns))
     finally:
         if collecting:
             gc.enable()
     return {name: Latency(name, tuple(samples[name])) for name in names}
 
 
-def _turn(call: Callable[[], object], least: int) -> float:
+def _turn(call: Callable[[], object], least: int, clock: Callable[[], int]) -> float:
     """Call until ``least`` nanoseconds are over, once at least; return the mean seconds of a call."""
-    start, count = time.perf_counter_ns(), 0
+    start, count = clock(), 0
     while True:
         call()
         count += 1
-        taken = time.perf_counter_ns() - start
+        taken = clock() - start
         if taken >= least:
             return max(taken, 1) * _NANO / count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,7 @@ class Serving:
                 "CUDA, or on a machine where CUDA is usable"
             )
         numbers = self.gpus or ((device,) if gpu and device else ())
-        chosen = f" gpus: {_ints(numbers)}" if numbers else ""
+        chosen = f" gpus: {ints(numbers)}" if numbers else ""
         return f"instance_group [ {{ count: {self.instances} kind: {'KIND_GPU' if gpu else 'KIND_CPU'}{chosen} }} ]"
 
     def batching(self, *, batched: bool, largest: int) -> list[str]:
@@ -84,7 +85,7 @@ class Serving:
                 f"preferred={list(self.preferred)}, max_batch_size={largest}; expected sizes of at most that: raise "
                 "max_batch_size (--max-batch)"
             )
-        parts = [f"preferred_batch_size: {_ints(self.preferred)}"] if self.preferred else []
+        parts = [f"preferred_batch_size: {ints(self.preferred)}"] if self.preferred else []
         parts += [f"max_queue_delay_microseconds: {self.queue_delay}"] if self.queue_delay else []
         return [f"dynamic_batching {{ {' '.join(parts)} }}" if parts else "dynamic_batching {}"]
 
@@ -112,5 +113,6 @@ class Serving:
         return "\n".join(lines) + "\n"
 
 
-def _ints(values: tuple[int, ...]) -> str:
+def ints(values: Sequence[int]) -> str:
+    """Return numbers as a list of protobuf's text format."""
     return "[" + ", ".join(map(str, values)) + "]"

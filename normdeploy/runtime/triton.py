@@ -21,7 +21,7 @@ from normdeploy.runtime.folders import folder_written, require_place, write_mode
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import Predictor, load
 from normdeploy.runtime.samples import make_samples, tile_samples
-from normdeploy.runtime.serving import Serving
+from normdeploy.runtime.serving import Serving, ints
 
 _TYPES = {
     "bool": "TYPE_BOOL",
@@ -39,10 +39,6 @@ _LABELS = "labels.txt"
 
 def _quote(text: str) -> str:
     return json.dumps(text)  # its escapes are among those of the protobuf text format
-
-
-def _ints(values: Sequence[int]) -> str:
-    return "[" + ", ".join(map(str, values)) + "]"
 
 
 def _sizes(shape: Sequence[int | str | None]) -> list[int]:
@@ -63,7 +59,7 @@ def _tensor(spec: TensorSpec, *, batched: bool, labels: bool = False) -> str:
     named = f'\n    label_filename: "{_LABELS}"' if labels else ""
     return (
         f"  {{\n    name: {_quote(spec.name)}\n    data_type: {_TYPES[spec.dtype]}\n"
-        f"    dims: {_ints(dims or [1])}{reshape}{named}\n  }}"
+        f"    dims: {ints(dims or [1])}{reshape}{named}\n  }}"
     )
 
 
@@ -125,7 +121,7 @@ def config_text(
         dims = (shape[1:] if batched else shape) or [1]
         warm.append(
             f"    inputs {{\n      key: {_quote(spec.name)}\n      value {{ data_type: {_TYPES[spec.dtype]} "
-            f'dims: {_ints(dims)} input_data_file: "{position}" }}\n    }}'
+            f'dims: {ints(dims)} input_data_file: "{position}" }}\n    }}'
         )
     lines = [
         f"name: {_quote(name)}",

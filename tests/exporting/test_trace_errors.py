@@ -8,6 +8,7 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.errors import TraceError
+from normdeploy.exporting import torch_exceptions
 from normdeploy.exporting.trace import trace
 from normdeploy.rewrite.recognise import ledger_rows
 
@@ -68,6 +69,23 @@ def test_a_cause_is_told_whatever_the_shapes(model, expected):
     for shapes in (None, {"x": {0: "rows"}}):
         with pytest.raises(TraceError, match=expected):
             trace(model, torch.rand(2, 3), dynamic_shapes=shapes)
+
+
+NAMES = (*torch_exceptions.CONTROL_FLOW, *torch_exceptions.NO_TRANSLATION)
+
+
+@pytest.mark.parametrize("place", [*NAMES, torch_exceptions.USER_ERROR, torch_exceptions.USER_ERROR_TYPE])
+def test_torch_has_the_class_that_is_looked_for(place):
+    (found,) = torch_exceptions.found(place)
+    assert found.__name__ == place[1]
+
+
+def test_where_torch_has_moved_its_classes_a_trace_fails_with_what_torch_said(monkeypatch):
+    monkeypatch.setattr(torch_exceptions, "import_module", lambda _: np)  # which has none of them
+    assert torch_exceptions.found(*NAMES) == ()
+    trace(nn.Linear(3, 4), torch.rand(2, 3))
+    with pytest.raises(TraceError, match=r"Branch.*cannot be traced \(GuardOnDataDependentSymNode.*expected a forward"):
+        trace(Branch(), torch.rand(2, 3))
 
 
 def test_words_in_a_message_tell_no_cause():

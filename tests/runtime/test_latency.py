@@ -58,6 +58,13 @@ def test_the_real_clock_sees_a_sleep():
     assert min(found["nothing"].samples) < 0.01
 
 
+def test_the_processors_clock_sees_no_sleep():
+    sums = {"sleep": lambda: time.sleep(0.02), "work": lambda: sum(range(200_000))}
+    found = measure_latency(sums, rounds=5, clock=time.thread_time_ns)
+    assert min(found["sleep"].samples) < 0.01
+    assert min(found["work"].samples) > 0.0
+
+
 def test_calls_are_interleaved_and_in_changing_order():
     calls: list[str] = []
     measure_latency({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=20, warmup=2, seed=1)
