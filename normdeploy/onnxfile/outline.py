@@ -91,15 +91,23 @@ def session_source(path: str | os.PathLike[str]) -> tuple[str | bytes, dict[str,
     from normdeploy.onnxfile.endless import check_ends
 
     check_ends(path)
+    given = os.fspath(path)
     if not names_data(path):
-        return os.fspath(path), {}
+        return given if _is_utf8(given) else read_outline(path).content, {}
     model = read_outline(path)
     if not model.external:
-        return os.fspath(path), {}
+        return given if _is_utf8(given) else model.content, {}
     folder = Path(os.path.commonpath([place.file.parent for _, place in model.external]))
+    if not _is_utf8(str(folder)):
+        raise GraphError(f"{folder} is no name in UTF-8; expected one, for onnxruntime reads data there: rename it")
     for tensor, place in model.external:
         if place.length <= _SMALL:
             put_inside(tensor, place)
         else:
             point_to(tensor, place, place.file.relative_to(folder).as_posix())
     return model.proto.SerializeToString(), {_DATA_FOLDER: str(folder)}
+
+
+def _is_utf8(path: str) -> bool:
+    """Tell whether onnxruntime can be given a path: a name of other bytes is no text to it."""
+    return not any("\udc80" <= letter <= "\udcff" for letter in path)

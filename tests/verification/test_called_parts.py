@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -160,3 +162,35 @@ def test_an_attention_over_one_token_stays_not_exercised(tmp_path: Path):
     verdict = verdict_of(Attention(1e-3).eval(), inputs(1), tmp_path)
     assert verdict.status == "not-exercised", verdict.summary()
     assert not any(m.killed for s in verdict.sites if s.kind == "affine map" for m in s.mutants)
+
+
+def test_what_a_call_is_compared_with_is_joined_once_for_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined anew for each call, the values of the trace take the square of the number of layers."""
+    x, joined = torch.linspace(-1, 1, 12).reshape(3, 4), []
+    stack = torch.stack
+    for layers in (2, 9):
+        torch.manual_seed(1)
+        net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()) for _ in range(layers))).eval()
+        graph = trace(net, x).model
+        (name,) = (str(v.name) for v in graph.graph.inputs)
+        calls = CallWatch(Evaluator(graph), targets_of(graph), {name: x.numpy()})
+        sites = SiteWatch(graph.graph, [(Evaluator(graph), sites_of(graph.graph))], {name: x.numpy()})
+        with torch.no_grad(), monkeypatch.context() as patch:
+            Evaluator(graph).run({name: x.numpy()}, hook=sites.graph_hook)
+            joined.append([0, 0])
+
+            def counted(*args: Any, joined: list[list[int]] = joined, **more: Any) -> Tensor:
+                joined[-1][0] += 1
+                return stack(*args, **more)
+
+            def called(result: Tensor, read: Sequence[Tensor] = (), watches: Any = (calls, sites)) -> None:
+                joined[-1][1] += 1
+                for watch in watches:
+                    watch.module_call(result, read)
+
+            patch.setattr(torch, "stack", counted)
+            with float64_mode(seen=called):
+                net(x)
+        assert sites.compared()[0] == layers
+    assert joined[1][1] >= 4 * joined[0][1]  # calls
+    assert joined[1][0] == joined[0][0]

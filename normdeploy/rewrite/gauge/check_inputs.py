@@ -101,6 +101,8 @@ def _few_feeds(at: Solution) -> Draw:
                 free = widest[axis - len(own)] == 1
                 if isinstance(dim, int):
                     dims.append(min(dim, _FEW) if free else dim)
+                elif not free:  # beside a constant of that size
+                    dims.append(widest[axis - len(own)])
                 else:
                     dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", 2))
             feeds[value] = context.normal(dims)

@@ -53,17 +53,22 @@ class _Prints:
     names: list[str] = field(default_factory=list)
     products: list[Tensor] = field(default_factory=list)
     sizes: list[float] = field(default_factory=list)
+    _joined: tuple[Tensor, Tensor] | None = None
 
     def add(self, name: str, products: Tensor, size: float) -> None:
         """Take in a value."""
         self.names.append(name)
         self.products.append(products)
         self.sizes.append(size)
+        self._joined = None
 
     def like(self, products: Tensor) -> list[str]:
         """Return the values with these products, nearest first; among equals the one computed first."""
-        away = (torch.stack(self.products) - products).abs().amax(1) / torch.tensor(self.sizes, dtype=torch.float64)
-        return [self.names[i] for i in away.argsort(stable=True).tolist() if float(away[i]) <= SAME]
+        if self._joined is None:  # asked once for each call of the module: not joined anew each time
+            self._joined = torch.stack(self.products), torch.tensor(self.sizes, dtype=torch.float64)
+        away = (self._joined[0] - products).abs().amax(1) / self._joined[1]
+        (near,) = torch.nonzero(away <= SAME, as_tuple=True)
+        return [self.names[i] for i in near[away[near].argsort(stable=True)].tolist()]
 
 
 class CallWatch:

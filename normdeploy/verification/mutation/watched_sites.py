@@ -81,6 +81,7 @@ class SiteWatch:
         self._reference = reference
         self._signed = SignedProducts()
         self._seen: dict[torch.Size, list[_Seen]] = {}
+        self._joined: dict[torch.Size, tuple[Tensor, Tensor]] = {}
         there = {str(output.name) for node in graph for output in node.outputs} | set(feeds)
         self._constants: dict[str, Tensor] = {}
         self._at: dict[str, list[Site]] = {}
@@ -107,9 +108,14 @@ class SiteWatch:
     def module_call(self, result: Tensor, _read: Sequence[Tensor] = ()) -> None:
         """Take in what a call of the module into torch returns; what it read is not asked for."""
         if result.dtype == torch.float64 and result.shape in self._seen:
-            products = self._signed.of(result.detach())
-            for seen in self._seen[result.shape]:
-                seen.away = min(seen.away, _largest(products - seen.products) / seen.size)
+            sites = self._seen[result.shape]
+            if result.shape not in self._joined:
+                sizes = torch.tensor([seen.size for seen in sites], dtype=torch.float64)
+                self._joined[result.shape] = torch.stack([seen.products for seen in sites]), sizes
+            products, sizes = self._joined[result.shape]
+            away = (products - self._signed.of(result.detach())).abs().amax(1) / sizes
+            for at in torch.nonzero(away <= SAME).flatten().tolist():
+                sites[at].away = min(sites[at].away, float(away[at]))
 
     def compared(self) -> tuple[int, dict[Key, float]]:
         """Return how many sites were compared with the module; and by how many times each mutant would have shown."""
@@ -153,6 +159,7 @@ class SiteWatch:
             if math.isfinite(moved):
                 seen.moved[mutant.name] = moved
         self._seen.setdefault(y.shape, []).append(seen)
+        self._joined.pop(y.shape, None)
 
     def _mapped(self, by: tuple[Tensor, Tensor], rows: Tensor, y: Tensor) -> Tensor | None:
         """Return the products of an affine map per channel, from the rows' products of what is mapped."""

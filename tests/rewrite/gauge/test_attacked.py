@@ -514,3 +514,12 @@ def test_what_no_map_reaches_stays_what_it_is(graph, fold):
     g.output(g.op("Mul", g.op("MatMul", between, rng.normal(size=(4, 3))), np.array([1.5, -2.0, 3.0])))
     g.output(g.op("Softmax", g.op("Transpose", between, perm=[0, 2, 1])))
     assert fold(g).agree(g.feeds(rng, N=2)).ops == {"Conv": 1, "Mul": 1, "MatMul": 1, "Transpose": 1, "Softmax": 1}
+
+
+def test_a_value_of_unknown_sizes_beside_a_constant_that_has_them(graph, fold):
+    """Rotary tables beside what a file without types leaves unknown: the check takes the constant's sizes."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("Mul", g.input("x", ["N", "R", "K"]), np.full((1, 1, 1), 0.5))
+    g.output(g.op("MatMul", g.op("Mul", x, rng.normal(size=(4, 8))), rng.normal(size=(8, 3))))
+    assert fold(g).folded().agree(g.feeds(rng, N=2, R=4, K=8)).ops == {"Mul": 1, "MatMul": 1}
