@@ -24,6 +24,7 @@ _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them 
 def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions."""
     with known_messages_silenced(), signature_tables_kept():
+        _forget_how_recurrent_layers_ran()
         return torch.onnx.export(
             _by_its_forward(model),
             tuple(tensors),
@@ -34,6 +35,20 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
             opset_version=opset,
             custom_translation_table=translations(opset),
         )
+
+
+def _forget_how_recurrent_layers_ran() -> None:
+    """Make the trace look up anew how these operators run.
+
+    torch 2.13 keeps what the trace before used outside of it, which runs over the example's steps: the second LSTM of a
+    process was declared with a fixed time, or a fixed batch, and the same graph.
+    """
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        operator = getattr(torch.ops.aten, name)
+        for overload in operator.overloads():
+            kept = getattr(getattr(operator, overload), "_dispatch_cache", None)
+            if kept is not None:
+                kept.clear()
 
 
 def _by_its_forward(model: nn.Module) -> nn.Module:

@@ -195,6 +195,7 @@ class OpenVinoBackend:
     provider = OPENVINO_RUNTIME
 
     def __init__(self, path: Path, settings: Settings) -> None:
+        session_source(path)  # for its checks: whether it ends, where the data lies that OpenVINO will read
         try:
             import openvino
         except ModuleNotFoundError as error:
@@ -205,7 +206,6 @@ class OpenVinoBackend:
         config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", **dict(settings.options)}
         if settings.threads:
             config["INFERENCE_NUM_THREADS"] = settings.threads
-        session_source(path)  # for its checks: where the data lies that OpenVINO will read
         try:
             core = openvino.Core()
             if settings.fixed_shapes:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
+from normdeploy.exporting.trace import trace
 
 DYNAMIC = ({0: torch.export.Dim("n"), 1: torch.export.Dim("time")},)
 
@@ -50,6 +51,14 @@ def test_time_stays_dynamic_through_a_recurrent_layer(layer: type[nn.RNNBase], t
             expected = model.double()(x.double()).numpy()
         model.float()
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM])
+def test_a_second_trace_is_as_dynamic_as_the_first(layer: type[nn.RNNBase]):
+    for _ in range(2):
+        traced = trace(layer(6, 6, batch_first=True).eval(), (torch.randn(2, 7, 6),), dynamic_shapes=DYNAMIC)
+        assert traced.notes == []
+        assert not any(isinstance(size, int) for size in traced.model.graph.inputs[0].shape[:2])
 
 
 def test_a_size_that_stays_is_still_known_behind_a_recurrent_layer(tmp_path: Path):

@@ -20,7 +20,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 
 
 class Places(nn.Module):
-    """Places that only the input's size makes: counted, divided by their last and an epsilon, seen at three speeds."""
+    """Places that the input counts, any of its rows alike: divided by their last and an epsilon, at three speeds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Places(nn.Module):
         self.head = nn.Linear(6, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        count = torch.ones(x.shape[:2]).cumsum(1)
+        count = (x[..., 0] > -1e30).to(x.dtype).cumsum(1)
         turns = count / (count[:, -1:] + 1e-6) * 15.3
         return self.head(x + (turns[..., None] / self.slowness).sin())
 

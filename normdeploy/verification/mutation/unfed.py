@@ -44,25 +44,27 @@ def prove_unfed(context: Context, targets: Sequence[Target]) -> None:
     Args:
         targets: survivors; those that are proven get their report.
     """
+    cases = {tuple(tuple(feed.shape) for feed in case.family.feeds.values()): case for case in reversed(context.cases)}
     for evaluator in {id(t.evaluator): t.evaluator for t in targets}.values():
         known = unfed(evaluator.graph)
         values = {str(v.name): v for v in known}
         mine = [t for t in targets if t.evaluator is evaluator and not t.site.inner and t.site.output in values]
         read = [str(v.name) for v in known if v.is_graph_output() or any(n not in known for n in _results(v))]
-        for case in context.cases[:1] if mine else []:
+        worst = [0.0 for _ in mine]
+        for case in cases.values() if mine else []:  # one of each size: the values may follow from it
             clean = CleanRun(evaluator, case, [t.site for t in mine])
             right = _run(evaluator, case.family.feeds, read)
-            for target in mine:
+            for at, target in enumerate(mine):
                 with torch.no_grad():
                     wrong = target.mutant.apply(clean.inputs(target.site))
                 moved = _run(evaluator, case.family.feeds, read, {target.site.output: wrong})
-                worst = max(
-                    (change_in_roundoffs(right[name], moved[name], case.roundoff) for name in read), default=0.0
+                changes = (change_in_roundoffs(right[name], moved[name], case.roundoff) for name in read)
+                worst[at] = max(worst[at], *changes, 0.0)
+        for target, change in zip(mine, worst, strict=True):
+            if change <= 1:
+                target.report = MutantReport(
+                    target.mutant.name, False, target.ratio, target.family, _PROOF.format(change), harmless=True
                 )
-                if worst <= 1:
-                    target.report = MutantReport(
-                        target.mutant.name, False, target.ratio, target.family, _PROOF.format(worst), harmless=True
-                    )
 
 
 def _results(value: ir.Value) -> list[ir.Value]:
