@@ -37,20 +37,13 @@ def check_calls(proto: onnx.ModelProto, name: str) -> None:
                 f"{name}: attribute {found.name!r} of {node.op_type} {node.name or list(node.output)} is one of a "
                 "function's, and it stands in none; expected a value: write it again"
             )
-    functions = {_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    functions = callees_first(proto, name)
     if not functions:
         return
     nodes = {key: _nodes(function) for key, function in functions.items()}
-    calls = {key: {called(node) for node in inside} & functions.keys() for key, inside in nodes.items()}
     sizes = dict[Key, int]()
-    try:
-        for key in TopologicalSorter(calls).static_order():
-            sizes[key] = sum(sizes.get(called(node), 1) for node in nodes[key])
-    except CycleError as error:
-        found = min(error.args[1])[1]
-        raise GraphError(
-            f"{name}: function {found!r} calls itself; expected functions that end: write it again"
-        ) from None
+    for key, inside in nodes.items():
+        sizes[key] = sum(sizes.get(called(node), 1) for node in inside)
     for node in (*own, *(node for inside in nodes.values() for node in inside)):
         function = functions.get(called(node))
         if function and (len(node.input) > len(function.input) or len(node.output) > len(function.output)):
@@ -65,13 +58,29 @@ def check_calls(proto: onnx.ModelProto, name: str) -> None:
         )
 
 
-def _key(domain: str, name: str, overload: str) -> Key:
-    return domain, name, overload
+def callees_first(proto: onnx.ModelProto, name: str) -> dict[Key, onnx.FunctionProto]:
+    """Return the functions of a model, each behind those that it calls.
+
+    Args:
+        proto: the model. name: for the message.
+
+    Raises:
+        GraphError: one of them calls itself, through others or not.
+    """
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    calls = {key: {called(node) for node in _nodes(f)} & functions.keys() for key, f in functions.items()}
+    try:
+        return {key: functions[key] for key in TopologicalSorter(calls).static_order()}
+    except CycleError as error:
+        found = min(error.args[1])[1]
+        raise GraphError(
+            f"{name}: function {found!r} calls itself; expected functions that end: write it again"
+        ) from None
 
 
 def called(node: onnx.NodeProto) -> Key:
     """Return the function that a node calls, if the model has it."""
-    return _key(node.domain, node.op_type, node.overload)
+    return node.domain, node.op_type, node.overload
 
 
 def _nodes(part: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from normdeploy.errors import GraphError
 from normdeploy.files import words_in
-from normdeploy.onnxfile.calls import called, check_calls
+from normdeploy.onnxfile.calls import Key, called, callees_first, check_calls
 from normdeploy.onnxfile.light import holds_functions
 from normdeploy.onnxfile.outline import parse_into
 from normdeploy.onnxfile.small_constants import lowest_numbers
-from normdeploy.onnxfile.stored import STANDARD, graphs, with_bodies
+from normdeploy.onnxfile.stored import STANDARD, graphs
 
 if TYPE_CHECKING:
     import onnx
@@ -50,12 +49,7 @@ def check_ends(path: str | os.PathLike[str]) -> None:
 
 
 def _check_turns(proto: onnx.ModelProto, name: str, numbers: Mapping[str, int]) -> None:
-    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
-    calls = {
-        key: {called(node) for part in with_bodies(function) for node in part.node} & functions.keys()
-        for key, function in functions.items()
-    }
-    turns = dict[tuple[str, str, str], int]()
+    turns = dict[Key, int]()
 
     def most(nodes: Iterable[onnx.NodeProto]) -> int:
         """Return the turns of the longest of some nodes."""
@@ -72,11 +66,8 @@ def _check_turns(proto: onnx.ModelProto, name: str, numbers: Mapping[str, int]) 
             longest = max(longest, found)
         return longest
 
-    try:
-        for key in TopologicalSorter(calls).static_order():
-            turns[key] = most(functions[key].node)
-    except CycleError:  # functions without an end are refused as such
-        return
+    for key, function in callees_first(proto, name).items():
+        turns[key] = most(function.node)
     most(proto.graph.node)
 
 
