@@ -174,7 +174,9 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
 
 @contextmanager
-def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def written_together(
+    path: str | os.PathLike[str], *, overwrite: bool = False, last: tuple[Path, Path] | None = None
+) -> Iterator[Path]:
     """Yield a private folder beside ``path``; all files made in it appear beside ``path`` on success.
 
     What belongs to a file (weights outside, its certificate) is renamed before the file itself, whose appearance says
@@ -183,6 +185,7 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
     Args:
         path: the file that shall appear, with others of one's choice.
         overwrite: allow replacing existing files.
+        last: (a file that was made elsewhere, the one that it replaces in any case): renamed last, at the same turn.
 
     Raises:
         OutputExistsError: one of them exists and ``overwrite`` is false: looked for before anything is renamed, so that
@@ -195,16 +198,17 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
             folder = stack.enter_context(private_folder(target))
         yield folder
         parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
+        places = [(part, target.parent / part.name) for part in parts]
         with storage(target):
             os.umask(mask := os.umask(0))
-            for part in parts:
-                part.chmod(0o666 & ~mask)
-                force_to_disk(part)  # before others wait for the folder
+            for made, _ in (moves := [*places, last] if last else places):
+                made.chmod(0o666 & ~mask)
+                force_to_disk(made)  # before others wait for the folder
             stack.enter_context(one_at_a_time(target.parent))
-            for part in parts:
-                require_writable(target.parent / part.name, overwrite=overwrite)
-            for part in parts:
-                put_in_place(part, target.parent / part.name)
+            for _, place in places:
+                require_writable(place, overwrite=overwrite)
+            for made, place in moves:
+                put_in_place(made, place)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:
