@@ -95,7 +95,7 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
     with storage(real), private_folder(real) as apart:
         (certified := apart / real.name).write_bytes(model.proto.SerializeToString())
         # one turn for all three: of two that certify at once, the file and the certificate are one's
-        with written_together(target, overwrite=overwrite, last=(certified, real)) as folder:
+        with written_together(target, overwrite=overwrite, last=[(certified, real)]) as folder:
             (folder / target.name).write_bytes(written)
             (folder / hints.name).write_bytes(kept_hints)
     return target
