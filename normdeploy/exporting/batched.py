@@ -36,6 +36,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
             opset_version=opset,
             custom_translation_table=translations(opset),
         )
+        assert program is not None  # it is where nothing is written to a file
         give_names_once(program.model)
         return program
 
