@@ -370,7 +370,7 @@ def test_a_weight_may_have_the_name_of_an_operators_result(returned, tmp_path):
     np.testing.assert_allclose(run(traced)[0], model(x).detach(), rtol=1e-5, atol=1e-6)
     result = nd.export(model, x, tmp_path / "net.onnx")
     assert result.verdict.status == "pass"
-    assert not [row for row in result.ledger.rows if row.where == "norm" and row.outcome == "kept"]
+    assert not [row for row in result.ledger.rows if row.where == "norm" and row.action == "kept"]
 
 
 def test_bookkeeping_of_torchs_own_modules_is_no_news():
