@@ -127,9 +127,17 @@ class Relation:
         return min(found, key=lambda claim: claim.assumed, default=None)
 
     def near(self, values: list[ir.Value]) -> list[ir.Value]:
-        """Return values of the source that are computed from what values of the file stand for, nearest first."""
+        """Return values of the source that are computed from what values of the file stand for, nearest first.
+
+        Where these follow from sizes: those that are computed of such values, and do not follow from them.
+        """
         seen: dict[ir.Value, None] = {}
         queue = [w for v in values for w, _ in self.by_file.get(v, ())]
+        if not queue and all(map(self.file.is_sized, values)):
+            for node in self.source.nodes:
+                if all(value is None or self.source.is_sized(value) for value in node.inputs):
+                    queue += [value for value in node.outputs if not self.source.is_sized(value)][: _NEAR - len(queue)]
+            seen = dict.fromkeys(queue)
         for w in queue:
             for usage in w.uses():
                 for output in usage.node.outputs:
