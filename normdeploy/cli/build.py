@@ -30,7 +30,7 @@ def build(
 
     settings = load_recipe(recipe)
     with working("build", "loading torch"):
-        from normdeploy.build import build as run_build
+        from normdeploy.building.recipe_build import build as run_build
     with console.on_stderr() if markdown else nullcontext():
         report = run_build(settings, out=out, device=device, train=train, force=force, stage=working)
     if markdown:

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from normdeploy import api
-from normdeploy import build as builder
 from normdeploy.building import build_files, measure_step
+from normdeploy.building import recipe_build as builder
 from normdeploy.building.recipe_model import load_trained
 from normdeploy.errors import UsageError, WeightsError
 from normdeploy.recipe import Recipe, parse_recipe
