@@ -11,8 +11,8 @@ from normdeploy.building.recipe_model import export_as_told, load_trained, recip
 from normdeploy.building.report_numbers import network_facts, node_facts
 from normdeploy.errors import ModelError, VerificationError
 from normdeploy.files import sha256_file
-from normdeploy.installed import BUILDS, version_of
-from normdeploy.recipe import Recipe
+from normdeploy.ort.installed import BUILDS, version_of
+from normdeploy.parsing.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.train import provenance
 

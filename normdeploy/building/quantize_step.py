@@ -20,7 +20,7 @@ from normdeploy.building.report_numbers import RuntimeModule, file_facts, in_bat
 from normdeploy.errors import VerificationError
 from normdeploy.files import sha256_file
 from normdeploy.intervals import Interval, resampled, share, share_difference
-from normdeploy.recipe import QuantizeSection, Recipe
+from normdeploy.parsing.recipe import QuantizeSection, Recipe
 from normdeploy.report import console
 from normdeploy.runtime import Predictor, Settings, this_machine
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer

@@ -24,7 +24,7 @@ def build(
 
     Writes NAME.onnx, NAME.report.json and NAME.report.html; what is up to date is left alone.
     """
-    from normdeploy.recipe import load_recipe
+    from normdeploy.parsing.recipe import load_recipe
     from normdeploy.report import console
     from normdeploy.report import markdown as md
 

@@ -32,9 +32,9 @@ def init(
     """Write a recipe for a network of one's own: what normdeploy build then trains, exports, proves and measures."""
     from normdeploy.building import first_recipe
     from normdeploy.files import write_text
-    from normdeploy.inputs import parse_arguments
+    from normdeploy.parsing.inputs import parse_arguments
+    from normdeploy.parsing.sources import build, split_source
     from normdeploy.report import console
-    from normdeploy.sources import build, split_source
 
     _, name = split_source(source)
     target = output or Path(f"{name.lower()}.toml")
