@@ -81,7 +81,7 @@ def test_a_detector_whose_scores_saturate_is_no_false_failure(detector: Detector
 
 
 class Routed(nn.Module):
-    """The best two of four experts: where one takes all, what is left for the others is 0 in float32, not in float64."""
+    """The best two of four experts: where one takes all, the others have 0 in float32, not in float64."""
 
     def __init__(self) -> None:
         super().__init__()
