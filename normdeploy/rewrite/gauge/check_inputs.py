@@ -182,7 +182,7 @@ def _sized_feeds(
     """
     node = next((node for node in nodes if node.op_type != "DequantizeLinear"), nodes[-1])
     linear = linear_of(node)
-    reach = _reach(node, linear)
+    reach, beside = _reach(node, linear)
     windowed = cut and (has(node, Trait.POOLS) or (linear is not None and linear.form is Form.CONVOLUTION))
     rowwise = cut and len(inputs) == 1 and linear is not None and linear.form is Form.PRODUCT
     sizes: dict[str, int] = {}
@@ -213,7 +213,7 @@ def _sized_feeds(
         if (
             windowed and value is node.inputs[0]
         ):  # along the first spatial axis an interior too, along the others both borders
-            few = (1, dims[1], reach, *(max(reach - 1, 2) for _ in dims[3:]))
+            few = (1, dims[1], reach, *(beside for _ in dims[3:]))
             dims = [min(size, most) for size, most in zip(dims, few, strict=True)]
         if rowwise and len(dims) > 1 and linear is not None and not linear.turned_data:
             dims = [*(1 for _ in dims[:-2]), min(dims[-2], 2), dims[-1]]
@@ -238,8 +238,8 @@ def _size(dim: int | ir.SymbolicDim, value: ir.Value, axis: int, sizes: dict[str
     return sizes.setdefault(str(dim.value), _PROBE_SIZES[len(sizes) % 5])
 
 
-def _reach(node: ir.Node, linear: Linear | None) -> int:
-    """Return a spatial size into which an operator's window fits, and no border hides another."""
+def _reach(node: ir.Node, linear: Linear | None) -> tuple[int, int]:
+    """Return a spatial size into which an operator's window fits, and no border hides another; one for both borders."""
     kernel = node.attributes.get_ints("kernel_shape", ())
     weight = None if linear is None or linear.form is Form.PRODUCT else fixed_weight(linear.value(linear.weight))
     if not kernel and weight is not None:
@@ -251,4 +251,5 @@ def _reach(node: ir.Node, linear: Linear | None) -> int:
         extent += 0 if widths is None else int(np.abs(widths).max(initial=0))
     stride = 1 if is_standard(node, "ConvTranspose") else max(node.attributes.get_ints("strides", ()), default=1)
     start = 1 if min(node.attributes.get_ints("pads", ()), default=0) > 0 else 2
-    return max(start + extent + stride - 1, 2)
+    reach = max(start + extent + stride - 1, 2)
+    return reach, max(reach - 1, 2) if extent else 1
