@@ -42,6 +42,7 @@ def draws(at: Solution) -> tuple[Draw, ...]:
         _few_feeds(at),
         _reshape_feeds,
         _product_feeds(at),
+        _gathered_feeds,
         partial(_sized_feeds, cut=True),
         _sized_feeds,
         partial(_sized_feeds, alike=True),
@@ -170,6 +171,24 @@ def _product_feeds(at: Solution) -> Draw:
         return feeds
 
     return draw
+
+
+def _gathered_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
+    """Draw what a GatherElements reads at computed places: the places lie in it, and are no more along other axes."""
+    node = nodes[0]
+    if len(nodes) > 1 or not is_standard(node, "GatherElements") or len(inputs) != 2:
+        return {}
+    data, places = (dims_of(required(node, index)) for index in (0, 1))
+    if data is None or places is None or len(data) != len(places):
+        return {}
+    axis, pairs = node.attributes.get_int("axis", 0) % len(data), list(zip(data, places, strict=True))
+    wide = [
+        next((dim for dim in pair[: 1 if at == axis else 2] if isinstance(dim, int)), _FEW)
+        for at, pair in enumerate(pairs)
+    ]
+    narrow = [dim if isinstance(dim, int) else _FEW if at == axis else wide[at] for at, dim in enumerate(places)]
+    chosen = torch.from_numpy(context.rng.integers(0, wide[axis], narrow))
+    return {required(node, 0): context.normal(wide), required(node, 1): chosen}
 
 
 def _sized_feeds(
