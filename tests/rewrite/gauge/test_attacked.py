@@ -297,6 +297,18 @@ def test_a_fold_that_would_cost_digits_in_float16_stays(graph, fold, scale):
     fold(g).kept("the weights of Conv 'conv' would lose digits", "float16").agree(g.feeds(rng, N=2), 1e-2)
 
 
+def test_a_row_is_asked_for_more_than_its_first_number(graph, fold):
+    """Of each row the first product is 0, and the others are numbers of which float32 keeps a few bits."""
+    rng = np.random.default_rng(0)
+    g, scale = graph(dtype=np.float32), np.full((8, 1), 1e-21, np.float32)
+    scale[0] = 0
+    x = g.op("Mul", g.input("x", ["N", 8, 4]), scale)
+    weight = (1e-20 * rng.uniform(1, 2, (8, 8, 1))).astype(np.float32)
+    weight[:, 0] = 1
+    g.output(g.op("Conv", x, weight, name="conv"))
+    fold(g).kept("the weights of Conv 'conv' would lose digits")
+
+
 @pytest.mark.parametrize(
     ("kind", "factor"), [("FLOAT", 1e30), ("FLOAT", 1e-44), ("BFLOAT16", 1e30), ("BFLOAT16", 1e-39)]
 )
