@@ -15,7 +15,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ TORCH_FILE_ERRORS = (
 """What torch.load raises on damaged files beside UnpicklingError: a pickle's instructions are carried out on whatever
 lies on its stack."""
 
-_CHUNK = 1 << 20
-_PLACE = b"location"
+_CHUNK, _PLACE = 1 << 20, b"location"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -174,19 +173,20 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
 
 @contextmanager
-def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def written_together(
+    path: str | os.PathLike[str], *, overwrite: bool = False, last: Sequence[tuple[Path, Path]] = ()
+) -> Iterator[Path]:
     """Yield a private folder beside ``path``; all files made in it appear beside ``path`` on success.
 
-    What belongs to a file (weights outside, its certificate) is renamed before the file itself, whose appearance says
-    that all is there. On failure nothing appears.
+    What belongs to a file (weights, certificate) is renamed before it, whose appearance says that all is there.
 
     Args:
         path: the file that shall appear, with others of one's choice.
         overwrite: allow replacing existing files.
+        last: files made elsewhere, each with the one that it replaces in any case: renamed last, at the same turn.
 
     Raises:
-        OutputExistsError: one of them exists and ``overwrite`` is false: looked for before anything is renamed, so that
-            of two processes at once one meets this.
+        OutputExistsError: one of them exists and ``overwrite`` is false: looked for before anything is renamed.
         StorageError: the disk is full, read-only or not ours to write.
     """
     target = require_writable(path, overwrite=overwrite)
@@ -197,14 +197,14 @@ def written_together(path: str | os.PathLike[str], *, overwrite: bool = False) -
         parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
         with storage(target):
             os.umask(mask := os.umask(0))
-            for part in parts:
-                part.chmod(0o666 & ~mask)
-                force_to_disk(part)  # before others wait for the folder
+            for made in (*parts, *(made for made, _ in last)):
+                made.chmod(0o666 & ~mask)
+                force_to_disk(made)  # before others wait for the folder
             stack.enter_context(one_at_a_time(target.parent))
             for part in parts:
                 require_writable(target.parent / part.name, overwrite=overwrite)
-            for part in parts:
-                put_in_place(part, target.parent / part.name)
+            for made, place in (*((part, target.parent / part.name) for part in parts), *last):
+                put_in_place(made, place)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:

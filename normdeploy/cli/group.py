@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,7 +19,7 @@ from typer.core import TyperGroup
 
 from normdeploy.cli.interrupts import TerminatedError, stop_code, stopped
 from normdeploy.cli.unread import is_unread, quiet_when_unread
-from normdeploy.errors import NormdeployError
+from normdeploy.errors import NormdeployError, StorageError
 
 UNUSABLE = NormdeployError.exit_code
 # Typer's own errors (wrong options and the like); found by name because typer moved the class between releases
@@ -50,6 +51,7 @@ class CommandGroup(TyperGroup):
         """Run the command and turn errors into messages."""
         try:
             with own_warnings_in_words():
+                _require_working_folder()
                 return super().invoke(ctx)
         except (_UsageErrors, typer.Exit, typer.Abort):
             raise
@@ -88,6 +90,17 @@ class CommandGroup(TyperGroup):
         """Print the traceback of the error at hand, where ``--debug`` asks for it; the exit code stays the error's."""
         if self.debug:
             traceback.print_exc()
+
+
+def _require_working_folder() -> None:
+    """Refuse to work in a folder that was deleted: torch's own libraries end the process there."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise StorageError(
+            f"the working folder cannot be used: {error.strerror}; expected one that is there: change to another "
+            "folder (cd) and run the command again"
+        ) from error
 
 
 def _unwritten(error: OSError) -> str:

@@ -15,10 +15,10 @@ import dis
 import functools
 import inspect
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -33,7 +33,8 @@ _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("torch.onnx", ("is_in_onnx_export",)),
     ("torch.fx._symbolic_trace", ("is_fx_tracing",)),
 )
-_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages: this environment's, another's that it sees, a user's own, a distribution's."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def traced_otherwise(model: nn.Module) -> list[Asked]:
 
 
 def _is_installed(function: types.FunctionType) -> bool:
-    return function.__code__.co_filename.startswith(_INSTALLED)
+    return not _INSTALLED.isdisjoint(Path(function.__code__.co_filename).parts)
 
 
 def _asked(kind: type, questions: dict[int, str]) -> tuple[str, types.FunctionType] | None:

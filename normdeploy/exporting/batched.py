@@ -14,6 +14,7 @@ from torch import nn
 from normdeploy.errors import TraceError
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.known_messages import known_messages_silenced
+from normdeploy.exporting.naming import give_names_once
 from normdeploy.exporting.signature_tables import signature_tables_kept
 from normdeploy.exporting.trace_errors import cause_of, essential_line, explain, module_in_traceback, root_cause
 from normdeploy.exporting.translations import translations
@@ -25,7 +26,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
     """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions."""
     with known_messages_silenced(), signature_tables_kept():
         _forget_how_recurrent_layers_ran()
-        return torch.onnx.export(
+        program = torch.onnx.export(
             _by_its_forward(model),
             tuple(tensors),
             dynamo=True,
@@ -35,6 +36,9 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
             opset_version=opset,
             custom_translation_table=translations(opset),
         )
+        assert program is not None  # it is where nothing is written to a file
+        give_names_once(program.model)
+        return program
 
 
 def _forget_how_recurrent_layers_ran() -> None:

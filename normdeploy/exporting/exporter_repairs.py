@@ -57,19 +57,37 @@ def forget_times(model: ir.Model) -> int:
     inferred anew, the rest stays open.
     """
     graph = model.graph
-    reached = {value for node in graph if _recurs(node) for value in node.outputs}
+    declared: dict[ir.Value, ir.Shape | None] = {}
     for node in graph:
-        if any(value in reached for value in node.inputs):
-            reached.update(node.outputs)
-    ranks = {value: len(value.shape) for value in reached if value.shape is not None}
-    for value in reached:
+        if _recurs(node) or any(value in declared for value in node.inputs):
+            declared |= {value: value.shape for value in node.outputs}
+    if not declared:
+        return 0
+    for value in declared:
         value.shape = None
-    if reached:
-        common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    for value, rank in ranks.items():
-        if value.shape is None:
-            value.shape = ir.Shape([None] * rank)
-    return len(reached)
+    infer = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
+    infer(model)
+    unsure: set[ir.Value] = set()
+    for node in graph:
+        if _recurs(node) and node.inputs[0] is not None and node.inputs[0].shape is None:
+            infer(model)  # the exporter declares nothing of what it computes for a layer itself
+        if any(value in unsure for value in node.inputs) or (_recurs(node) and not _knows_its_time(node)):
+            unsure.update(node.outputs)
+        else:
+            for value in node.outputs:
+                value.shape = declared.get(value, value.shape)  # it ran over as many steps as there always are
+    infer(model)
+    for value in unsure:
+        shape = declared[value]
+        if value.shape is None and shape is not None:
+            value.shape = ir.Shape([None] * len(shape))
+    return len(unsure)
+
+
+def _knows_its_time(node: ir.Node) -> bool:
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    axis = 1 if node.attributes.get_int("layout", 0) else 0
+    return shape is not None and isinstance(shape[axis], int)
 
 
 def _recurs(node: ir.Node) -> bool:

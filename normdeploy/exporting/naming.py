@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
+import onnx_ir.passes.common as common
 import torch
 from torch import nn
 
@@ -25,6 +26,20 @@ def _fresh(name: str, taken: dict[str, ir.Value]) -> str:
     while unique in taken:
         unique, number = f"{name}_{number}", number + 1
     return unique
+
+
+def give_names_once(model: ir.Model) -> None:
+    """Give every value of a traced graph a name of its own; a weight keeps its path in the model.
+
+    torch's exporter names a weight by its path and an operator's result by the operator, and leaves it to its optimizer
+    to tell them apart: a buffer ``mean`` and the result of ``x.mean(1)`` were one name.
+    """
+    graph = model.graph
+    weights = {value.name: value for value in graph.initializers.values()}
+    for value in graph.outputs:  # the pass lets these come before weights; inputs are named apart before the trace
+        if weights.get(value.name, value) is not value:
+            value.name = _fresh(str(value.name), _all_values(graph))
+    common.NameFixPass()(model)
 
 
 def rename_values(graph: ir.Graph, values: Sequence[ir.Value], names: Sequence[str], *, what: str, given: bool) -> None:

@@ -78,6 +78,7 @@ class Evaluator:
         replace: Mapping[str, Tensor] | None = None,
         hook: Hook | None = None,
         stand_ins: Mapping[ir.Node, StandIn] | None = None,
+        among: Sequence[ir.Node] | None = None,
     ) -> dict[str, Tensor]:
         """Evaluate the graph.
 
@@ -87,6 +88,7 @@ class Evaluator:
             replace: values that override computed ones, by name (teacher forcing, mutants; initializers too).
             hook: sees each node's results and may replace them.
             stand_ins: what computes the results of some nodes in their place, in bodies too.
+            among: the nodes, in order, that are looked through for what is needed; by default all of the graph.
 
         Returns:
             tensor per fetched name.
@@ -104,7 +106,7 @@ class Evaluator:
             name: promote(feeds[name], self.dtype) for name in (str(v.name) for v in self.graph.inputs) if name in feeds
         }
         known.update(overrides)
-        return self._run(self.graph, known, wanted, _Changes(overrides, hook, stand_ins or {}))
+        return self._run(self.graph, known, wanted, _Changes(overrides, hook, stand_ins or {}), among=among)
 
     def _run(
         self,
@@ -113,9 +115,11 @@ class Evaluator:
         wanted: Sequence[str],
         changes: _Changes,
         outer: Callable[[str], Tensor | None] | None = None,
+        *,
+        among: Sequence[ir.Node] | None = None,
     ) -> dict[str, Tensor]:
         overrides, hook = changes.overrides, changes.hook
-        nodes = _needed(graph, wanted, overrides)
+        nodes = _needed(list(graph) if among is None else among, wanted, overrides)
         uses = Counter(name for node in nodes for name in _read_names(node))
         uses.update(wanted)
 
@@ -180,11 +184,11 @@ def _read_names(node: ir.Node) -> list[str]:
     return names
 
 
-def _needed(graph: ir.Graph, wanted: Sequence[str], overrides: Mapping[str, Tensor]) -> list[ir.Node]:
-    """Return the nodes that the wanted names depend on, in order; overridden values need no producer."""
+def _needed(among: Sequence[ir.Node], wanted: Sequence[str], overrides: Mapping[str, Tensor]) -> list[ir.Node]:
+    """Return those of some nodes that the wanted names depend on, in order; overridden values need no producer."""
     required = {name for name in wanted if name not in overrides}
     nodes: list[ir.Node] = []
-    for node in reversed(list(graph)):
+    for node in reversed(among):
         if any(output.name in required for output in node.outputs):
             nodes.append(node)
             required.update(name for name in _read_names(node) if name not in overrides)

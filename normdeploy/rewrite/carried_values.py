@@ -15,6 +15,7 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
 from normdeploy.graph.derivation import Derivation, Exact, Floats, Hint, dataflow_keys
 from normdeploy.graph.walk import graphs_of
+from normdeploy.rewrite.affine.affine_map import compress
 
 Held = tuple[str, Floats, Floats]
 """Name of a source's value x, s and t, so that x = s x' + t."""
@@ -36,7 +37,7 @@ class Carried:
         """Note that values v will be computed as v', v = s v' + t, while they still have the names they had."""
         for value, scale, shift in list(values):
             held = self._of(value)
-            self._held[value] = [(name, s * scale, s * shift + t) for name, s, t in held]
+            self._held[value] = [(name, compress(s * scale), compress(s * shift + t)) for name, s, t in held]
 
     def same(self, kept: ir.Value, gone: ir.Value) -> None:
         """Note that a value stands from now on for another one too, which leaves."""

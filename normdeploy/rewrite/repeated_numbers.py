@@ -90,19 +90,23 @@ def _found(value: ir.Value, known: dict[ir.Value, torch.Tensor | None]) -> torch
         return torch.zeros((), dtype=torch.float64) if held is None else _one(_stored(held.as_tensor()))
     if has(node, _KEEPS) or (has(node, Trait.REDUCES) and has(node, Trait.EXACT)):
         return _number(node.inputs[0], known)
-    numbers = [_number(operand, known) for operand in node.inputs]
-    if not numbers or any(number is None for number in numbers):
+    joins = has(node, Trait.JOINS)
+    if not joins and not (has(node, Trait.POINTWISE) and has(node, _ROUNDS_NOT)):
         return None
-    if has(node, Trait.JOINS):
-        return _one(torch.stack([number for number in numbers if number is not None]))
-    return _computed(node, numbers) if has(node, Trait.POINTWISE) and has(node, _ROUNDS_NOT) else None
+    numbers: list[torch.Tensor] = []
+    for operand in node.inputs:
+        number = _number(operand, known)
+        if number is None:
+            return None
+        numbers.append(number)
+    return (_one(torch.stack(numbers)) if joins else _computed(node, numbers)) if numbers else None
 
 
-def _computed(node: ir.Node, numbers: list[torch.Tensor | None]) -> torch.Tensor | None:
+def _computed(node: ir.Node, numbers: list[torch.Tensor]) -> torch.Tensor | None:
     """Return what an operator makes of numbers; None where that is rounded."""
     result = node.outputs[0]
     try:
-        number = evaluate_node(node, numbers)[0]
+        number = evaluate_node(node, [*numbers])[0]
     except GraphError:
         return None
     if number.numel() != 1 or result.dtype is None or number.isnan().any():

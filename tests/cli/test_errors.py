@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,7 +147,7 @@ def test_what_nobody_expected_is_one_message_too(run: Run, monkeypatch: pytest.M
     def broken(path: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("normdeploy.recipe.load_recipe", broken)
+    monkeypatch.setattr("normdeploy.parsing.recipe.load_recipe", broken)
     refused(run("build", tmp_path / "x.toml"), group.UNUSABLE, "ZeroDivisionError", "surprise", "--debug")
 
 
@@ -178,3 +180,17 @@ def test_a_checkpoint_of_several_models(run: Run, home: Path, tmp_path: Path) ->
     assert allowed.exit_code == 0, allowed.output
     assert "prefix 'model.'" in allowed.stderr
     assert "head.bias" in allowed.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder that is used cannot be deleted there")
+def test_a_working_folder_that_was_deleted_is_told(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").touch()
+    program = (
+        "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); "
+        "from normdeploy.cli import main; sys.argv = ['normdeploy', *sys.argv[1:]]; main()"
+    )
+    words = [sys.executable, "-c", program, "inspect", str(tmp_path / "net.onnx")]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done
+    assert "the working folder cannot be used" in done.stderr
+    assert "change to another folder" in done.stderr

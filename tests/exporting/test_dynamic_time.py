@@ -75,6 +75,29 @@ def test_a_size_that_stays_is_still_known_behind_a_recurrent_layer(tmp_path: Pat
     assert [dim.dim_value for dim in declared] == [0, 4, 7]
 
 
+class Stacked(nn.Module):
+    """Two recurrent layers, both ways each, and a norm of the features: all sizes but the batch are the example's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.GRU(6, 4, batch_first=True, bidirectional=True)
+        self.second = nn.LSTM(8, 3, batch_first=True, bidirectional=True)
+        self.layer, self.norm, self.head = nn.LayerNorm(6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+        nn.init.normal_(self.norm.running_mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(self.second(self.first(x)[0])[0])
+        return self.head(self.norm(y.transpose(1, 2)).transpose(1, 2))
+
+
+def test_sizes_behind_recurrent_layers_are_known_where_the_number_of_steps_is(tmp_path: Path):
+    """The features behind a layer that runs both ways are a Reshape to computed sizes: inference alone loses them."""
+    result = nd.export(Stacked().eval(), (torch.randn(2, 7, 6),), tmp_path / "net.onnx", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.status == "pass"
+    assert [row.reason for row in result.ledger.rows if row.action == "kept"] == []
+
+
 class Loop(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         total = x[:, 0]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import normdeploy as nd
 from normdeploy.conformance import by_hand
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
 from normdeploy.exporting.mode import evaluation_mode
@@ -335,6 +336,41 @@ def test_a_parameter_of_forward_may_have_a_submodules_name():
     traced = trace(Clash(), tuple(feeds.values()))
     assert traced.input_names == ["norm", "scale_1"]  # a weight keeps its name
     np.testing.assert_allclose(run(traced)[0], Clash()(**feeds).detach(), rtol=1e-5, atol=1e-6)
+
+
+class Standardized(nn.Module):
+    """Buffers with the names that the trace gives to the results of operators."""
+
+    def __init__(self, returned: bool):
+        super().__init__()
+        self.returned = returned
+        for name, channels in (("mean", 3), ("mul", 4), ("val_0", 4), ("conv2d", 4)):
+            self.register_buffer(name, torch.rand(channels, 1, 1) + 0.5)
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False)
+
+    def forward(self, x):
+        x = self.conv(x - self.mean)
+        if self.returned:
+            return x.mean((2, 3))
+        return self.norm(x * self.mul + self.val_0) * self.conv2d + x.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_weight_may_have_the_name_of_an_operators_result(returned, tmp_path):
+    model, x = Standardized(returned).eval(), torch.randn(2, 3, 6, 6)
+    traced = trace(model, x)
+    values = [
+        *traced.model.graph.initializers.values(),
+        *(value for node in traced.model.graph for value in node.outputs),
+    ]
+    assert len({value.name for value in values}) == len(values)
+    assert (
+        "mean" in traced.model.graph.initializers
+    )  # the weight keeps its path, on which its ledger row and proof stand
+    np.testing.assert_allclose(run(traced)[0], model(x).detach(), rtol=1e-5, atol=1e-6)
+    result = nd.export(model, x, tmp_path / "net.onnx")
+    assert result.verdict.status == "pass"
+    assert not [row for row in result.ledger.rows if row.where == "norm" and row.action == "kept"]
 
 
 def test_bookkeeping_of_torchs_own_modules_is_no_news():

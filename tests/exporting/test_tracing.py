@@ -116,10 +116,15 @@ def test_what_comes_to_one_place_is_told_together():
     assert [(finding.severity, finding.places) for finding in findings] == [("warning", ("0", "1"))]
 
 
-def test_what_an_installed_package_asks_is_a_note():
+@pytest.mark.parametrize(
+    "folder",
+    [sysconfig.get_path("purelib"), "/opt/other/lib/python3.11/site-packages", "/usr/lib/python3/dist-packages"],
+    ids=["ours", "an environment's beneath", "a distribution's"],
+)
+def test_what_an_installed_package_asks_is_a_note(folder):
     names = {"torch": torch, "__name__": "theirs"}
     code = "def usual(x):\n    return x if torch.compiler.is_compiling() else x * 1\n"
-    exec(compile(code, f"{sysconfig.get_path('purelib')}/theirs.py", "exec"), names)
+    exec(compile(code, f"{folder}/theirs.py", "exec"), names)
 
     class Mine(nn.Module):
         def forward(self, x):

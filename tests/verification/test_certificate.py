@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jsonschema
@@ -12,6 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 from normdeploy.errors import GraphError, UsageError
+from normdeploy.unfinished import one_at_a_time
 from normdeploy.verification import Verdict
 from normdeploy.verification.record.certificate import KEY, certificate_path, certify, check_certificate
 from normdeploy.verification.record.verdict import SCHEMA_VERSION
@@ -90,6 +94,24 @@ def test_a_verdict_of_another_content_is_refused(proven: tuple[Path, Verdict], s
     with pytest.raises(UsageError, match="changed since it was verified"):
         certify(path, proven[1])
     assert not certificate_path(path).exists()
+
+
+def test_of_two_that_certify_in_turns_the_file_names_the_later_certificate(certified: Path, proven, monkeypatch):
+    verdict, others = proven[1], []
+
+    @contextmanager
+    def then_another(folder: Path) -> Iterator[None]:
+        with one_at_a_time(folder):
+            yield
+        if not others:  # another process comes as soon as the folder is let go
+            others.append(dataclasses.replace(verdict, not_checked=["more"]))
+            certify(certified, others[0])
+
+    monkeypatch.setattr("normdeploy.files.one_at_a_time", then_another)
+    certify(certified, verdict)
+    assert others
+    report = check_certificate(certified)
+    assert report.matches, report.problems
 
 
 def test_the_published_schema_describes_verdict_and_certificate(certified: Path, proven: tuple[Path, Verdict]):

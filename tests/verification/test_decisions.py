@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
 
@@ -78,6 +78,28 @@ def test_a_detector_whose_scores_saturate_is_no_false_failure(detector: Detector
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(1e-3), bias.name))
     onnx.save(proto, str(path))
     assert verify(detector, path, args=args).status == "fail"
+
+
+class Routed(nn.Module):
+    """The best two of four experts: where one takes all, the others have 0 in float32, not in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.gate = nn.BatchNorm1d(6), nn.Linear(6, 4)
+        with torch.no_grad():
+            self.gate.weight.mul_(4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights, experts = self.gate(self.norm(x)).softmax(-1).topk(2, -1)
+        return weights, experts
+
+
+def test_an_order_among_what_underflows_is_a_tie(tmp_path: Path):
+    model, x = Routed().eval(), torch.randn(2, 6)
+    with torch.no_grad():
+        wide = 255 * torch.rand(64, 6, generator=torch.Generator().manual_seed(0))
+        assert (model.gate(model.norm(wide)).softmax(-1) == 0).sum(-1).max() > 1
+    assert nd.export(model, x, tmp_path / "net.onnx").verdict.status == "pass"
 
 
 def test_non_maximum_suppression_with_limits_without_axes(write: Write):

@@ -113,6 +113,19 @@ GRAPHS: dict[str, Graph] = {
         [{"x": (n, n + 1)} for n in (2, 3)],
         {"table": drawn(9, 6), "s": positive(6), "t": drawn(6)},
     ),
+    "positions as many as there are": Graph(
+        """g (int64[N,T] x) => (float[N,T,6] y) { n = Shape<start = 1, end = 2>(x)
+            e = Gather(table, x) p = Slice(places, nought, n, axis)
+            a = Add(e, p) b = Mul(a, s) y = Sin(b) }""",
+        [{"x": (n, n + 1)} for n in (2, 3)],
+        {
+            "table": drawn(9, 6),
+            "places": drawn(1, 7, 6),
+            "nought": np.array([0]),
+            "axis": np.array([1]),
+            "s": positive(6),
+        },
+    ),
     "numbers made in the graph": Graph(
         """g (float[N,4] x) => (float[N,4] y) { n = Shape<start = 0, end = 1>(x) f = Concat<axis = 0>(n, four)
             p = Mul(a, b) o = Expand(p, f) r = Sin(o) y = Add(x, r) }""",

@@ -98,6 +98,10 @@ class Equation:
         """Return who stated a row."""
         return self.whys[bisect_right(self.stops, row)]
 
+    def places(self, rows: Ints) -> set[int]:
+        """Return which of those who stated it, by place, stated some rows."""
+        return set(np.searchsorted(self.stops, rows, side="right").tolist())
+
 
 @dataclass
 class Held:

@@ -148,12 +148,17 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
         free, candidates, weights, places = votes
     if not len(free):
         return chosen
-    order = np.lexsort((candidates, free))
+    order = np.argsort(free, kind="stable")
+    several = np.flatnonzero(np.bincount(free)[free[order]] > 2)  # two votes for an unknown lie side by side as it is
+    order[several] = order[several][np.lexsort((candidates[order[several]], free[order[several]]))]
     free, candidates, weights, places = (part[order] for part in (free, candidates, weights, places))
+    other = np.concatenate([[True], np.diff(free) != 0])
     near = np.abs(np.diff(candidates)) <= 1e-9 * np.maximum(np.abs(candidates[1:]), np.abs(candidates[:-1]))
-    starts = np.flatnonzero(np.concatenate([[True], (np.diff(free) != 0) | ~near]))
-    total, last = np.add.reduceat(weights, starts), np.maximum.reduceat(places, starts)
-    order = np.lexsort((last, total, free[starts]))
-    best = starts[order]
-    chosen[free[best]] = candidates[best]  # of several for one unknown the last one written stays: the best
+    starts = np.flatnonzero(other | np.concatenate([[True], ~near]))
+    firsts = np.flatnonzero(other[starts])
+    counts, best = np.diff(firsts, append=len(starts)), np.ones(len(starts), bool)
+    for size in (np.add.reduceat(weights, starts), np.maximum.reduceat(places, starts), candidates[starts]):
+        size = np.where(best, size, -np.inf)
+        best &= size == np.repeat(np.maximum.reduceat(size, firsts), counts)
+    chosen[free[starts[best]]] = candidates[starts[best]]
     return chosen

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from normdeploy.rewrite.gauge.expression_rows import Flags, Ints, Rows, across
+from normdeploy.rewrite.gauge.expression_rows import Flags, Ints, Rows
 
 
 def first_uses(unknowns: Ints, scratch: Ints) -> Flags:
@@ -37,17 +37,13 @@ def apart(rows: Rows, pivots: Ints, scratch: Ints) -> Flags:
     scratch[pivots[places]] = places
     owner = np.where(rows.coefficients != 0, scratch[rows.unknowns], -1)
     foreign = (owner >= 0) & (owner != np.arange(len(rows))[:, None])
-    reading = across(np.logical_or, foreign) & chosen
-    if not reading.any():
-        return chosen
-    determined: set[int] = set()
-    read: set[int] = set()
-    reading[owner[foreign & chosen[:, None]]] = True  # the others touch nobody
-    for at in np.flatnonzero(reading).tolist():
-        pivot, terms = int(pivots[at]), rows.unknowns[at][rows.coefficients[at] != 0].tolist()
-        if pivot in read or not determined.isdisjoint(terms):
-            chosen[at] = False
-            continue
-        determined.add(pivot)
-        read.update(terms)
+    foreign &= chosen[:, None]
+    reader, read = np.nonzero(foreign)[0], owner[foreign]
+    first, second = np.minimum(reader, read), np.maximum(reader, read)
+    while len(first):  # of two that cannot hold together the first one holds, if none in front of it forbids it
+        free = np.ones(len(rows), bool)
+        free[second] = False
+        chosen[second[free[first]]] = False
+        undecided = chosen[first] & chosen[second]
+        first, second = first[undecided], second[undecided]
     return chosen

@@ -126,32 +126,36 @@ class Search:
         if same < len(self._asked):
             self._asked[same].rollback(self.ties)
         del self._asked[same:]
-        most = len(how)
+        most, alone = len(how), [not now.at_once for now in how]
         while (at := len(self._asked)) < len(how):
-            count = next((n for n, now in enumerate(how[at : at + most]) if not now.at_once), most)
+            count = next((n for n, one in enumerate(alone[at : at + most]) if one), most)
             together = [_Asked(*pair) for pair in zip(self._order[at : at + count], how[at:], strict=False)]
             if len(together) > 1:
-                if _all_go(together, self.ties):
+                contradicting = _contradicting(together, self.ties)
+                if contradicting:
+                    most = len(together) // 2
+                    for place in contradicting:
+                        alone[at + place] = True
+                else:
                     self._asked += together
                     most *= 2
-                else:
-                    most = len(together) // 2
                 continue
             asked = _Asked(self._order[at], how[at])
             asked.ask(self.ties)
             self._asked.append(asked)
-            most = 2 if asked.gone else 1
+            most = max(most, 2) if asked.gone else 1
 
 
-def _all_go(together: Sequence[_Asked], ties: Ties) -> bool:
-    """Ask several maps in one step; where one of them would have to stay, nothing was asked."""
+def _contradicting(together: Sequence[_Asked], ties: Ties) -> set[int]:
+    """Ask several maps in one step; return the places of those that contradict: where one does, nothing was asked."""
     marks = ties.scales.mark(), ties.shifts.mark()
     for asked in together:
         asked.gone, asked.marks = True, marks
-    if dissolve([asked.node for asked in together], ties) is None:
-        return True
+    conflict = dissolve([asked.node for asked in together], ties)
+    if conflict is None:
+        return set()
     together[0].rollback(ties)
-    return False
+    return conflict.equation.places(conflict.wrong)
 
 
 @dataclass(frozen=True)

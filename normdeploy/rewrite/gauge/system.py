@@ -57,8 +57,8 @@ class Conflict:
     Args:
         system: the system, in whose state the row is contradictory.
         equation: the batch.
-        row: the first contradictory row.
-        found: the constant that is left where the neutral one was expected.
+        wrong: the contradictory rows that were found.
+        found: the constant that is left of the first where the neutral one was expected.
         because: where it is the sign that contradicts, who required those that it contradicts.
         loose: unknowns that are left where it is no contradiction: none of them is there without a power, or the root
             of a negative number would be asked for.
@@ -66,10 +66,15 @@ class Conflict:
 
     system: System
     equation: Equation
-    row: int
+    wrong: Ints
     found: float
     because: tuple[Stated, ...] | None = None
     loose: Ints | None = None
+
+    @property
+    def row(self) -> int:
+        """The first contradictory row."""
+        return int(self.wrong[0])
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,8 @@ class System:
             if not used.all() and (empty := ~across(np.logical_or, used)).any():
                 wrong = empty & ~self._neutral(left)
                 if wrong.any():
-                    at = int(np.flatnonzero(wrong)[0])
-                    return Conflict(self, stated, int(origin[at]), float(left.constant[at]))
+                    at = np.flatnonzero(wrong)
+                    return Conflict(self, stated, origin[at], float(left.constant[at[0]]))
                 left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
                     return None
@@ -156,9 +161,9 @@ class System:
                 left = rooted(left, ~possible)
                 column, possible, lone = self._pivots(left, left.coefficients != 0)
             if not possible.all():
-                at = int(np.flatnonzero(~possible)[0])
-                loose = left.unknowns[at][left.coefficients[at] != 0]
-                return Conflict(self, stated, int(origin[at]), float(left.constant[at]), loose=loose)
+                at = np.flatnonzero(~possible)
+                loose = left.unknowns[at[0]][left.coefficients[at[0]] != 0]
+                return Conflict(self, stated, origin[at], float(left.constant[at[0]]), loose=loose)
             pivots = left.unknowns[np.arange(len(left)), column]
             if lone or (together := apart(left, pivots, self._scratch)).all():
                 return self._hold(left, column, pivots, stated, origin)
@@ -174,7 +179,7 @@ class System:
         return self._signed(stated, self.signs.require(self.reduce(rows), np.arange(len(rows)), stated))
 
     def _signed(self, stated: Equation, wrong: tuple[int, tuple[Stated, ...]] | None) -> Conflict | None:
-        return None if wrong is None else Conflict(self, stated, wrong[0], -1.0, because=wrong[1])
+        return None if wrong is None else Conflict(self, stated, np.array(wrong[:1]), -1.0, because=wrong[1])
 
     def _pivots(self, rows: Rows, used: Flags) -> tuple[Ints, Flags, bool]:
         """Return each row's pivot column, whether it has one, and whether no unknown stands in two rows."""

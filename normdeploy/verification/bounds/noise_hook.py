@@ -137,13 +137,16 @@ class NoiseHook:
         noise = hashed_noise(result, self._seed * 1_000_003 + self._count, distinct=self._distinct)
         low, high = torch.aminmax(result)
         reach = max(-float(low), float(high))
-        if least is None and absolute == 0 and reach >= _ORDINARY:
+        if least is None and absolute == 0 and reach >= _ORDINARY and not self._distinct:
             return noise.mul_(amplitude).add_(1).mul_(result)  # zeros and infinities stay what they are
         # Underflow is gradual: below the smallest normal number the rounding error stops shrinking
         size = result.abs()
+        gone = size < self._floor if self._distinct else None  # it may be 0 elsewhere: a tie with all that is 0
         if reach < _ORDINARY or absolute:
             size.clamp_(min=max(absolute, self._floor))
         size.mul_(amplitude)
+        if gone is not None:
+            size.masked_fill_(gone, self._floor)
         moves = result != 0
         if least is not None:
             size = torch.maximum(size, least.mul(self._roundoff))

@@ -1,17 +1,15 @@
-"""Maps, tables and norms whose constants absorb a gauge."""
+"""Maps and norms whose constants absorb a gauge."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.verification.derivation.affine_laws import back
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
-from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
 
@@ -38,53 +36,6 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
             known = Claim(value, target.scale, target.shift, claim.assumed)
             return Proof("affine map: a' = a s_x / s_y", ((target.value, known),), step.nodes)
     return reason
-
-
-def confirm_table(relation: Relation, value: ir.Value, target: Target) -> Finding:
-    """Confirm rows looked up in a table: (row - t) / s."""
-    node = value.producer()
-    if node is None or kind(node) != "Gather" or constant_tensor(node.inputs[0]) is None:
-        return ""
-    rank = relation.rank(target.value)
-    for step in back(relation.source, target.value):
-        origin = step.value.producer()
-        table = None if origin is None or kind(origin) != "Gather" else constant_tensor(origin.inputs[0])
-        if origin is None or table is None or rank is None:
-            continue
-        axes = [n.attributes.get_int("axis", 0) for n in (node, origin)]
-        found = equal(relation, origin.inputs[1], node.inputs[1])
-        if not isinstance(found, bool) or any(axes):
-            return found if not isinstance(found, bool) else "Gather along another axis than the first"
-        width = len(table.shape) - 1
-        gauges = [ranked(g, rank) for g in (step.scale, step.shift, target.scale, target.shift)]
-        lead = rank - width
-        placed = [g.reshape((1, *g.shape[lead:])) for g in gauges if g is not None and set(g.shape[:lead]) <= {1}]
-        if len(placed) < len(gauges) or (target.scale == 0).any():
-            return "Gather: its gauge varies with the place"
-        a, c, s, t = placed
-        stored = constant_tensor(node.inputs[0])
-        assert stored is not None
-        if stored.dtype not in FLOATS:
-            if any((part != plain).any() for part, plain in ((a, 1), (s, 1), (c, 0), (t, 0))):
-                return "Gather: integers that are scaled or shifted"
-            if stored.dtype != table.dtype or not np.array_equal(stored.numpy(), table.numpy()):
-                return Wrong("table of Gather holds other integers")
-        else:
-            if list(stored.shape) != list(table.shape):
-                return Wrong(f"table of Gather has shape {list(stored.shape)}; expected {list(table.shape)}")
-            raw = table.numpy()
-            if ((c - t) != 0).any():
-                raw = raw.astype(np.float64) * (a / s) + (c - t) / s
-                wrong = compare(
-                    stored.numpy(), stored.dtype, raw, size=np.abs(raw) + (np.abs(c) + np.abs(t)) / np.abs(s)
-                )
-            else:
-                wrong = compare(stored.numpy(), stored.dtype, raw, a / s)
-            if wrong is not None:
-                return Wrong(f"table of Gather: {wrong.text}", wrong.rounding)
-        claim = Claim(value, target.scale, target.shift, found)
-        return Proof("looks up the same rows", ((target.value, claim),), (node,))
-    return "it looks up no rows of the source's"
 
 
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "InstanceNormalization"})

@@ -41,6 +41,10 @@ class Affine:
         """y is x."""
         return bool((self.scale == 1).all() and (self.shift == 0).all())
 
+    def gauges_as(self, scale: Floats, shift: Floats) -> bool:
+        """Tell whether y = scale v + shift says that x is v."""
+        return bool((scale == self.scale).all() and (shift == self.shift).all())
+
 
 def nothing(value: ir.Value) -> Affine:
     """Return y = y."""

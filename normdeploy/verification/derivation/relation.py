@@ -11,7 +11,7 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS
 from normdeploy.verification.derivation.affine_laws import back
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import Array, Claim, Floats, ranked
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats, compressed, ranked
 from normdeploy.verification.derivation.stored_rounding import Wrong
 
 _NEAR = 48
@@ -71,7 +71,9 @@ class Relation:
     def add(self, w: ir.Value, claim: Claim) -> bool:
         """Take a claim; return whether it is new, or of the kind that was only assumed."""
         rank = self.rank(w)
-        scale, shift = (None if rank is None else ranked(array, rank) for array in (claim.scale, claim.shift))
+        scale, shift = (
+            None if rank is None else ranked(compressed(array), rank) for array in (claim.scale, claim.shift)
+        )
         if scale is None or shift is None or self.source.shapes(w) != self.file.shapes(claim.value):
             return False  # elements of another shape are not those of w, whatever they are
         claim = Claim(claim.value, scale, shift, claim.assumed)
@@ -125,9 +127,17 @@ class Relation:
         return min(found, key=lambda claim: claim.assumed, default=None)
 
     def near(self, values: list[ir.Value]) -> list[ir.Value]:
-        """Return values of the source that are computed from what values of the file stand for, nearest first."""
+        """Return values of the source that are computed from what values of the file stand for, nearest first.
+
+        Where these follow from sizes: those that are computed of such values, and do not follow from them.
+        """
         seen: dict[ir.Value, None] = {}
         queue = [w for v in values for w, _ in self.by_file.get(v, ())]
+        if not queue and all(map(self.file.is_sized, values)):
+            for node in self.source.nodes:
+                if all(value is None or self.source.is_sized(value) for value in node.inputs):
+                    queue += [value for value in node.outputs if not self.source.is_sized(value)][: _NEAR - len(queue)]
+            seen = dict.fromkeys(queue)
         for w in queue:
             for usage in w.uses():
                 for output in usage.node.outputs:

@@ -89,6 +89,7 @@ class CallWatch:
         self.work = 0.0
         graph = evaluator.graph
         self._values = {str(v.name): v for node in graph for v in node.outputs}
+        self._order = {node: place for place, node in enumerate(graph)}
         self._constants: dict[str, Tensor] = {}
         for own in {id(target.evaluator): target.evaluator for target in targets}.values():
             self._constants |= constants_of(own, [target.site for target in targets if target.evaluator is own])
@@ -146,20 +147,23 @@ class CallWatch:
         part = _part(self._values[name], entries)
         sites = {id(self._targets[p].site): self._targets[p].site for p in places}
         for site in sites.values():
-            if part is None or self._values[site.output] not in part:
+            if part is None or self._values[site.output] not in part.values:
                 continue
             mine = [place for place in places if self._targets[place].site is site]
-            self._try_site(site, name, entries, result, mine, len(part))
+            self._try_site(site, name, entries, result, mine, part)
 
     def _try_site(
-        self, site: Site, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int], count: int
+        self, site: Site, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int], part: _Part
     ) -> None:
-        share, size = count / max(len(self._evaluator.graph), 1), _size(result)
+        share, size = len(part.values) / max(len(self._evaluator.graph), 1), _size(result)
         with torch.no_grad():
             self.work += share
             read = [n for n in site.inputs if n and n not in self._constants]
-            found = self._constants | self._run(entries, [name, site.output, *read])
-            values = [found[n] if n else None for n in site.inputs]
+            there = all(n in entries or n in self._feeds or self._values[n] in part.values for n in read)
+            # the part alone is looked through, not the graph for each site
+            nodes = sorted(part.nodes, key=self._order.__getitem__) if there else None
+            found = self._run(entries, [name, site.output, *read], nodes)
+            values = [(found[n] if n in found else self._constants[n]) if n else None for n in site.inputs]
             right = found[name]
             if right.shape != result.shape or _away(site.clean(values), found[site.output]) > REPEATED:
                 return  # of this name is another value there
@@ -169,13 +173,16 @@ class CallWatch:
             for place in places:
                 wrong = self._targets[place].mutant.apply(values)
                 self.work += share
-                moved = self._run({**entries, site.output: wrong}, [name])[name]
+                moved = self._run({**entries, site.output: wrong}, [name], nodes)[name]
                 change = float(torch.linalg.vector_norm(moved - right)) / size if moved.shape == right.shape else 0.0
                 if math.isfinite(change):
                     self.ratios[place] = max(self.ratios.get(place, 0.0), change / limit)
 
-    def _run(self, replace: Mapping[str, Tensor], wanted: Sequence[str]) -> dict[str, Tensor]:
-        return self._evaluator.run(dict(self._feeds), replace=replace, fetch=list(dict.fromkeys(wanted)))
+    def _run(
+        self, replace: Mapping[str, Tensor], wanted: Sequence[str], among: Sequence[ir.Node] | None
+    ) -> dict[str, Tensor]:
+        fetch = list(dict.fromkeys(wanted))
+        return self._evaluator.run(dict(self._feeds), replace=replace, fetch=fetch, among=among)
 
 
 def kill_by_calls(context: Context, targets: Sequence[Target]) -> None:
@@ -212,23 +219,34 @@ def _results_behind(value: ir.Value) -> list[str]:
     return [str(v.name) for v in found]
 
 
-def _part(value: ir.Value, entries: Mapping[str, Tensor]) -> set[ir.Value] | None:
+@dataclass(frozen=True)
+class _Part:
+    """What lies between some values and a result: what is computed there, by which operators, constants' too."""
+
+    values: set[ir.Value]
+    nodes: set[ir.Node] = field(default_factory=set)
+
+
+def _part(value: ir.Value, entries: Mapping[str, Tensor]) -> _Part | None:
     """Return what the operators between some values and a result compute; None where it depends on others or is large.
 
     Args:
         value: the result. entries: the values that end the way up, by name.
     """
-    part, queue = {value}, [value]
-    nodes: set[ir.Node] = set()
+    part, queue, computed = _Part({value}), [value], 0
     for at in queue:
         node = at.producer()
-        if node is None or bodies_of(node) or len(nodes) > _LARGEST:
+        if node is None or bodies_of(node) or computed > _LARGEST:
             return None
-        nodes.add(node)
+        computed += node not in part.nodes
+        part.nodes.add(node)
         for read in node.inputs:
-            if read is None or read in part or read.name in entries or constant_tensor(read) is not None:
+            if read is None or read in part.values or read.name in entries:
                 continue
-            part.add(read)
+            if constant_tensor(read) is not None:
+                part.nodes.update(made for made in [read.producer()] if made is not None)
+                continue
+            part.values.add(read)
             queue.append(read)
     return part
 

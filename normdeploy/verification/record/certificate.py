@@ -23,10 +23,10 @@ from normdeploy.files import (
     sha256_file,
     storage,
     written_together,
-    written_whole,
 )
 from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline
 from normdeploy.ort.settings import WEB
+from normdeploy.unfinished import private_folder
 from normdeploy.verification.record.answers import Question, Status
 from normdeploy.verification.record.kept_derivation import MOST_BYTES, derivation_path, read_bytes
 from normdeploy.verification.record.verdict import SCHEMA_VERSION, STATUSES, Verdict
@@ -91,9 +91,11 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
     set_metadata(model.proto, [*kept, (KEY, hashlib.sha256(written).hexdigest())])
     # through a link: the data of a linked file lies beside the file, not beside the link
     real = file.resolve()
-    with written_whole(real, overwrite=True) as temporary:
-        temporary.write_bytes(model.proto.SerializeToString())
-        with written_together(target, overwrite=overwrite) as folder:
+    require_writable(real, overwrite=True)
+    with storage(real), private_folder(real) as apart:
+        (certified := apart / real.name).write_bytes(model.proto.SerializeToString())
+        # one turn for all three: of two that certify at once, the file and the certificate are one's
+        with written_together(target, overwrite=overwrite, last=[(certified, real)]) as folder:
             (folder / target.name).write_bytes(written)
             (folder / hints.name).write_bytes(kept_hints)
     return target

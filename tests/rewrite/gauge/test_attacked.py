@@ -297,6 +297,18 @@ def test_a_fold_that_would_cost_digits_in_float16_stays(graph, fold, scale):
     fold(g).kept("the weights of Conv 'conv' would lose digits", "float16").agree(g.feeds(rng, N=2), 1e-2)
 
 
+def test_a_row_is_asked_for_more_than_its_first_number(graph, fold):
+    """Of each row the first product is 0, and the others are numbers of which float32 keeps a few bits."""
+    rng = np.random.default_rng(0)
+    g, scale = graph(dtype=np.float32), np.full((8, 1), 1e-21, np.float32)
+    scale[0] = 0
+    x = g.op("Mul", g.input("x", ["N", 8, 4]), scale)
+    weight = (1e-20 * rng.uniform(1, 2, (8, 8, 1))).astype(np.float32)
+    weight[:, 0] = 1
+    g.output(g.op("Conv", x, weight, name="conv"))
+    fold(g).kept("the weights of Conv 'conv' would lose digits")
+
+
 @pytest.mark.parametrize(
     ("kind", "factor"), [("FLOAT", 1e30), ("FLOAT", 1e-44), ("BFLOAT16", 1e30), ("BFLOAT16", 1e-39)]
 )
@@ -523,3 +535,18 @@ def test_a_value_of_unknown_sizes_beside_a_constant_that_has_them(graph, fold):
     x = g.op("Mul", g.input("x", ["N", "R", "K"]), np.full((1, 1, 1), 0.5))
     g.output(g.op("MatMul", g.op("Mul", x, rng.normal(size=(4, 8))), rng.normal(size=(8, 3))))
     assert fold(g).folded().agree(g.feeds(rng, N=2, R=4, K=8)).ops == {"Mul": 1, "MatMul": 1}
+
+
+def test_constants_behind_a_norm_over_the_image_stay_one_number_per_channel(graph, fold):
+    """The norm's own scale has an image's places, which all have one gauge: what follows it needs no more numbers."""
+    rng = np.random.default_rng(0)
+    g = graph(opset=23)
+    y = g.op("RMSNormalization", g.input("x", ["N", 3, 4, 4]), np.ones((4, 4)), axis=-2, epsilon=1e-6)
+    y = g.op("Mul", y, rng.uniform(0.5, 2, (3, 1, 1)))
+    y = g.op("ReduceMax", g.op("Max", y, rng.normal(size=(3, 1, 1))), np.array([2, 3]), keepdims=0)
+    g.output(g.op("MatMul", y, rng.normal(size=(3, 5))))
+    folding = fold(g).agree(g.feeds(rng, N=2))
+    assert folding.actions == ["fused", "folded"]
+    assert folding.ops == {"RMSNormalization": 1, "Max": 1, "ReduceMax": 1, "MatMul": 1}
+    assert max(np.size(numpy_helper.to_array(item)) for item in folding.after.graph.initializer) == 16
+    assert {hint.scale.size for hint in folding.result.derivation.hints} == {1, 3}

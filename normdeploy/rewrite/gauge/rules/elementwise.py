@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
+from normdeploy.rewrite.affine.affine_map import compress
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
@@ -227,7 +228,7 @@ def write_constants(edit: Edit) -> None:
         value = node.inputs[index]
         if gauge is None or value is None or edit.at.is_identity(gauge):
             continue
-        scale, shift = edit.at.scale(gauge), edit.at.shift(gauge)
+        scale, shift = compress(edit.at.scale(gauge)), compress(edit.at.shift(gauge))  # as large as they have to be
         old = array_of(value)
         new = divided(old - shift, scale)
         while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:

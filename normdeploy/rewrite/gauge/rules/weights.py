@@ -34,6 +34,9 @@ NOTHING = 2.0**-100
 _PIECE = 1 << 16
 """Numbers that are looked at together."""
 
+_SQUARE_LOST = 1e-30
+"""More than the squares of all numbers together of which float32 makes 0."""
+
 
 def divided(numbers: Floats, scale: Floats) -> Floats:
     """Return numbers over a scale; 0 where that scale stands for infinity and leaves nothing of them.
@@ -62,10 +65,10 @@ def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Seq
         Refused: it cannot be stored.
     """
     factor = compress(factor)
-    extremes = _extremes([factor])
+    extremes = _extremes(factor)
     if extremes[0] < VANISHES:
         factor = np.where(np.abs(factor) < VANISHES, 0.0, factor)
-        extremes = _extremes([factor])
+        extremes = _extremes(factor)
     if extremes == (1.0, 1.0) and (factor == 1).all():
         return
     if weight.quantized is not None:
@@ -107,9 +110,10 @@ def require_storable(
     """
     unit, smallest, largest = FORMATS[weight.dtype]
     least, greatest = extremes
-    if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30:
-        low, high = _extremes(_pieces(weight))
-        if high * greatest <= largest and low * least >= smallest / unit:
+    if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30 and factor.all():
+        size, shown = _bounds(weight, rows)
+        # a row of n numbers, one of them w, has a root mean square of w / sqrt(n) and more: n rounded steps are less
+        if size * greatest <= largest and shown * least >= smallest * math.prod(weight.shape):
             return
     new = weight.array() * factor
     if not (np.abs(new) <= largest).all():
@@ -128,29 +132,36 @@ def require_storable(
         )
 
 
+def _bounds(weight: Weight, rows: Sequence[int]) -> tuple[float, float]:
+    """Return a bound on the size of a float weight's numbers, and one below that of some number of each row.
+
+    By a sum of squares in the type of the weight: one look at each number, which is all that most weights need.
+    """
+    at = tuple(0 if axis in rows else slice(None) for axis in range(len(weight.shape)))
+    square, shown = _SQUARE_LOST, math.inf
+    with np.errstate(all="ignore"):  # what overflows here is looked at closely
+        for piece in _pieces(weight):
+            flat = piece.reshape(-1)
+            square += 2 * float(np.dot(flat, flat))
+            shown = min(shown, float(np.abs(piece[at]).min(initial=math.inf)))
+    return math.sqrt(square), shown
+
+
 def _pieces(weight: Weight) -> Iterable[npt.NDArray[np.floating]]:
     tensor = constant_tensor(weight.value)
     assert tensor is not None
     stored = None if isinstance(tensor, ExactTensor) else tensor.numpy()
-    if stored is not None and stored.dtype.kind == "f" and stored.flags.c_contiguous:  # their sizes are what they are
-        flat = stored.reshape(-1)
-        return (flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE))
+    if stored is not None and stored.dtype.kind == "f" and stored.ndim:
+        step = max(_PIECE * len(stored) // max(stored.size, 1), 1)
+        return (stored[start : start + step] for start in range(0, len(stored), step))
     parts = parts64(tensor)
     return (tensor64(tensor),) if parts is None else (piece for _, _, piece in parts.pieces(weight.shape))
 
 
-def _extremes(pieces: Iterable[npt.NDArray[np.floating]]) -> tuple[float, float]:
+def _extremes(numbers: Floats) -> tuple[float, float]:
     """Return the smallest size of the numbers that are not zero, and the greatest."""
-    low, high = math.inf, 0.0
-    room: npt.NDArray[np.floating] | None = None
-    for piece in pieces:
-        if room is None or room.shape != piece.shape or room.dtype != piece.dtype:
-            room = np.empty_like(piece)
-        size = np.abs(piece, out=room)
-        high = max(high, float(size.max(initial=0.0)))
-        least = float(size.min(initial=math.inf))
-        low = min(low, least if least > 0 else float(size.min(initial=math.inf, where=size > 0)))
-    return low, high
+    size = np.abs(numbers)
+    return float(size.min(initial=math.inf, where=size > 0)), float(size.max(initial=0.0))
 
 
 def require_small(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> None:
