@@ -50,7 +50,7 @@ from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, ExactTensor, evaluate_node
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.affine import far_from_zero
 from normdeploy.rewrite.gauge import shift_limits

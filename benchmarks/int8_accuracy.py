@@ -22,7 +22,7 @@ from normdeploy.budget import parse_budget
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.intervals import Interval, share, share_difference
 from normdeploy.ort.settings import Settings
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.runtime import this_machine
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.tuning.int8 import CORRECTIONS, INT8_RECIPES, Quantizer

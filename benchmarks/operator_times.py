@@ -139,7 +139,7 @@ def main() -> None:
     if chosen.against:
         import torch
 
-        from normdeploy.sources import load_source
+        from normdeploy.parsing.sources import load_source
 
         torch.set_num_threads(1)
         module, tensor = load_source(chosen.against)().eval(), torch.from_numpy(rows)

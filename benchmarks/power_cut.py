@@ -47,7 +47,8 @@ from safetensors.torch import load_file  # noqa: E402
 from normdeploy.cli.app import app  # noqa: E402
 
 IMPORTED = """
-    matplotlib.pyplot onnxruntime torch.onnx normdeploy.build normdeploy.building.export_step normdeploy.exporting.trace
+    matplotlib.pyplot onnxruntime torch.onnx normdeploy.building.recipe_build normdeploy.building.export_step
+    normdeploy.exporting.trace
     normdeploy.rewrite normdeploy.verification.core normdeploy.runtime.bulk.predict_files normdeploy.train.from_recipe
 """.split()  # noqa: SIM905 - a list to read
 RECIPE = """

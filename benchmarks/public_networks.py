@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from normdeploy.building.recipe_model import load_trained, recipe_example
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 

@@ -40,7 +40,7 @@ import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.settings import OPENVINO_RUNTIME
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.runtime import Settings, measure_latency, this_machine, tune
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.latency import PAUSE, STRETCH, Latency

@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 from normdeploy.errors import UsageError
-from normdeploy.inputs import Example, InputSpec, make_example, parse_inputs
-from normdeploy.sources import build, load_source
+from normdeploy.parsing.inputs import Example, InputSpec, make_example, parse_inputs
+from normdeploy.parsing.sources import build, load_source
 
 GRAMMAR = "package.module:factory key=value ... | input=DTYPE:SHAPE ... | name"
 

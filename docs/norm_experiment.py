@@ -176,7 +176,7 @@ def _distance(name: str, found: nn.Module, exact: nn.Module) -> dict[str, float]
 def deployment() -> dict[str, Any]:
     """Export the trained perceptron with each normalization, folded and as traced; time all of them in one run."""
     import normdeploy
-    from normdeploy.measure import file_facts
+    from normdeploy.building.report_numbers import file_facts
     from normdeploy.runtime import Predictor, Settings
 
     splits = digits()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from normdeploy.amounts import require_count
+from normdeploy.parsing.amounts import require_count
 from normdeploy.proven import ExportResult, FoldResult, Level, PathLike, Progress
 from normdeploy.writing import export, fold
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from normdeploy.errors import UsageError
 from normdeploy.graph.derivation import Derivation
-from normdeploy.installed import require_onnxruntime
+from normdeploy.ort.installed import require_onnxruntime
 from normdeploy.proven import ExportResult, FoldResult, Level, PathLike, Progress, require_outputs, write_proven
 from normdeploy.rewrite.ledger import Ledger
 

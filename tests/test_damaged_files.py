@@ -27,7 +27,7 @@ from normdeploy.building.build_files import Outputs, previous_report
 from normdeploy.errors import InputError, NormdeployError, RecipeError, UsageError, WeightsError
 from normdeploy.graph import load_graph
 from normdeploy.nn.weight_files import read_metadata, read_weights
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.runtime import Plan, predict
 from normdeploy.runtime.samples import read_arrays
 from normdeploy.train.checkpoint import Checkpoint

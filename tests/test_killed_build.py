@@ -34,7 +34,7 @@ bench = { repeats = 3, threads = 1 }
 """
 _FORKS = """
 import os, signal, sys
-import normdeploy.build
+import normdeploy.building.recipe_build
 import normdeploy.building, normdeploy.train, normdeploy.api, normdeploy.exporting.trace, onnxscript
 from normdeploy.cli import main
 for line in sys.stdin:  # where to log, and a word
@@ -44,7 +44,7 @@ for line in sys.stdin:  # where to log, and a word
         stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(stream, 1), os.dup2(stream, 2)
         if word == "die":
-            normdeploy.build.write_report = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            normdeploy.building.recipe_build.write_report = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         sys.argv[1:] = ["build", "net.toml"]
         try:
             code = main() or 0

@@ -30,7 +30,7 @@ from normdeploy.inspection import inspect
 from normdeploy.nn.weight_files import read_metadata, read_weights
 from normdeploy.ort.machine import this_machine
 from normdeploy.ort.settings import Settings
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.runtime.bulk.predict_files import predict
 from normdeploy.runtime.plan import Plan, Trial

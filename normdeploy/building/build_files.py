@@ -11,7 +11,7 @@ from typing import Any
 
 from normdeploy.errors import UsageError
 from normdeploy.files import write_text
-from normdeploy.recipe import Recipe
+from normdeploy.parsing.recipe import Recipe
 from normdeploy.report.build_report import build_page
 from normdeploy.report.page import render_page
 from normdeploy.unfinished import clear_dead

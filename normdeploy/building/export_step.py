@@ -8,11 +8,11 @@ from typing import Any
 from normdeploy import __version__, api
 from normdeploy.building.build_files import SCHEMA, Outputs, Stage, write_report
 from normdeploy.building.recipe_model import export_as_told, load_trained, recipe_example, weights_metadata
+from normdeploy.building.report_numbers import network_facts, node_facts
 from normdeploy.errors import ModelError, VerificationError
 from normdeploy.files import sha256_file
-from normdeploy.installed import BUILDS, version_of
-from normdeploy.measure import network_facts, node_facts
-from normdeploy.recipe import Recipe
+from normdeploy.ort.installed import BUILDS, version_of
+from normdeploy.parsing.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.train import provenance
 

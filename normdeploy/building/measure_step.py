@@ -10,10 +10,10 @@ from typing import Any
 
 from normdeploy.building.build_files import Outputs, Stage, write_report
 from normdeploy.building.recipe_model import load_trained, recipe_example
+from normdeploy.building.report_numbers import bench_inputs, file_facts, latency_table, profile_facts, quality_table
 from normdeploy.exporting.mode import evaluation_mode
-from normdeploy.inputs import Example
-from normdeploy.measure import bench_inputs, file_facts, latency_table, profile_facts, quality_table
-from normdeploy.recipe import Recipe
+from normdeploy.parsing.inputs import Example
+from normdeploy.parsing.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.runtime import load, this_machine
 from normdeploy.runtime import tune as run_tuner

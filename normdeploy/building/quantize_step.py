@@ -16,11 +16,11 @@ from normdeploy.budget import parse_budget
 from normdeploy.building.build_files import Outputs, Stage, write_report
 from normdeploy.building.measure_step import timed_inputs
 from normdeploy.building.recipe_model import export_as_told, load_trained, recipe_example
+from normdeploy.building.report_numbers import RuntimeModule, file_facts, in_batches, latency_table
 from normdeploy.errors import VerificationError
 from normdeploy.files import sha256_file
 from normdeploy.intervals import Interval, resampled, share, share_difference
-from normdeploy.measure import RuntimeModule, file_facts, in_batches, latency_table
-from normdeploy.recipe import QuantizeSection, Recipe
+from normdeploy.parsing.recipe import QuantizeSection, Recipe
 from normdeploy.report import console
 from normdeploy.runtime import Predictor, Settings, this_machine
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer

@@ -12,10 +12,10 @@ from normdeploy import api
 from normdeploy.errors import RecipeError, WeightsError
 from normdeploy.exporting.guess import guess_inputs
 from normdeploy.exporting.load_weights import load_weights
-from normdeploy.inputs import Example, make_example, parse_inputs
 from normdeploy.nn.weight_files import read_metadata, read_weights
-from normdeploy.recipe import Recipe
-from normdeploy.sources import build as build_model
+from normdeploy.parsing.inputs import Example, make_example, parse_inputs
+from normdeploy.parsing.recipe import Recipe
+from normdeploy.parsing.sources import build as build_model
 from normdeploy.train import from_recipe
 from normdeploy.train.preprocess import Preprocessed, as_raw
 
@@ -26,7 +26,7 @@ def load_trained(recipe: Recipe, *, notes: list[str] | None = None) -> nn.Module
     With ``preprocess = true`` the standardization of its data stands in front of it.
 
     Args:
-        recipe: see `normdeploy.recipe.load_recipe`.
+        recipe: see `normdeploy.parsing.recipe.load_recipe`.
         notes: appended to where something about the weights was understood, chosen or left.
 
     Raises:
@@ -59,7 +59,7 @@ def recipe_example(recipe: Recipe, model: nn.Module, *, notes: list[str] | None 
     Without either they are guessed from the model (`normdeploy.exporting.guess`).
 
     Args:
-        recipe: see `normdeploy.recipe.load_recipe`.
+        recipe: see `normdeploy.parsing.recipe.load_recipe`.
         model: takes them.
         notes: appended to where they were guessed.
 

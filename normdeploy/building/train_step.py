@@ -7,7 +7,7 @@ from pathlib import Path
 
 from normdeploy.building.recipe_model import weights_metadata
 from normdeploy.errors import RecipeError
-from normdeploy.recipe import Recipe
+from normdeploy.parsing.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.train import from_recipe, provenance
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from normdeploy.amounts import require_count, require_seconds
+from normdeploy.parsing.amounts import require_count, require_seconds
 
 
 def at_least(least: int) -> Callable[[typer.CallbackParam, int | None], int | None]:

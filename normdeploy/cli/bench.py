@@ -50,9 +50,9 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Time the model against eager torch, other files and the installed peers, side by side."""
-    from normdeploy import sources
     from normdeploy.files import require_writable
-    from normdeploy.inputs import parse_arguments
+    from normdeploy.parsing import sources
+    from normdeploy.parsing.inputs import parse_arguments
     from normdeploy.report.text import printable
 
     with working("bench", f"reading {model}"):

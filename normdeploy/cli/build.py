@@ -24,13 +24,13 @@ def build(
 
     Writes NAME.onnx, NAME.report.json and NAME.report.html; what is up to date is left alone.
     """
-    from normdeploy.recipe import load_recipe
+    from normdeploy.parsing.recipe import load_recipe
     from normdeploy.report import console
     from normdeploy.report import markdown as md
 
     settings = load_recipe(recipe)
     with working("build", "loading torch"):
-        from normdeploy.build import build as run_build
+        from normdeploy.building.recipe_build import build as run_build
     with console.on_stderr() if markdown else nullcontext():
         report = run_build(settings, out=out, device=device, train=train, force=force, stage=working)
     if markdown:

@@ -30,11 +30,11 @@ def init(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a recipe for a network of one's own: what normdeploy build then trains, exports, proves and measures."""
-    from normdeploy import scaffold
+    from normdeploy.building import first_recipe
     from normdeploy.files import write_text
-    from normdeploy.inputs import parse_arguments
+    from normdeploy.parsing.inputs import parse_arguments
+    from normdeploy.parsing.sources import build, split_source
     from normdeploy.report import console
-    from normdeploy.sources import build, split_source
 
     _, name = split_source(source)
     target = output or Path(f"{name.lower()}.toml")
@@ -44,7 +44,7 @@ def init(
         specs: list[str] = []
         if inputs or data is None:
             specs = inputs or [str(spec) for spec in options.describe_inputs(model, inputs)]
-    text = scaffold.recipe_text(
+    text = first_recipe.recipe_text(
         target,
         source=source,
         weights=weights,
@@ -54,4 +54,4 @@ def init(
     )
     write_text(target, text, overwrite=overwrite)
     console.print_written([target])
-    typer.echo(scaffold.next_steps(target))
+    typer.echo(first_recipe.next_steps(target))

@@ -22,7 +22,7 @@ def inspect(
     as_json: options.Json = False,
 ) -> None:
     """Say what is wrong or risky in a model's normalizations, before export; exit 4 if something is an error."""
-    from normdeploy import sources
+    from normdeploy.parsing import sources
     from normdeploy.report import console
 
     with working("inspect", f"reading {source}") as tell:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.inputs import make_example, parse_arguments, parse_inputs
-from normdeploy.sources import build
+from normdeploy.parsing.inputs import make_example, parse_arguments, parse_inputs
+from normdeploy.parsing.sources import build
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from normdeploy.inputs import Example, InputSpec
+    from normdeploy.parsing.inputs import Example, InputSpec
     from normdeploy.runtime import ImageOptions
     from normdeploy.verification import Verdict
 

@@ -9,7 +9,7 @@ import typer
 
 from normdeploy import __version__
 from normdeploy.cli import options
-from normdeploy.installed import conflict, installed_builds, version_of
+from normdeploy.ort.installed import conflict, installed_builds, version_of
 
 _PACKAGES = (
     "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-ep-openvino", "openvino", "numpy", "safetensors",

@@ -34,7 +34,7 @@ def train(
 
     An interrupted training goes on from its last whole epoch; with other code, data or settings that is refused.
     """
-    from normdeploy.recipe import load_recipe
+    from normdeploy.parsing.recipe import load_recipe
 
     plan = load_recipe(recipe)
     first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes the first one speaks

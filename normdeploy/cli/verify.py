@@ -67,9 +67,9 @@ def verify(
 
     With one ONNX file alone: check that it is the file its certificate was written for, and say what that covered.
     """
-    from normdeploy import sources
     from normdeploy.errors import UsageError
     from normdeploy.files import require_writable, write_text
+    from normdeploy.parsing import sources
 
     level = options.verify_level(quick, thorough)
     options.require_one_form(markdown, as_json)

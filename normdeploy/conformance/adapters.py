@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from normdeploy.errors import UsageError
 from normdeploy.ort.levels import graph_level
-from normdeploy.sources import is_source, load_source
+from normdeploy.parsing.sources import is_source, load_source
 
 Role = Literal["exporter", "optimizer", "runtime", "verifier"]
 

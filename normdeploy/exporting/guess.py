@@ -18,7 +18,7 @@ from torch import nn
 from normdeploy.errors import InputError
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace_errors import essential_line
-from normdeploy.inputs import InputSpec, make_example
+from normdeploy.parsing.inputs import InputSpec, make_example
 
 _TRIES = 48
 _LENGTHS = (16, 32, 64, 128, 256, 1024, 16000)

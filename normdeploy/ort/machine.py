@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from normdeploy.installed import BUILDS, version_of
+from normdeploy.ort.installed import BUILDS, version_of
 
 # instruction sets that onnxruntime's and OpenVINO's kernels choose by; other flags do not change what runs
 _FLAGS = (

@@ -22,8 +22,8 @@ from typing import Any
 import onnxruntime as ort
 
 from normdeploy.errors import MissingDependencyError
-from normdeploy.installed import conflict
 from normdeploy.ort.digest import model_digest
+from normdeploy.ort.installed import conflict
 from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, TENSORRT, Settings
 
 _REGISTRATION = "normdeploy.openvino"

@@ -27,7 +27,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from normdeploy.installed import require_onnxruntime
+from normdeploy.ort.installed import require_onnxruntime
 
 if TYPE_CHECKING:
     from normdeploy.ort.machine import Machine, this_machine

@@ -17,10 +17,10 @@ import onnxruntime as ort
 
 from normdeploy.errors import GraphError, MissingDependencyError, UsageError
 from normdeploy.files import require_model_file
-from normdeploy.installed import conflict
 from normdeploy.onnxfile import session_source
 from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.declared import file_specs
+from normdeploy.ort.installed import conflict
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
 from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normdeploy.amounts import require_count, require_seconds
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.specs import Array
+from normdeploy.parsing.amounts import require_count, require_seconds
 from normdeploy.runtime.bench_result import OURS, TUNED, BenchResult, BenchRow
 from normdeploy.runtime.contestant import PEERS, PLAIN, FileContestant, Prepared
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normdeploy.amounts import require_seconds
 from normdeploy.errors import UsageError
+from normdeploy.parsing.amounts import require_seconds
 
 _NANO = 1e-9
 _FEWEST, _MOST = 5, 1000  # rounds

@@ -49,7 +49,7 @@ def contestants_of(
     ours: Settings,
 ) -> Iterator[Contestant | tuple[str, str]]:
     """Yield the contestants that one reference gives, on the device of ours, and (name, reason) for each skipped."""
-    from normdeploy.sources import is_source
+    from normdeploy.parsing.sources import is_source
 
     beside = Settings(provider=ours.provider, options=ours.options)
     if isinstance(reference, str) and is_source(reference):

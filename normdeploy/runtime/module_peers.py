@@ -54,7 +54,7 @@ class ModuleSource:
         """
         from normdeploy.exporting.load_weights import load_weights
         from normdeploy.nn.weight_files import read_weights
-        from normdeploy.sources import build
+        from normdeploy.parsing.sources import build
 
         if self.module is not None:
             return self.module
@@ -65,7 +65,7 @@ class ModuleSource:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dict that another process in the same folder builds the module from."""
-        from normdeploy.sources import source_file, split_source
+        from normdeploy.parsing.sources import source_file, split_source
 
         file = source_file(self.source)
         return {

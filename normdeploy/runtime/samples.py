@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from normdeploy.amounts import require_count
 from normdeploy.errors import InputError, UsageError
 from normdeploy.files import NUMPY_FILE_ERRORS, arrays_in
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.parsing.amounts import require_count
 from normdeploy.runtime.feeds import check_feeds
 
 

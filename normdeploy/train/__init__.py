@@ -1,7 +1,7 @@
 """Training: one loop for CPU, one GPU and many processes."""
 
 from normdeploy.nn.weight_files import read_metadata
-from normdeploy.recipe import TrainSection, train_settings
+from normdeploy.parsing.recipe import TrainSection, train_settings
 from normdeploy.train.data import FileSplit, Split, Splits, Standardization, batches, split_rows
 from normdeploy.train.data_files import FileData, read_files
 from normdeploy.train.from_recipe import train

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError
-from normdeploy.recipe import QuantizeSection, TrainSection
+from normdeploy.parsing.recipe import QuantizeSection, TrainSection
 from normdeploy.train.data import Splits
 from normdeploy.train.loop import fit
 

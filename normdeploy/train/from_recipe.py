@@ -8,8 +8,8 @@ from typing import Any
 from normdeploy.errors import OutputExistsError, RecipeError, SourceError
 from normdeploy.files import require_writable
 from normdeploy.nn.weight_files import read_metadata, require_writable_suffix
-from normdeploy.recipe import DataSection, Recipe
-from normdeploy.sources import build, load_source
+from normdeploy.parsing.recipe import DataSection, Recipe
+from normdeploy.parsing.sources import build, load_source
 from normdeploy.train import provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.data_files import FileData, read_files
@@ -75,7 +75,7 @@ def train(
     An interrupted run goes on from its last whole epoch (``<weights>.checkpoint`` beside the weights).
 
     Args:
-        recipe: see `normdeploy.recipe.load_recipe`.
+        recipe: see `normdeploy.parsing.recipe.load_recipe`.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``.
         again: start anew where the checkpoint belongs to other code, data or settings.
         overwrite: allow replacing weights that no recipe's training wrote.

@@ -16,7 +16,7 @@ from normdeploy.nn.inference import leave_inference
 from normdeploy.nn.population import Recalibrated
 from normdeploy.nn.sync import plain, synchronized
 from normdeploy.nn.unregistered import load_full_state, move, set_mode, trainable
-from normdeploy.recipe import TrainSection
+from normdeploy.parsing.recipe import TrainSection
 from normdeploy.train import provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.history import History
@@ -101,7 +101,7 @@ def fit(
         model: the network, or what builds it (then ``settings.seed`` decides its initial weights too). Hand-written
             normalizations in plain Python classes are trained, moved, switched and saved like everything else.
         splits: the data.
-        settings: see `normdeploy.recipe.TrainSection`.
+        settings: see `normdeploy.parsing.recipe.TrainSection`.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:NUMBER"``.
         weights: where to write the trained weights (an existing file is replaced).
         history: where to write the epochs as JSON; a plot is drawn beside it (``.png``). Existing files are replaced.
@@ -117,7 +117,7 @@ def fit(
         ModelError: there is nothing to train, or the loss is no longer a finite number.
 
     >>> import torch
-    >>> from normdeploy.recipe import TrainSection
+    >>> from normdeploy.parsing.recipe import TrainSection
     >>> from normdeploy.train.data import Split, Splits
     >>> x = torch.randn(32, 3)
     >>> split = Split(x, (x[:, 0] > 0).long())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normdeploy.recipe import TrainSection
+from normdeploy.parsing.recipe import TrainSection
 
 
 def make_optimizer(tensors: Sequence[Tensor], settings: TrainSection) -> torch.optim.Optimizer:

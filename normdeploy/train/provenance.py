@@ -22,7 +22,7 @@ from torch import nn
 
 from normdeploy.files import sha256_file
 from normdeploy.nn.unregistered import full_state, trainable, walk_objects
-from normdeploy.recipe import Recipe, TrainSection
+from normdeploy.parsing.recipe import Recipe, TrainSection
 from normdeploy.train.data import Splits
 from normdeploy.train.source_files import files_of_file, files_of_source
 
@@ -41,7 +41,7 @@ def of_recipe(recipe: Recipe, splits: Splits | None) -> Parts:
     Weights path, export, verify, bench and tune settings are not among it.
 
     Args:
-        recipe: see `normdeploy.recipe.load_recipe`.
+        recipe: see `normdeploy.parsing.recipe.load_recipe`.
         splits: what its data function returned; None where it has none.
 
     Raises:

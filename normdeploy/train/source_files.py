@@ -18,7 +18,7 @@ from pathlib import Path
 
 import normdeploy
 from normdeploy.errors import SourceError
-from normdeploy.sources import source_file, split_source
+from normdeploy.parsing.sources import source_file, split_source
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARY = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normdeploy.errors import ModelError, UsageError
 from normdeploy.nn.population import Recalibrated, recalibrate
 from normdeploy.nn.unregistered import full_state, load_full_state, set_mode, trainable
-from normdeploy.recipe import TrainSection
+from normdeploy.parsing.recipe import TrainSection
 from normdeploy.train.checkpoint import Checkpoint
 from normdeploy.train.data import Split, Splits, batches
 from normdeploy.train.device import choose_precision

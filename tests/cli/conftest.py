@@ -46,7 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import numpy as np
     from safetensors.torch import save_file
 
-    from normdeploy.sources import build
+    from normdeploy.parsing.sources import build
 
     folder = tmp_path_factory.mktemp("home")
     (folder / "net.py").write_text(MODEL)

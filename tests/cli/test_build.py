@@ -13,8 +13,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 from normdeploy.cli.app import app
-from normdeploy.recipe import load_recipe
-from normdeploy.sources import build as build_model
+from normdeploy.parsing.recipe import load_recipe
+from normdeploy.parsing.sources import build as build_model
 from normdeploy.train import provenance, read_metadata
 from normdeploy.train.from_recipe import recipe_data
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import Result
 
-from normdeploy.sources import build
+from normdeploy.parsing.sources import build
 
 Run = Callable[..., Result]
 INPUT = ("--input", "x=float32:batchx3x6x6")

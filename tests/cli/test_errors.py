@@ -147,7 +147,7 @@ def test_what_nobody_expected_is_one_message_too(run: Run, monkeypatch: pytest.M
     def broken(path: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("normdeploy.recipe.load_recipe", broken)
+    monkeypatch.setattr("normdeploy.parsing.recipe.load_recipe", broken)
     refused(run("build", tmp_path / "x.toml"), group.UNUSABLE, "ZeroDivisionError", "surprise", "--debug")
 
 

@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import numpy as np
 
     import normdeploy as nd
-    from normdeploy.sources import build
+    from normdeploy.parsing.sources import build
 
     made = tmp_path_factory.mktemp("examples")
     (made / "net.py").write_text(MODEL)

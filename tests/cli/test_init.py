@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 
 Run = Callable[..., Result]
 

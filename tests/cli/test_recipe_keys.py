@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from normdeploy import api
-from normdeploy import build as builder
 from normdeploy.building import build_files, measure_step
+from normdeploy.building import recipe_build as builder
 from normdeploy.building.recipe_model import load_trained
 from normdeploy.errors import UsageError, WeightsError
-from normdeploy.recipe import Recipe, parse_recipe
-from normdeploy.sources import build as build_model
+from normdeploy.parsing.recipe import Recipe, parse_recipe
+from normdeploy.parsing.sources import build as build_model
 from normdeploy.train.from_recipe import train
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "recipe.schema.json"

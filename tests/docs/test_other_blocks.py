@@ -22,7 +22,7 @@ from pages import ROOT, run_block
 from typer.testing import CliRunner
 
 from normdeploy.cli.app import app
-from normdeploy.recipe import parse_recipe
+from normdeploy.parsing.recipe import parse_recipe
 from normdeploy.rewrite.rules_of_others import GROUP
 
 DOCS = ROOT / "docs"

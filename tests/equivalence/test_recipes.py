@@ -8,7 +8,7 @@ import pytest
 
 import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.testing import assert_equivalent
 
 RECIPES = sorted((Path(__file__).parents[2] / "export").glob("*.toml"))

@@ -14,9 +14,9 @@ from onnx import TensorProto
 
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
+from normdeploy.parsing.sources import build
 from normdeploy.rewrite import rewrite
-from normdeploy.sources import build
 from normdeploy.train import load_weights
 from normdeploy.train.from_recipe import recipe_data
 from normdeploy.verification.derivation.checker import check_derivation

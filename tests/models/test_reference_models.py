@@ -11,8 +11,8 @@ import torch
 
 from normdeploy.nn.object_walk import unregistered_tensors
 from normdeploy.nn.unregistered import full_state
-from normdeploy.recipe import load_recipe
-from normdeploy.sources import build
+from normdeploy.parsing.recipe import load_recipe
+from normdeploy.parsing.sources import build
 from normdeploy.train import load_weights, provenance, read_metadata, score
 from normdeploy.train.from_recipe import recipe_data
 

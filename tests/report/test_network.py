@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 from build_report_data import REPORT
 
-from normdeploy.measure import network_facts, profile_facts
+from normdeploy.building.report_numbers import network_facts, profile_facts
 from normdeploy.report.build_report import build_page
 from normdeploy.report.network import network
 from normdeploy.report.page import render_page

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError
-from normdeploy.recipe import QuantizeSection, TrainSection
+from normdeploy.parsing.recipe import QuantizeSection, TrainSection
 from normdeploy.train.data import Split, Splits
 from normdeploy.train.fake_quantized import train_quantized
 

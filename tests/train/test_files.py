@@ -18,9 +18,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from normdeploy.build import build
+from normdeploy.building.recipe_build import build
 from normdeploy.errors import InputError, RecipeError
-from normdeploy.recipe import load_recipe, parse_recipe
+from normdeploy.parsing.recipe import load_recipe, parse_recipe
 from normdeploy.train import FileData, FileSplit, Split, batches, from_recipe, read_files
 from normdeploy.train.from_recipe import recipe_data
 from normdeploy.train.preprocess import as_raw

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import SourceError
-from normdeploy.recipe import parse_recipe
+from normdeploy.parsing.recipe import parse_recipe
 from normdeploy.train import Split, Splits, provenance
 from normdeploy.train.data import tensor_digest
 from normdeploy.train.provenance import Parts, changes, of_data, of_network

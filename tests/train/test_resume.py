@@ -15,7 +15,7 @@ import training_scripts
 from safetensors.torch import load_file
 
 from normdeploy.errors import UsageError
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.train import provenance, read_metadata
 from normdeploy.train.checkpoint import Checkpoint
 from normdeploy.train.from_recipe import recipe_data

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
 

@@ -26,7 +26,7 @@ from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import load_graph, save_graph
 from normdeploy.graph.derivation import Derivation, Hint, read_derivation
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification.checks.by_algebra import assignments
 from normdeploy.verification.derivation import checker

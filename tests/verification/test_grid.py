@@ -15,7 +15,7 @@ import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.graph import Evaluator, load_graph, save_graph
 from normdeploy.ort.byte_products import EXACT_PRODUCTS
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.verification import verify
 from normdeploy.verification.checks import grid
 from normdeploy.verification.judging import flips

@@ -19,7 +19,7 @@ from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import load_graph, save_graph
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.checks.by_algebra import assignments

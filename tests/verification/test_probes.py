@@ -21,7 +21,7 @@ from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.conformance import by_hand
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, load_graph, save_graph
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
 from normdeploy.verification.mutation.probes import KILLED

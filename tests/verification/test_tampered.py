@@ -15,7 +15,7 @@ from torch import nn
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.family_case import make_case

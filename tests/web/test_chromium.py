@@ -28,7 +28,7 @@ import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.errors import GraphError, MissingDependencyError
 from normdeploy.ort.settings import WEB
-from normdeploy.recipe import load_recipe
+from normdeploy.parsing.recipe import load_recipe
 from normdeploy.runtime import package_web
 from normdeploy.verification.sides.sessions import Setting, open_session
 from normdeploy.web.browser import Browser, Page

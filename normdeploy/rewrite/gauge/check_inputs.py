@@ -42,6 +42,7 @@ def draws(at: Solution) -> tuple[Draw, ...]:
         _few_feeds(at),
         _reshape_feeds,
         _product_feeds(at),
+        _gathered_feeds,
         partial(_sized_feeds, cut=True),
         _sized_feeds,
         partial(_sized_feeds, alike=True),
@@ -172,6 +173,24 @@ def _product_feeds(at: Solution) -> Draw:
     return draw
 
 
+def _gathered_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
+    """Draw what a GatherElements reads at computed places: the places lie in it, and are no more along other axes."""
+    node = nodes[0]
+    if len(nodes) > 1 or not is_standard(node, "GatherElements") or len(inputs) != 2:
+        return {}
+    data, places = (dims_of(required(node, index)) for index in (0, 1))
+    if data is None or places is None or len(data) != len(places):
+        return {}
+    axis, pairs = node.attributes.get_int("axis", 0) % len(data), list(zip(data, places, strict=True))
+    wide = [
+        next((dim for dim in pair[: 1 if at == axis else 2] if isinstance(dim, int)), _FEW)
+        for at, pair in enumerate(pairs)
+    ]
+    narrow = [dim if isinstance(dim, int) else _FEW if at == axis else wide[at] for at, dim in enumerate(places)]
+    chosen = torch.from_numpy(context.rng.integers(0, wide[axis], narrow))
+    return {required(node, 0): context.normal(wide), required(node, 1): chosen}
+
+
 def _sized_feeds(
     context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value], *, cut: bool = False, alike: bool = False
 ) -> dict[ir.Value, Tensor]:
@@ -205,8 +224,9 @@ def _sized_feeds(
             dims = [dim if isinstance(dim, int) else 2 for dim in value.shape or ()]
         weight = None if linear is None or value is not linear.value(linear.data) else linear.value(linear.weight)
         shape = None if (fixed := fixed_weight(weight)) is None else fixed.shape
-        if linear is not None and shape is not None and linear.form is Form.PRODUCT and dims:  # what is summed over
-            dims[linear.data_axis(len(dims))] = shape[linear.input_axis(len(shape))]
+        if linear is not None and shape is not None and dims:  # what is summed over, where its size is not known
+            summed = shape[linear.input_axis(len(shape))]
+            dims[linear.data_axis(len(dims))] = summed * (linear.groups if linear.form is Form.CONVOLUTION else 1)
         parts = constant64(optional(node, 1)) if is_standard(node, "Split") else None
         if parts is not None:
             dims[node.attributes.get_int("axis", 0) % len(dims)] = int(parts.sum())

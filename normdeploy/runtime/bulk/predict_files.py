@@ -14,10 +14,10 @@ from typing import Literal
 
 import onnxruntime as ort
 
-from normdeploy.amounts import require_count
 from normdeploy.errors import InputError, UsageError, kept_when_stopped
 from normdeploy.files import require_writable
 from normdeploy.ort.specs import TensorSpec
+from normdeploy.parsing.amounts import require_count
 from normdeploy.runtime.bulk.array_source import ArraySource
 from normdeploy.runtime.bulk.csv_source import CsvSource
 from normdeploy.runtime.bulk.image_source import ImageOptions, ImageSource

@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normdeploy.amounts import require_count, require_seconds
 from normdeploy.budget import Budget, parse_budget
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
@@ -28,6 +27,7 @@ from normdeploy.ort.digest import model_digest
 from normdeploy.ort.machine import this_machine, usable_cores
 from normdeploy.ort.providers import default_settings, find_providers
 from normdeploy.ort.settings import CPU, Settings
+from normdeploy.parsing.amounts import require_count, require_seconds
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.plan import Plan, Trial, variant_name
 from normdeploy.runtime.samples import check_rows, fixed_batch, make_samples, read_arrays, tile_samples

@@ -237,3 +237,26 @@ def test_a_shift_does_not_pass_an_einsum_of_computed_values(graph, fold):
     q = g.op("Add", g.input("q", ["N", 5, 6]), rng.normal(size=6), name="shift")
     g.output(g.op("Einsum", q, g.input("k", ["N", 4, 6]), equation="blk,btk->blt", name="scores"))
     fold(g).kept("Einsum 'scores' multiplies computed values").agree(g.feeds(rng, N=2))
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_elements_at_places_of_another_size(graph, fold, axis):
+    """What a GatherElements reads and where it reads are called otherwise along each axis, as DeBERTa's scores are."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x, at = g.input("x", ["N", 5, 6]), g.input("at", ["M", "L", 4] if axis == 1 else ["M", 5, "L"], np.int64)
+    read = g.op("GatherElements", g.op("MatMul", x, rng.normal(size=(6, 4))), at, axis=axis)
+    g.output(g.op("Mul", read, np.float64(-0.3)))
+    feeds = g.feeds(rng, N=2, M=2, L=7)
+    assert fold(g).folded().agree(feeds).ops == {"MatMul": 1, "GatherElements": 1}
+
+
+@pytest.mark.parametrize(("kind", "groups"), [("Conv", 1), ("Conv", 2), ("ConvTranspose", 1), ("ConvTranspose", 2)])
+def test_channels_of_unknown_number_are_as_many_as_the_weight_reads(graph, fold, kind, groups):
+    """FasterNet from a file without sizes: what a Concat makes of parts has channels of unknown number."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    weight = rng.normal(size=(8, 6 // groups, 3) if kind == "Conv" else (6, 8 // groups, 3))
+    y = g.op(kind, g.input("x", ["N", "C", 7]), weight, group=groups)
+    g.output(g.batch_norm(y, 8, rng))
+    assert fold(g).folded().agree(g.feeds(rng, N=2, C=6)).ops == {kind: 1}

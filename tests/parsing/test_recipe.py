@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.errors import RecipeError
-from normdeploy.recipe import load_recipe, parse_recipe, recipe_schema
+from normdeploy.parsing.recipe import load_recipe, parse_recipe, recipe_schema
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "export").glob("*.toml"))
 PUBLISHED = json.loads((ROOT / "docs" / "recipe.schema.json").read_text(encoding="utf-8"))
 MINIMAL: dict[str, Any] = {"model": {"source": "m.py:Net", "weights": "m.safetensors"}}

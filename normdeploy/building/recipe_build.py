@@ -23,7 +23,7 @@ from normdeploy.building.quantize_step import quantize_step
 from normdeploy.building.train_step import train_where_needed, with_weights_in
 from normdeploy.errors import OutputExistsError, kept_when_stopped
 from normdeploy.files import sha256_file
-from normdeploy.recipe import QuantizeSection, Recipe
+from normdeploy.parsing.recipe import QuantizeSection, Recipe
 from normdeploy.report import console
 from normdeploy.report.build_report import print_build
 from normdeploy.runtime import plan_path, this_machine
@@ -42,7 +42,7 @@ def build(
     """Build ``recipe``: train, inspect, export, fold, verify, tune, measure, report; what is up to date is left alone.
 
     Args:
-        recipe: see `normdeploy.recipe.load_recipe`.
+        recipe: see `normdeploy.parsing.recipe.load_recipe`.
         out: folder for the outputs, new weights among them; made if missing. By default they go beside the recipe, and
             weights where the recipe says.
         device: where to train: "auto", "cpu" or "cuda".

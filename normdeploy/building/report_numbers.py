@@ -21,7 +21,7 @@ from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import in_root, load_graph, module_path
 from normdeploy.onnxfile import read_model, session_source
 from normdeploy.ort.byte_products import product_entries
-from normdeploy.recipe import BenchSection
+from normdeploy.parsing.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
 from normdeploy.train.data import FileSplit, Split, Splits, batches

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from normdeploy.errors import UsageError
-from normdeploy.recipe import parse_recipe
-from normdeploy.sources import is_source, split_source
+from normdeploy.parsing.recipe import parse_recipe
+from normdeploy.parsing.sources import is_source, split_source
 
 _DATA = """\
 # What it is trained and judged on: a function that returns normdeploy.train.Splits, or files (docs/training.md).

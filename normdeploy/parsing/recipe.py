@@ -1,7 +1,7 @@
 """Recipes: one TOML file per model, plain data, validated by key.
 
-The dataclasses below are the one definition (`normdeploy.keyed_tables`): the parser, its messages and the published
-JSON Schema (docs/recipe.schema.json) are derived from their fields. Adding a key is adding a field.
+The dataclasses below are the one definition (`normdeploy.parsing.keyed_tables`): the parser, its messages and the
+published JSON Schema (docs/recipe.schema.json) are derived from their fields. Adding a key is adding a field.
 Paths are relative to the recipe's folder.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from normdeploy.errors import RecipeError
-from normdeploy.keyed_tables import choices, key, read_table, required, table_schema
+from normdeploy.parsing.keyed_tables import choices, key, read_table, required, table_schema
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 

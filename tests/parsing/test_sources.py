@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from normdeploy.errors import SourceError
-from normdeploy.sources import build, is_source, load_source, source_file
+from normdeploy.parsing.sources import build, is_source, load_source, source_file
 
 FILE = """
 import helper
