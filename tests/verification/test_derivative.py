@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +168,30 @@ def test_what_saturates_behind_the_site_is_run(write: Write):
     assert reports["shift dropped"].killed
     assert not reports["scale dropped"].killed
     assert verdict.status == "not-exercised", verdict.summary()
+
+
+def test_a_clean_run_walks_the_graph_as_often_for_many_sites_as_for_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each site, which the search for constants took, makes a chain's verdict quadratic in its norms."""
+
+    def walks(layers: int) -> int:
+        norm = "BatchNormalization({}, scale, shift, mean, var)"
+        chain = [f"h{i} = Relu(n{i}) n{i + 1} = {norm.format(f'h{i}')}" for i in range(layers - 1)]
+        body = f"n0 = {norm.format('x')} {' '.join(chain)} p = GlobalAveragePool(n{layers - 1}) f = Flatten(p)"
+        text = f"g (float[N,4,5,5] x) => (float[N,6] y) {{ {body} y = MatMul(f, w) }}"
+        evaluator, case, sites = made(text, tmp_path)
+        assert len(sites) == layers
+        count, plain = 0, ir.Graph.__iter__
+
+        def counted(graph: ir.Graph) -> Iterator[ir.Node]:
+            nonlocal count
+            count += 1
+            return plain(graph)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ir.Graph, "__iter__", counted)
+            CleanRun(evaluator, case, sites)
+        return count
+
+    assert walks(8) == walks(4) > 0

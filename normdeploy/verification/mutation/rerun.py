@@ -45,7 +45,7 @@ class CleanRun:
         self.evaluator, self.case, self._stand_ins = evaluator, case, dict(stand_ins or {})
         self._graph = evaluator.graph
         outer = [site for site in sites if not site.inner]
-        constants = {n for site in outer for n in site.inputs if n and _is_constant(self._graph, n)}
+        constants = {n for site in outer for n in site.inputs if n} & _constants(self._graph)
         names = dict.fromkeys(n for s in outer for n in (*s.inputs, s.output) if n and n not in constants)
         outputs = evaluator.output_names
         self._calls: dict[ir.Node, list[list[Tensor | None]]] = {}
@@ -130,10 +130,10 @@ class CleanRun:
         return [to_numpy(found[name]) for name in self.evaluator.output_names]
 
 
-def _is_constant(graph: ir.Graph, name: str) -> bool:
-    if name in graph.initializers:
-        return True
-    return any(constant_tensor(o) is not None for node in graph for o in node.outputs if o.name == name)
+def _constants(graph: ir.Graph) -> set[str]:
+    """Return the names of the graph's constants."""
+    made = (output for node in graph for output in node.outputs)
+    return set(graph.initializers) | {str(output.name) for output in made if constant_tensor(output) is not None}
 
 
 def _downstream(graph: ir.Graph, name: str) -> set[str]:
