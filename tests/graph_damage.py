@@ -69,6 +69,18 @@ def _on_input(index: int, change: Callable[[np.ndarray], np.ndarray | None], *ty
     return damage
 
 
+def _on_integers(index: int, change: Callable[[np.ndarray], np.ndarray], *types: str) -> Change:
+    """Change a constant operand of integers: places, amounts, axes."""
+
+    def damage(model: ModelProto, node: NodeProto) -> bool:
+        if node.op_type not in types or len(node.input) <= index:
+            return False
+        value = _value(model, node.input[index])
+        return value is not None and bool(value.size) and _store(model, node, index, change(value.copy()))
+
+    return damage
+
+
 def _on_weight(change: Callable[[np.ndarray], np.ndarray | None]) -> Change:
     """Apply to the constant operand of a linear operator."""
 
@@ -209,6 +221,15 @@ def _operands_exchanged(model: ModelProto, node: NodeProto) -> bool:
     return True
 
 
+def _axes_exchanged(model: ModelProto, node: NodeProto) -> bool:
+    """The last two axes of a transposition in each other's place."""
+    for attribute in node.attribute:
+        if node.op_type == "Transpose" and attribute.name == "perm" and len(attribute.ints) > 1:
+            attribute.ints[:] = [*attribute.ints[:-2], attribute.ints[-1], attribute.ints[-2]]
+            return True
+    return False
+
+
 def _other_axis(model: ModelProto, node: NodeProto) -> bool:
     return _attribute("axis", lambda axis: -2 if axis == -1 else -1, "Softmax", default=-1)(model, node)
 
@@ -248,6 +269,13 @@ KINDS: dict[str, Change] = {
     "operands exchanged": _operands_exchanged,
     "softmax over another axis": _other_axis,
     "one wrong row of a table": _wrong_row,
+    "axes of a transposition exchanged": _axes_exchanged,
+    "indices shifted": _on_integers(1, lambda v: np.where(v == v.max(), v - 1, v + 1), "Gather", "GatherElements"),
+    "slice begins one later": _on_integers(1, lambda v: v + 1, "Slice"),
+    "slice along another axis": _on_integers(3, lambda v: np.where(v > 0, v - 1, v + 1), "Slice"),
+    "padded one further": _on_integers(1, lambda v: np.where(np.arange(v.size) == v.argmax(), v + 1, v), "Pad"),
+    "padded on the other side": _on_integers(1, lambda v: np.roll(v, v.size // 2), "Pad"),
+    "joined along another axis": _attribute("axis", lambda axis: axis - 1 if axis else 1, "Concat", default=0),
 }
 
 

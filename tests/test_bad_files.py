@@ -162,13 +162,34 @@ def test_a_contradiction_is_refused_by_every_function(what: str, tmp_path: Path)
     all_refuse(path, tmp_path)
 
 
-def test_constants_of_one_name_are_refused_by_all_that_read_the_graph(tmp_path: Path) -> None:
+def _of_two_values() -> onnx.ModelProto:
+    return _model(f"c = Constant<value_float = 2.0, value_int = 3>()\n a = Mul(x, c)\n p = MatMul(a, w)\n y = {_NORM}")
+
+
+def _standard_function(domain: str) -> onnx.ModelProto:
+    """A function that is named as an operator is: of two meanings, Relu and Neg."""
+    model = _model(f"p = MatMul(x, w)\n q = {_NORM}\n y = Relu(q)")
+    inside = [helper.make_node("Neg", ["a"], ["b"])]
+    model.functions.append(helper.make_function(domain, "Relu", ["a"], ["b"], inside, model.opset_import[:1]))
+    return model
+
+
+TWO_MEANINGS = {
+    "constants of one name": (lambda: _twice("initializers"), "w initializer name is not unique"),
+    "a constant of two values": (_of_two_values, "says 2 values; expected one"),
+    "a function named as an operator": (lambda: _standard_function(""), "function named 'Relu', as a standard"),
+    "the same by the long name": (lambda: _standard_function("ai.onnx"), "function named 'Relu', as a standard"),
+}
+
+
+@pytest.mark.parametrize("what", TWO_MEANINGS)
+def test_what_has_two_meanings_is_refused_by_all_that_read_the_graph(what: str, tmp_path: Path) -> None:
     """onnxruntime takes one of the two, so that the file can be run."""
-    path = tmp_path / "net.onnx"
-    path.write_bytes(_twice("initializers").SerializeToString())
+    path, (make, message) = tmp_path / "net.onnx", TWO_MEANINGS[what]
+    path.write_bytes(make().SerializeToString())
     for name, call in every_call(path, tmp_path).items():
         if name not in ("run", "package"):
-            with pytest.raises(GraphError, match="w initializer name is not unique"):
+            with pytest.raises(GraphError, match=message):
                 call()
 
 

@@ -2,8 +2,8 @@
 
 onnx.checker judges the nodes (are they in order, do they exist, are their inputs and attributes those of their
 operator) on an outline of the model without its tensors' data: a model may be larger than the checker reads. What the
-checker does not ask is asked here: whether each tensor's data is all there, whether functions end (`calls`), whether
-groups cut their weights, and whether the operator set is one that is known.
+checker does not ask is asked here: whether each tensor's data is all there, whether functions end (`calls`) and have
+names of their own, groups cut their weights, constants say one value, and the operator set is one that is known.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def check_model(proto: onnx.ModelProto, name: str) -> None:
             _check_data(tensor, name)
     check_calls(proto, name)
     _check_groups(proto, name)
+    _check_constants(proto, name)
+    _check_functions(proto, name)
     check_proto(proto, name)
 
 
@@ -141,6 +143,27 @@ def _check_groups(proto: onnx.ModelProto, name: str) -> None:
                     f"{name}: {node.op_type} {node.name or node.output[0]!r} has {groups} groups over a weight of "
                     f"shape {shape or 'unknown'}; expected a number that divides its first size: export it again"
                 )
+
+
+def _check_constants(proto: onnx.ModelProto, name: str) -> None:
+    """Check that each Constant says one value: onnxruntime takes the first of several, others stumble."""
+    for graph in graphs(proto):
+        for node in graph.node:
+            if node.op_type == "Constant" and node.domain in STANDARD and len(node.attribute) != 1:
+                raise GraphError(
+                    f"{name}: Constant {node.name or list(node.output)} says {len(node.attribute)} values; expected "
+                    "one: write it again"
+                )
+
+
+def _check_functions(proto: onnx.ModelProto, name: str) -> None:
+    """Check that no function has a standard operator's name: which of the two is meant, ONNX leaves to runtimes."""
+    for function in proto.functions:
+        if function.domain in STANDARD and onnx.defs.has(function.name, ""):
+            raise GraphError(
+                f"{name} holds a function named {function.name!r}, as a standard operator is; expected a name of its "
+                "own: some runtimes take the function, others the operator. Put it in another domain"
+            )
 
 
 def outline(proto: onnx.ModelProto) -> onnx.ModelProto:

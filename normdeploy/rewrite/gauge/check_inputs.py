@@ -224,8 +224,9 @@ def _sized_feeds(
             dims = [dim if isinstance(dim, int) else 2 for dim in value.shape or ()]
         weight = None if linear is None or value is not linear.value(linear.data) else linear.value(linear.weight)
         shape = None if (fixed := fixed_weight(weight)) is None else fixed.shape
-        if linear is not None and shape is not None and linear.form is Form.PRODUCT and dims:  # what is summed over
-            dims[linear.data_axis(len(dims))] = shape[linear.input_axis(len(shape))]
+        if linear is not None and shape is not None and dims:  # what is summed over, where its size is not known
+            summed = shape[linear.input_axis(len(shape))]
+            dims[linear.data_axis(len(dims))] = summed * (linear.groups if linear.form is Form.CONVOLUTION else 1)
         parts = constant64(optional(node, 1)) if is_standard(node, "Split") else None
         if parts is not None:
             dims[node.attributes.get_int("axis", 0) % len(dims)] = int(parts.sum())

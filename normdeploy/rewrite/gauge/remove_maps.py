@@ -15,7 +15,7 @@ The method is described in docs/folding.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
@@ -78,11 +78,11 @@ class MoveAffine(ir.passes.InPlacePass):
     def settled(self, graph: ir.Graph) -> Plan:
         """Return what would become of one graph's maps; the graph stays as it is."""
         graph.sort()
-        return self._consistent(graph, {})[0]
+        return self._checked(lambda opaque: self._consistent(graph, {}, opaque))[0]
 
     def move(self, graph: ir.Graph) -> bool:
         """Remove what can be removed from one graph, its bodies left out."""
-        plan, checks = self._settled(graph)
+        plan, checks = self._checked(lambda opaque: self._best(graph, opaque))
         for node, reason in plan.stays.items():
             set_reason(node, str(reason), reason.chain)
         if not plan.gone and not plan.halves:
@@ -112,38 +112,52 @@ class MoveAffine(ir.passes.InPlacePass):
             self._left[graph] = _form(graph)
         return True
 
-    def _settled(self, graph: ir.Graph) -> tuple[Plan, list[tuple[Edit, Check]]]:
+    def _checked(self, solve: Callable[[set[ir.Node]], Plan]) -> tuple[Plan, list[tuple[Edit, Check]]]:
+        """Solve until every operator that changes can be evaluated; those that cannot have no rule then."""
+        opaque: set[ir.Node] = set()
+        while True:
+            plan, left = solve(opaque), len(opaque)
+            checks: list[tuple[Edit, Check]] = []
+            for edit in plan.edits:
+                try:
+                    checks.append((edit, Check(self.context, edit)))
+                except Unchecked as error:
+                    opaque.add(error.node)
+            if len(opaque) == left:
+                return plan, checks
+
+    def _best(self, graph: ir.Graph, opaque: set[ir.Node]) -> Plan:
         """Solve; where maps stay, try whether other gauges of Pads in the way, or smaller places, save more."""
-        best = self._consistent(graph, {})
-        in_the_way = {other for reason in best[0].stays.values() for other in reason.nodes}
+        best = self._consistent(graph, {}, opaque)
+        in_the_way = {other for reason in best.stays.values() for other in reason.nodes}
         pads = [node for node in in_the_way if node.op_type == "Pad"]
-        for mode in ("uniform", "loose") if pads else ():
-            other = self._consistent(graph, dict.fromkeys(pads, mode))
-            if saved(other[0]) > saved(best[0]):
+        free = saved(Search(graph, opaque, (), dict.fromkeys(pads, "loose")).plan({}, (), {})) if pads else 0.0
+        for mode in ("uniform", "loose") if free > saved(best) else ():  # what no Pad keeps none has to let go
+            other = self._consistent(graph, dict.fromkeys(pads, mode), opaque)
+            if saved(other) > saved(best):
                 best = other
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
-            other = self._consistent(graph, {**best[0].solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)})
-            if saved(other[0]) >= saved(best[0]) and other[0].stays.keys() <= best[0].stays.keys():
+            other = self._consistent(graph, {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}, opaque)
+            if saved(other) >= saved(best) and other.stays.keys() <= best.stays.keys():
                 best = other
-            broken = {node for reason in other[0].stays.values() for node in reason.nodes}
+            broken = {node for reason in other.stays.values() for node in reason.nodes}
             left = [node for node in biases if node not in broken]
             biases = left if len(left) < len(biases) else []
-        contradicting = [reason.stating for reason in best[0].stays.values()]
+        contradicting = [reason.stating for reason in best.stays.values()]
         places = opened(graph, frozenset().union(*contradicting) if all(contradicting) else None)
         if places:
-            other = self._consistent(graph, best[0].solution.ties.pads)
-            if saved(other[0]) > saved(best[0]):
+            other = self._consistent(graph, best.solution.ties.pads, opaque)
+            if saved(other) > saved(best):
                 return other
             closed(places)
         return best
 
-    def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str]) -> tuple[Plan, list[tuple[Edit, Check]]]:
-        """Solve until every operator can be written and checked and nothing costs more than it saves."""
+    def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str], opaque: set[ir.Node]) -> Plan:
+        """Solve until every operator can be written and nothing costs more than it saves."""
         stays: dict[ir.Node, Reason] = {}
         light: dict[ir.Node, Reason] = {}
         whole: set[ir.Node] = set()
-        opaque: set[ir.Node] = set()
         search = Search(graph, opaque, (), pads)
         while True:
             plan = search.plan(stays, whole, light)
@@ -154,24 +168,12 @@ class MoveAffine(ir.passes.InPlacePass):
             problem = written(plan)
             if problem is None:
                 problem = dear(plan) or decentred(plan, stays) or narrowed(plan)
-            if problem is not None:
-                whole |= {node for node in problem if node in stays or node in plan.halves}
-                stays |= problem
-                if any(is_centred(node) for node in problem):
-                    search = Search(graph, opaque, [node for node in stays if is_centred(node)], pads)
-                continue
-            checks: list[tuple[Edit, Check]] = []
-            unchecked: set[ir.Node] = set()
-            for edit in plan.edits:
-                try:
-                    checks.append((edit, Check(self.context, edit)))
-                except Unchecked as error:
-                    unchecked.add(error.node)
-            if unchecked:
-                opaque |= unchecked
+            if problem is None:
+                return plan
+            whole |= {node for node in problem if node in stays or node in plan.halves}
+            stays |= problem
+            if any(is_centred(node) for node in problem):
                 search = Search(graph, opaque, [node for node in stays if is_centred(node)], pads)
-                continue
-            return plan, checks
 
     def _remove(
         self, graph: ir.Graph, plan: Plan, takers: dict[ir.Node, list[ir.Node]], paths: dict[ir.Node, str]

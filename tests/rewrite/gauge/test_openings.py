@@ -249,3 +249,14 @@ def test_elements_at_places_of_another_size(graph, fold, axis):
     g.output(g.op("Mul", read, np.float64(-0.3)))
     feeds = g.feeds(rng, N=2, M=2, L=7)
     assert fold(g).folded().agree(feeds).ops == {"MatMul": 1, "GatherElements": 1}
+
+
+@pytest.mark.parametrize(("kind", "groups"), [("Conv", 1), ("Conv", 2), ("ConvTranspose", 1), ("ConvTranspose", 2)])
+def test_channels_of_unknown_number_are_as_many_as_the_weight_reads(graph, fold, kind, groups):
+    """FasterNet from a file without sizes: what a Concat makes of parts has channels of unknown number."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    weight = rng.normal(size=(8, 6 // groups, 3) if kind == "Conv" else (6, 8 // groups, 3))
+    y = g.op(kind, g.input("x", ["N", "C", 7]), weight, group=groups)
+    g.output(g.batch_norm(y, 8, rng))
+    assert fold(g).folded().agree(g.feeds(rng, N=2, C=6)).ops == {kind: 1}

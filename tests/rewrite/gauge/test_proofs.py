@@ -92,16 +92,16 @@ GRAPHS = [gate, turned, shifted, padded, pooled, far, two_readers]
 def settled(proto, monkeypatch) -> list[tuple[ir.Graph, ir.Node, Reason]]:
     """Return the graph, the map and the reason of each map that stays, when it is first asked."""
     found: list[tuple[ir.Graph, ir.Node, Reason]] = []
-    right = MoveAffine._settled
+    right = MoveAffine._best
 
-    def noting(self, graph):
-        plan, checks = right(self, graph)
+    def noting(self, graph, opaque):
+        plan = right(self, graph, opaque)
         found.extend((graph, node, reason) for node, reason in plan.stays.items())
-        return plan, checks
+        return plan
 
     model, context = ir.from_proto(proto), RewriteContext()
     with monkeypatch.context() as patch:
-        patch.setattr(MoveAffine, "_settled", noting)
+        patch.setattr(MoveAffine, "_best", noting)
         for step in understand(context):
             step(model)
         for step in transform(context):

@@ -1,0 +1,70 @@
+"""The traced graph against the module: what the rounding of stored constants explains of a difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import Evaluator, save_graph
+from normdeploy.rewrite import rewrite
+from normdeploy.verification import verify
+from normdeploy.verification.check_levels import LEVELS
+from normdeploy.verification.checks.traced import with_moved_constants
+
+U = 2.0**-24
+
+
+class Scaled(nn.Module):
+    """Linear layers around attention's scale: a Python number, which float32 rounds by its own share of u."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.scale = width**-0.25
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last((self.first(x) * self.scale).tanh() * self.scale)
+
+
+@pytest.mark.parametrize("width", [3, 6, 24, 48])
+def test_a_network_of_much_work_is_allowed_what_its_rounded_constants_explain(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Few runs are made there: each moves the constant as far as rounding can have moved it."""
+    monkeypatch.setitem(LEVELS, "default", replace(LEVELS["default"], heavy=0.0))
+    model, x = Scaled(width).eval(), torch.linspace(-2, 2, 32).reshape(4, 8)
+    traced = trace(model, x)
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    verdict = verify(model, path, args=x, traced=traced, rewritten=rewritten)
+    check = next(check for check in verdict.checks if check.name == "traced")
+    assert check.status == "pass"
+    # four times the runs' deviation is allowed, of which rounding by at most u is a quarter; what lies within ten times
+    # the RMS difference needs no runs, and is at most 0.6 of that here
+    assert check.measured.worst_ratio <= 0.6
+
+
+def test_equal_constants_are_moved_alike_and_as_far_as_they_can_have_been_rounded():
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 20]> agraph (float[1] x) => (float[1] p, float[1] q, float[1] r)'
+        " <float c = {0.42044820}, float d = {0.1}>"
+        " { e = Constant<value = float {0.42044820}>() p = Mul(x, c) q = Mul(x, e) r = Mul(x, d) }"
+    )
+    x = np.ones(1)
+    before = [float(y) for y in Evaluator(model).run({"x": x}).values()]
+    seen = set()
+    for seed in range(8):
+        after = [float(y) for y in with_moved_constants(model, ["c", "d"], seed).run({"x": x}).values()]
+        moved = [(b / a - 1) / U for a, b in zip(before, after, strict=True)]
+        assert np.allclose(np.abs(moved), 1, atol=1e-6)
+        assert moved[0] == pytest.approx(moved[1])
+        seen.add(tuple(np.sign(moved[1:])))
+    assert len(seen) == 4  # up and down, each by itself
