@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -66,6 +67,18 @@ def _commands() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(testing, "_get_command", cache(testing._get_command))
         yield
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Any]:
+    """Run programs as forks of one process that has imported everything: a :class:`forked_python.ForkedPython`."""
+    from forked_python import ForkedPython
+
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("forks are made on Linux alone")
+    process = ForkedPython()
+    yield process
+    process.end()
 
 
 @pytest.fixture

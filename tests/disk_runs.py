@@ -38,7 +38,10 @@ COMMANDS = {
     "predict": "predict in.onnx rows.csv -o out.csv --no-header --overwrite",
     "package": "package in.onnx --web --overwrite",
 }
-LOADED = [f"normdeploy.{room}" for room in ("api", "building", "runtime.bulk", "runtime.tuning", "train", "build")]
+LOADED = [
+    f"normdeploy.{room}"
+    for room in ("api", "building", "runtime.bulk", "runtime.tuning", "train", "building.recipe_build")
+]
 OLD = ("net.safetensors", "out.onnx", "out.csv", "in.plan.json")
 """Outputs of an earlier run, which the commands may replace: of these no byte may be lost."""
 DISKS: Mapping[str, int | None] = {"read-only": None, "full": 0, "nearly full": 4096}

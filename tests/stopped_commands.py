@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-_MAIN = (
+MAIN = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from normdeploy.cli import main; main()"
 )
 
@@ -14,4 +14,4 @@ def normdeploy_that_listens() -> list[str]:
 
     What a shell starts in the background ignores SIGINT, and so does all that it starts: the tests as well.
     """
-    return [sys.executable, "-c", _MAIN]
+    return [sys.executable, "-c", MAIN]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -12,6 +13,9 @@ from torch import nn
 from normdeploy.errors import InputError
 from normdeploy.graph.scopes import NAME_SCOPES, WHERE
 from normdeploy.nn.object_walk import unregistered_tensors
+
+_OF_A_FUNCTION = re.compile(r"n\d+(_\d+)*")
+"""What operators are called that the exporter takes from a function of its library."""
 
 
 def _all_values(graph: ir.Graph) -> dict[str, ir.Value]:
@@ -39,6 +43,9 @@ def give_names_once(model: ir.Model) -> None:
     for value in graph.outputs:  # the pass lets these come before weights; inputs are named apart before the trace
         if weights.get(value.name, value) is not value:
             value.name = _fresh(str(value.name), _all_values(graph))
+    for node in graph:
+        if _OF_A_FUNCTION.fullmatch(node.name or ""):  # it would be taken for a module's name
+            node.name = f"node_{node.outputs[0].name}"
     common.NameFixPass()(model)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from forked_python import ForkedPython
 from onnx import parser
-from stopped_commands import normdeploy_that_listens
+from stopped_commands import MAIN
 
 SOURCE = """
 import os, time
@@ -32,10 +32,10 @@ def net():
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_inside_a_destructor_is_not_lost(tmp_path: Path, number: int, code: int) -> None:
+def test_a_stop_inside_a_destructor_is_not_lost(tmp_path: Path, number: int, code: int, forked: ForkedPython) -> None:
     (tmp_path / "net.py").write_text(SOURCE.format(number=int(number)))
-    words = [*normdeploy_that_listens(), "export", "net.py:net", "-o", "net.onnx", "--input", "x=float32:2x4"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    words = ["export", "net.py:net", "-o", "net.onnx", "--input", "x=float32:2x4"]
+    done = forked.run(MAIN, *words, folder=tmp_path)
     assert done.returncode == code, done.stderr
     assert "stopped: nothing was written" in " ".join(done.stderr.split())
     assert "Exception ignored" not in done.stderr
@@ -70,11 +70,12 @@ main()
 @pytest.mark.skipif(sys.platform == "win32", reason="no signal is sent to a thread there")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("words", ["run net.onnx --input x.npy -o y.npy", "diff net.onnx net.onnx", "bench net.onnx"])
-def test_a_network_that_never_ends_is_stopped(tmp_path: Path, words: str, number: int, code: int) -> None:
+def test_a_network_that_never_ends_is_stopped(
+    tmp_path: Path, words: str, number: int, code: int, forked: ForkedPython
+) -> None:
     onnx.save(parser.parse_model(ENDLESS), tmp_path / "net.onnx")
     np.save(tmp_path / "x.npy", np.ones((2, 8), np.float32))
-    command = [sys.executable, "-c", STOPPED_INSIDE.replace("{number}", str(int(number))), *words.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = forked.run(STOPPED_INSIDE.replace("{number}", str(int(number))), *words.split(), folder=tmp_path)
     assert done.returncode == code, done.stderr
     assert "stopped: nothing was written" in " ".join(done.stderr.split())
     assert "terminate flag" not in done.stderr

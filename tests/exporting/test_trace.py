@@ -423,3 +423,15 @@ def test_a_model_built_under_inference_mode(inside):
     np.testing.assert_allclose(run(traced)[0], expected, rtol=1e-5, atol=1e-6)
     assert {name: id(tensor) for name, tensor in model.state_dict(keep_vars=True).items()} == held
     assert model[0].weight.is_inference()
+
+
+class Logarithmic(nn.Module):
+    def forward(self, x):
+        return torch.log1p(x) + nn.functional.hardswish(x)
+
+
+def test_operators_of_the_exporters_functions_are_named_by_their_results():
+    """They were n0, n1, ...: what a user's modules are called."""
+    names = [node.name for node in trace(Logarithmic(), torch.rand(2, 3)).model.graph]
+    assert "node_log1p" in names
+    assert all(str(name).startswith("node_") for name in names)

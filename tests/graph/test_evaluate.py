@@ -302,3 +302,30 @@ def test_a_slice_backwards_starts_at_an_element(start, end, step):
     np.testing.assert_array_equal(Evaluator(model).run({"x": x})["y"].numpy(), expected)
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+
+
+AXIS_OUTSIDE = {
+    "Softmax": (12, (3,), "y = Softmax (x)"),
+    "LogSoftmax": (12, (2, 3), "y = LogSoftmax <axis = 2> (x)"),
+    "Hardmax": (18, (2, 3), "y = Hardmax <axis = -3> (x)"),
+    "LayerNormalization": (18, (2, 3), "s = Constant <value_float = 1.0> () y = LayerNormalization <axis = 3> (x, s)"),
+    "ReduceMean": (17, (2, 3), "y = ReduceMean <axes = [2]> (x)"),
+    "ArgMax": (18, (2, 3), "i = ArgMax <axis = 5> (x) y = Cast <to = 1> (i)"),
+    "Gather": (18, (2, 3), "i = Constant <value_ints = [0]> () y = Gather <axis = 2> (x, i)"),
+    "Squeeze": (12, (1, 3), "y = Squeeze <axes = [2]> (x)"),
+    "Unsqueeze": (12, (2, 3), "y = Unsqueeze <axes = [4]> (x)"),
+}
+
+
+@pytest.mark.parametrize("what", AXIS_OUTSIDE)
+def test_an_axis_that_a_value_does_not_have_is_refused_as_by_onnxruntime(what: str) -> None:
+    opset, shape, nodes = AXIS_OUTSIDE[what]
+    sizes = ",".join(map(str, shape))
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[{sizes}] x) => (float y) {{ {nodes} }}'
+    model, array = ir.from_onnx_text(text), np.ones(shape, np.float32)
+    model.graph.outputs[0].shape = None
+    content = ir.serde.serialize_model(model).SerializeToString()
+    with pytest.raises(Exception, match=r"(?i)axis|axes"):  # onnxruntime's classes of errors are private
+        ort.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": array})
+    with pytest.raises(GraphError, match=r"axis -?\d of a value of \d axes; expected one from"):
+        Evaluator(model).run({"x": array})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import training_scripts
+from forked_python import ForkedPython
 from safetensors.torch import load_file
 
 from normdeploy.errors import UsageError
@@ -19,8 +18,6 @@ from normdeploy.parsing.recipe import load_recipe
 from normdeploy.train import provenance, read_metadata
 from normdeploy.train.checkpoint import Checkpoint
 from normdeploy.train.from_recipe import recipe_data
-
-TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +30,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Ten
 
 
 @pytest.mark.parametrize(("die", "resumed_at"), [("writing", 2), ("stepping", 3)])
-def test_killed_and_continued(die: str, resumed_at: int, tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
-    command = [sys.executable, training_scripts.__file__, "resumable", str(tmp_path), die]
-    killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+def test_killed_and_continued(
+    die: str, resumed_at: int, tmp_path: Path, undisturbed: dict[str, torch.Tensor], forked: ForkedPython
+) -> None:
+    code = "import sys, training_scripts; training_scripts.resumable(*sys.argv[1:])"
+    killed = forked.run(code, str(tmp_path), die, folder=tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "w.safetensors").exists()
     result = training_scripts.resumable(str(tmp_path))
@@ -116,7 +115,7 @@ CHANGES = {
 }
 
 
-def run(folder: Path, *commands: list[str], die_at: int = 0) -> subprocess.CompletedProcess[str]:
+def run(forked: ForkedPython, folder: Path, *commands: list[str], die_at: int = 0) -> subprocess.CompletedProcess[str]:
     """Run commands one after the other in a process of their own; its exit code is the first that is not 0."""
     code = "import sys, training_scripts\n"
     if die_at:
@@ -124,30 +123,30 @@ def run(folder: Path, *commands: list[str], die_at: int = 0) -> subprocess.Compl
     code += "from typer.testing import CliRunner\nfrom normdeploy.cli.app import app\n"
     for words in commands:
         code += f"r = CliRunner().invoke(app, {words!r})\nprint('exit', r.exit_code, r.output)\n"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    return forked.run(code, folder=folder)
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     for name, text in {"net.toml": RECIPE, "net.py": NET, "nd_resumed_parts.py": PARTS, "rows.py": ROWS}.items():
         (folder / name).write_text(text)
-    assert run(folder, ["train", "net.toml"], die_at=7).returncode == -signal.SIGKILL
+    assert run(forked, folder, ["train", "net.toml"], die_at=7).returncode == -signal.SIGKILL
     assert (folder / "net.checkpoint").is_file()
     return folder
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_killed_training_is_not_continued_with_changed(what: str, killed: Path, tmp_path: Path) -> None:
+def test_a_killed_training_is_not_continued_with_changed(
+    what: str, killed: Path, tmp_path: Path, forked: ForkedPython
+) -> None:
     """Killed, changed, started again: refused by name; with --again it trains from the start, and says by what."""
     folder = shutil.copytree(killed, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__"))
     name, old, new, said = CHANGES[what]
     text = (folder / name).read_text()
     assert old in text
     (folder / name).write_text(text.replace(old, new))
-    done = run(folder, ["train", "net.toml"], ["train", "net.toml", "--again"])
+    done = run(forked, folder, ["train", "net.toml"], ["train", "net.toml", "--again"])
     refused, trained = " ".join(done.stdout.split()).split("exit ")[1:]
     assert refused.startswith("2 "), done.stdout
     assert said in refused

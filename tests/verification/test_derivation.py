@@ -474,3 +474,32 @@ def test_a_graph_that_contradicts_itself_confirms_nothing_and_stops_nothing(
     verdict = small.verdict(small.folded, level="quick")
     assert verdict.check("logic").status == verdict.check("rounding").status == "pass"
     assert "nothing is confirmed" in verdict.check("derivation").detail
+
+
+class Cell(nn.Module):
+    """A cell with norms by hand whose state starts from zeros: of the first step one norm is a constant, one is not.
+
+    All norms of the steps are computed alike but for constants: what the derivation says of one is not of another.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_input, self.of_state = nn.Linear(4, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.gain, self.bias = nn.Parameter(torch.rand(6) + 0.5), nn.Parameter(torch.randn(6))
+
+    def norm(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + self.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = x.new_zeros(x.shape[0], 6)
+        for step in range(x.shape[1]):
+            gate = torch.sigmoid(self.norm(self.of_input(x[:, step])) + self.norm(self.of_state(state + 0.1)))
+            state = gate * state + (1 - gate) * torch.tanh(gate)
+        return state
+
+
+def test_steps_that_are_computed_alike_are_confirmed_each_by_its_own(tmp_path: Path):
+    verdict = nd.export(Cell().eval(), torch.randn(2, 3, 4), tmp_path / "net.onnx").verdict
+    assert verdict is not None
+    assert verdict.status == "pass"
+    assert verdict.check("derivation").status == "pass", verdict.check("derivation").detail

@@ -126,6 +126,11 @@ GRAPHS: dict[str, Graph] = {
             "s": positive(6),
         },
     ),
+    "scores behind a mask of infinities": Graph(
+        """g (float[N,4,4] x) => (float[N,4,4] y) { a = MatMul(x, w) b = Mul(a, s) c = Add(b, mask) y = Softmax(c) }""",
+        [{"x": (n, 4, 4)} for n in (2, 3)],
+        {"w": drawn(4, 4), "s": np.float32(0.5), "mask": np.triu(np.full((4, 4), -np.inf, np.float32), 1)},
+    ),
     "numbers made in the graph": Graph(
         """g (float[N,4] x) => (float[N,4] y) { n = Shape<start = 0, end = 1>(x) f = Concat<axis = 0>(n, four)
             p = Mul(a, b) o = Expand(p, f) r = Sin(o) y = Add(x, r) }""",
@@ -171,11 +176,12 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def changed(tensor: TensorProto) -> bool:
-    """Change the largest number by a thousandth, or by 1; False where that changes nothing."""
+    """Change the largest finite number by a thousandth, or by 1; False where that changes nothing."""
     value = numpy_helper.to_array(tensor).copy()
-    if value.dtype.kind not in "fi" or (value.dtype.kind == "i" and value.dtype != np.int8) or not value.any():
+    size = np.where(np.isfinite(value), np.abs(value.astype(np.float64)), 0)
+    if value.dtype.kind not in "fi" or (value.dtype.kind == "i" and value.dtype != np.int8) or not size.any():
         return False
-    at = np.unravel_index(int(np.argmax(np.abs(value.astype(np.float64)))), value.shape)
+    at = np.unravel_index(int(np.argmax(size)), value.shape)
     value[at] = value[at] * np.float32(1.001) if value.dtype.kind == "f" else value[at] - np.sign(value[at])
     tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     return True

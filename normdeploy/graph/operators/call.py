@@ -70,3 +70,14 @@ def need(inputs: Inputs, index: int) -> Tensor:
 def optional(inputs: Inputs, index: int) -> Tensor | None:
     """Return an optional input, or None."""
     return inputs[index] if index < len(inputs) else None
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Return an axis counted from the front.
+
+    Raises:
+        ValueError: a value of this rank has no such axis; runtimes refuse it, and another axis would be a guess.
+    """
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of a value of {rank} axes; expected one from {-rank} to {rank - 1}")
+    return axis % rank

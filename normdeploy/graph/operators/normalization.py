@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, need, optional
 
 
 def channelwise(vector: Tensor, rank: int, axis: int) -> Tensor:
@@ -59,7 +59,7 @@ def _group_normalization(call: Call, inputs: Inputs) -> Tensor:
 
 def _layer_normalization(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     x, scale, shift = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
-    axis = call.attr("axis", -1) % x.dim()
+    axis = axis_of(call.attr("axis", -1), x.dim())
     axes = list(range(axis, x.dim()))
     epsilon, normalized = call.attr("epsilon", 1e-5), x.shape[axis:]
     if scale.shape == normalized and (shift is None or shift.shape == normalized):
@@ -74,7 +74,7 @@ def _layer_normalization(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor, Te
 
 def _rms_normalization(call: Call, inputs: Inputs) -> tuple[Tensor, Tensor]:
     x, scale = need(inputs, 0), need(inputs, 1)
-    axis = call.attr("axis", -1) % x.dim()
+    axis = axis_of(call.attr("axis", -1), x.dim())
     axes = list(range(axis, x.dim()))
     inverse = torch.rsqrt((x * x).mean(axes, keepdim=True) + call.attr("epsilon", 1e-5))
     return x * inverse * scale, inverse
@@ -101,14 +101,14 @@ def _softmax(call: Call, inputs: Inputs, *, log: bool = False) -> Tensor:
     function = torch.log_softmax if log else torch.softmax
     if call.opset >= 13:
         return function(x, dim=call.attr("axis", -1))
-    axis = call.attr("axis", 1) % x.dim()
+    axis = axis_of(call.attr("axis", 1), x.dim())
     flat = x.reshape(*x.shape[:axis], -1)  # before opset 13 all axes from `axis` on are normalized together
     return function(flat, dim=-1).reshape(x.shape)
 
 
 def _hardmax(call: Call, inputs: Inputs) -> Tensor:
     x = need(inputs, 0)
-    axis = call.attr("axis", -1 if call.opset >= 13 else 1) % max(x.dim(), 1)
+    axis = axis_of(call.attr("axis", -1 if call.opset >= 13 else 1), max(x.dim(), 1))
     flat = x.movedim(axis, -1) if call.opset >= 13 else x.reshape(*x.shape[:axis], -1)
     chosen = torch.zeros_like(flat).scatter(-1, flat.argmax(-1, keepdim=True), 1.0)
     return chosen.movedim(-1, axis) if call.opset >= 13 else chosen.reshape(x.shape)

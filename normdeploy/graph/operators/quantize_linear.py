@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, need, optional
 from normdeploy.graph.operators.integer_operators import RANGES
 
 
@@ -13,7 +13,7 @@ def _spread(call: Call, parameter: Tensor, like: Tensor) -> Tensor:
     """Bring a step or zero point to a shape that broadcasts against ``like``."""
     if parameter.numel() == 1:
         return parameter.reshape(())
-    axis = call.attr("axis", 1) % like.dim()
+    axis = axis_of(call.attr("axis", 1), like.dim())
     block = call.attr("block_size", 0)
     if block:
         return parameter.repeat_interleave(block, dim=axis).narrow(axis, 0, like.shape[axis])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, need
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, need
 
 
 def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Implementation:
@@ -22,7 +22,7 @@ def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Implementa
             return x
         if not x.numel():
             raise NotImplementedError("a reduction over an empty axis")
-        return function(x, [axis % x.dim() for axis in axes], bool(call.attr("keepdims", 1)))
+        return function(x, [axis_of(axis, x.dim()) for axis in axes], bool(call.attr("keepdims", 1)))
 
     return implementation
 
@@ -36,7 +36,7 @@ def _prod(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 def _arg(function: Callable[[Tensor, int, bool], Tensor]) -> Implementation:
     def implementation(call: Call, inputs: Inputs) -> Tensor:
         x = need(inputs, 0)
-        axis: int = call.attr("axis", 0) % x.dim()
+        axis = axis_of(call.attr("axis", 0), x.dim())
         keep = bool(call.attr("keepdims", 1))
         if call.attr("select_last_index", 0):
             return (x.shape[axis] - 1) - function(x.flip(axis), axis, keep)

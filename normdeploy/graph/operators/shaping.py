@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, need, optional
 from normdeploy.graph.operators.elementwise_operators import torch_dtype
 from normdeploy.graph.operators.evaluation_limits import require_elements
 
@@ -39,14 +39,14 @@ def _transpose(call: Call, inputs: Inputs) -> Tensor:
 def _squeeze(call: Call, inputs: Inputs) -> Tensor:
     x = need(inputs, 0)
     axes = call.ints("axes", inputs, 1)
-    return x.squeeze() if axes is None else x.squeeze([axis % x.dim() for axis in axes])
+    return x.squeeze() if axes is None else x.squeeze([axis_of(axis, x.dim()) for axis in axes])
 
 
 def _unsqueeze(call: Call, inputs: Inputs) -> Tensor:
     x = need(inputs, 0)
     axes = call.ints("axes", inputs, 1) or []
     rank = x.dim() + len(axes)
-    for axis in sorted(axis % rank for axis in axes):
+    for axis in sorted(axis_of(axis, rank) for axis in axes):
         x = x.unsqueeze(axis)
     return x
 
@@ -90,7 +90,7 @@ def _slice(call: Call, inputs: Inputs) -> Tensor:
 
 def _gather(call: Call, inputs: Inputs) -> Tensor:
     x, indices = need(inputs, 0), need(inputs, 1).to(torch.int64)
-    axis = call.attr("axis", 0) % x.dim()
+    axis = axis_of(call.attr("axis", 0), x.dim())
     size = x.shape[axis]
     if indices.numel() and bool(((indices < -size) | (indices >= size)).any()):
         raise IndexError(f"Gather index outside [{-size}, {size})")
@@ -101,7 +101,7 @@ def _gather(call: Call, inputs: Inputs) -> Tensor:
 
 def _gather_elements(call: Call, inputs: Inputs) -> Tensor:
     x, indices = need(inputs, 0), need(inputs, 1).to(torch.int64)
-    axis = call.attr("axis", 0) % x.dim()
+    axis = axis_of(call.attr("axis", 0), x.dim())
     return torch.gather(x, axis, torch.where(indices < 0, indices + x.shape[axis], indices))
 
 
@@ -130,7 +130,7 @@ def _pad(call: Call, inputs: Inputs) -> Tensor:
     x = need(inputs, 0)
     pads = call.ints("pads", inputs, 1) or []
     given = optional(inputs, 3)
-    axes = list(range(x.dim())) if given is None else [int(axis) % x.dim() for axis in given.tolist()]
+    axes = list(range(x.dim())) if given is None else [axis_of(int(axis), x.dim()) for axis in given.tolist()]
     constant = optional(inputs, 2) if call.opset >= 11 else None
     value = float(call.attr("value", 0.0)) if constant is None else constant.item()
     mode = call.attr("mode", "constant")

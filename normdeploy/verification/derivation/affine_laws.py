@@ -60,15 +60,11 @@ def back(side: Side, value: ir.Value) -> Iterator[Affine]:
         step = step_of(side, found.value)
         if step is None:
             return
-        scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
-        found = Affine(
-            step.value,
-            scale,
-            shift,
-            found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale,
-            found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift,
-            (*found.nodes, *step.nodes),
-        )
+        with np.errstate(invalid="ignore"):  # a mask's infinity times 0 is nan, which confirms nothing
+            scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
+            off_scale = found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale
+            off_shift = found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift
+        found = Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes))
         yield found
 
 

@@ -257,6 +257,8 @@ class Side:
                 if read is not None and operands[-1] is None:
                     break
             else:
+                if plain and kind(node) == "CastLike" and operands[1] is not None:
+                    operands[1] = torch.zeros((), dtype=operands[1].dtype)  # its type alone is read
                 known.update(zip(node.outputs, self._sizes.of(node, operands), strict=False))
         return known
 

@@ -224,7 +224,8 @@ class _Checker:
         if not proven:
             for hint, target in hinted:
                 self.used.add(hint)
-                relation.add(target.value, Claim(value, target.scale, target.shift, assumed=True))
+                if self.hints.meant.only(hint, value):
+                    relation.add(target.value, Claim(value, target.scale, target.shift, assumed=True))
 
     def _try(self, row: Row, value: ir.Value, target: Target, *, sure: bool = False) -> bool:
         for finding in self._findings(row.node, value, target):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, need, optional
 from normdeploy.graph.operators.normalization import channelwise
 
 
@@ -29,7 +29,7 @@ def _bias_softmax(call: Call, inputs: Inputs) -> Tensor:
     With ``is_inner_broadcast`` neighbouring rows share one of b's, otherwise b's rows repeat in turn.
     """
     x, bias = need(inputs, 0), need(inputs, 1)
-    axis = call.attr("axis", 1) % x.dim()
+    axis = axis_of(call.attr("axis", 1), x.dim())
     size = math.prod(x.shape[axis:])
     rows, biases = x.reshape(-1, size), bias.reshape(-1, size)
     at = torch.arange(len(rows))

@@ -1,0 +1,106 @@
+"""Python programs that tests start, each a fork of one process that has imported torch and the package once.
+
+What a program of ``python -c`` may do is possible: be killed, be stopped by Ctrl-C, replace what is imported. It ends
+as a program does, through the interpreter's own end.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+IMPORTED = (
+    "torch.onnx", "onnx", "onnxscript", "matplotlib.figure", "typer.testing", "training_scripts",
+    *(f"normdeploy.{name}" for name in ("api", "cli.app", "exporting.trace", "rewrite", "train")),
+)  # fmt: skip
+"""None starts a thread, as onnxruntime and pyarrow do: a fork has one, and waits at its end for those it has not."""
+
+
+class ForkedPython:
+    """One process with everything imported, and its forks."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        words, pipe = [sys.executable, __file__], subprocess.PIPE
+        self._process = subprocess.Popen(words, env=environment, text=True, stdin=pipe, stdout=pipe)
+
+    def run(
+        self, code: str, *words: str, folder: Path, environment: Mapping[str, str] | None = None, timeout: float = 100
+    ) -> subprocess.CompletedProcess[str]:
+        """Run code as ``python -c`` runs it.
+
+        Args:
+            code: the program.
+            words: its arguments.
+            folder: where it runs.
+            environment: variables besides those of this process.
+            timeout: after so many seconds it is killed.
+        """
+        assert self._process.stdin
+        assert self._process.stdout
+        asked = {"code": code, "words": words, "folder": str(folder), "environment": dict(environment or {})}
+        print(json.dumps({**asked, "timeout": timeout}), file=self._process.stdin, flush=True)
+        answer = json.loads(self._process.stdout.readline())
+        return subprocess.CompletedProcess(["python", "-c", code, *words], answer["code"], answer["out"], answer["err"])
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Be, in a fork, a Python that has just been started."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, stream in enumerate((nothing, *streams)):
+        os.dup2(stream, number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in the background
+    os.chdir(asked["folder"])
+    os.environ.update(asked["environment"])
+    sys.argv[:], sys.path[0] = ["-c", *asked["words"]], ""
+    exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _wait(child: int, seconds: float) -> int:
+    """Return a fork's exit code, minus the number of the signal that ended it."""
+    until = time.monotonic() + seconds
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        time.sleep(0.005)
+
+
+def _serve() -> None:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208 - of the kernel
+        raise AssertionError(f"one of {IMPORTED} starts a thread")
+    for line in sys.stdin:
+        asked = json.loads(line)
+        streams = [os.memfd_create(name) for name in ("out", "err")]
+        child = os.fork()
+        if not child:
+            _become(asked, streams)
+            return
+        said = {"code": _wait(child, asked["timeout"])}
+        for name, stream in zip(("out", "err"), streams, strict=True):
+            os.lseek(stream, 0, os.SEEK_SET)
+            said[name] = os.read(stream, os.fstat(stream).st_size).decode(errors="replace")
+            os.close(stream)
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _serve()
