@@ -78,6 +78,7 @@ def measure(
         row: Row = {
             "chosen": plan.chosen.name,
             "loss": dict(plan.chosen.loss or {}),
+            "trials": [trial.to_dict() for trial in plan.trials],  # why each was not chosen
             "tuned_s": time.perf_counter() - wall,
             "tuned_processor_s": time.process_time() - own,
         }
@@ -158,13 +159,19 @@ def table(rows: Sequence[Row]) -> str:
         errors = ", ".join(f"{row['errors'][name]:.0e}" for name in (PLAN, DEFAULT))
         cells = [
             row["name"],
-            row["chosen"],
+            _short(row["chosen"]),
             f"{row['plan_s'] * 1e3:.2f}",
             *(_cell(row, name) for name in names),
             errors,
         ]
         lines.append(f"| {' | '.join([*cells, format(row['tuned_s'], '.0f')])} |")
     return "\n".join(lines)
+
+
+def _short(chosen: str) -> str:
+    """Return a way's name without what the table's head says already."""
+    way, fixed, _ = chosen.replace(", INFERENCE_PRECISION_HINT=f32", "").partition(", made for")
+    return way + (", fixed shapes" if fixed else "")
 
 
 def _cell(row: dict[str, Any], name: str) -> str:

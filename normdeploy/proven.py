@@ -111,8 +111,8 @@ def write_proven(
         if half:
             from normdeploy.runtime.tuning.half_precision import write_float16
 
-            with tempfile.TemporaryDirectory(prefix="normdeploy-float16-") as aside:
-                write_float16(save_graph(program, Path(aside) / target.name), candidate)
+            with tempfile.TemporaryDirectory(prefix="normdeploy-float16-") as other:
+                write_float16(save_graph(program, Path(other) / target.name), candidate)
         else:
             save_graph(program, candidate)
         for part in folder.iterdir():  # now, not after hours of proof

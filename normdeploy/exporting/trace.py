@@ -223,12 +223,12 @@ def trace(
                     fixed = partial(traces_fixed, model, tensors)
                     raise TraceError(explain(model, error, tensors, fixed)) from error
                 notes += fixed_after_all(arguments.names, specs, program.model.graph)
-        stuck = training_operators(program.exported_program)
-        if stuck:
+        found = training_operators(program.exported_program)
+        if found:
             raise ModeError(
-                f"in training whatever the mode: {'; '.join(map(str, stuck))}; expected every layer to follow eval(): "
+                f"in training whatever the mode: {'; '.join(map(str, found))}; expected every layer to follow eval(): "
                 "pass training=self.training",
-                tuple(row.where for row in stuck),
+                tuple(row.where for row in found),
             )
         updated = tuple(dict.fromkeys([*seen, *updates_traced(model, program.exported_program)]))
         graph = program.model.graph

@@ -71,7 +71,7 @@ def _with_arguments(model: nn.Module, args: Any) -> Iterator[Finding]:
     try:
         traced = trace(model, args)
     except ModeError as error:
-        yield from _stuck(model, args, error)
+        yield from _always_training(model, args, error)
         yield from _without_running(model)
         return
     except TraceError as error:
@@ -145,7 +145,7 @@ def _names_read(traced: Traced) -> set[str]:
     return read | {name.rpartition("_")[0] for name in read if name.rpartition("_")[2].isdigit()}
 
 
-def _stuck(model: nn.Module, args: Any, error: ModeError) -> Iterator[Finding]:
+def _always_training(model: nn.Module, args: Any, error: ModeError) -> Iterator[Finding]:
     try:
         shown = _eager_dependence(model, args)
     except ModeError:  # flags cannot be switched: running it would show (and change) its training

@@ -17,6 +17,7 @@ from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import MergeBranches, MovePads
+from normdeploy.rewrite.divide_first import DivideFirst
 from normdeploy.rewrite.einsum_to_product import LowerEinsum
 from normdeploy.rewrite.gauge.maps_into_bodies import EnterBodies
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
@@ -109,6 +110,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         DropExpansions(),
         ReadRepeatedNumbers(),
         OutsideRules(context),
+        DivideFirst(),
         RecogniseNorms(context),
         MarkBatchNorms(),
     )

@@ -72,12 +72,12 @@ def _site(verdict: Verdict) -> Iterator[str]:
     place = verdict.localization
     if place is None:
         return
-    blame = {
+    wrong = {
         Side.EXPORT: "the file itself, whatever runs it",
         Side.RUNTIME: "the runtime; the file is right",
         Side.TRACE: "torch's trace of the module; the file is what was traced",
     }[place.side]
-    yield _row("wrong", blame)
+    yield _row("wrong", wrong)
     if place.where:
         yield _row("site", f"{place.where} ({place.op})")
     if place.likely or place.stored:

@@ -51,7 +51,8 @@ def test_the_export_is_equivalent_and_accounts_for_every_norm(path, tmp_path):
     assert bool(kept) == bool(behind)
     left = {node.op_type for node in result.program.graph}
     assert ("BatchNormalization" in left) == bool(behind)
-    assert_equivalent(model, tmp_path / "net.onnx", args=example.args, kwargs=example.kwargs, level="quick")
+    verdict = assert_equivalent(model, tmp_path / "net.onnx", args=example.args, kwargs=example.kwargs, level="quick")
+    assert verdict.check("derivation").status == "pass", verdict.summary()  # each operator, for every input
 
 
 @pytest.mark.slow

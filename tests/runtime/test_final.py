@@ -85,6 +85,15 @@ def test_lower_precision_has_to_beat_float32_too(contest):
     assert name == "float32"
 
 
+def test_of_two_float32_ways_the_faster_one_in_the_end_wins(contest):
+    """The other was faster in the rounds before, which is luck, and no reason to need a gain beyond the noise."""
+    entries = [_entry(UNTUNED, "float32", 1.0), _entry("first", "float32", 0.5), _entry("second", "float32", 0.52)]
+    times = {UNTUNED: [2.0] * 40, "first": [1.0, 1.1] * 20, "second": [1.02] * 40}
+    assert contest(entries, times) == ("second", 1)
+    times["second"] = [1.06] * 40
+    assert contest(entries, times) == ("first", 1)
+
+
 def test_one_that_the_finalists_turn_out_to_be_slower_than_is_looked_at_too(contest):
     """Three look fastest by luck; the one left out is twice as fast as what they are."""
     lucky = [_entry(f"lucky {index}", "int8", 0.1 + 0.1 * index) for index in range(3)]
@@ -123,5 +132,7 @@ def test_a_gain_that_noise_hides_is_called_unclear_and_not_slower():
         "accepted",
         "unclear: 0.20 to 1.30 of the untuned model's time; tune again when the machine is less busy",
     )
+    beside = _entry("float32", "float32", 0.98).to_trial(base, Path("net.onnx"), Path("net.onnx"))
+    assert beside.reason == "as fast, as far as the noise tells"
     assert slow.to_trial(base, Path("net.onnx"), Path("net.onnx")).reason == "slower"
     assert base.to_trial(base, Path("net.onnx"), Path("net.onnx")).status == "chosen"

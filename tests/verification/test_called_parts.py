@@ -194,3 +194,52 @@ def test_what_a_call_is_compared_with_is_joined_once_for_all_calls(monkeypatch: 
         assert sites.compared()[0] == layers
     assert joined[1][1] >= 4 * joined[0][1]  # calls
     assert joined[1][0] == joined[0][0]
+
+
+class Cut(nn.Module):
+    """A norm over a token put in front and all others, of which only these are read apart: the trace's site is theirs.
+
+    Args:
+        eps: of the norm.
+    """
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first = nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.norm, self.last = nn.LayerNorm(WIDTH, eps=eps), nn.Linear(WIDTH, 3)
+        self.norm.weight.data, self.norm.bias.data = torch.rand(WIDTH) + 0.5, torch.randn(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.abs().pow(1.3) * 0.42044821
+        y = self.norm(torch.cat([self.first.expand(len(x), -1, -1), y], 1))
+        return self.last(torch.cat([y[:, :1].tanh(), y[:, 1:]], 1).mean(1))
+
+
+def targets_behind_the_slice(graph: ir.Model) -> list[Target]:
+    """The norm of the rows behind a Slice as one operator on what is joined in front, as XCiT's is recognised."""
+    copy = graph.clone()
+    norm = next(node for node in copy.graph if node.op_type == "LayerNormalization")
+    joined = next(node for node in copy.graph if node.op_type == "Concat" and node.outputs[0] is norm.inputs[0])
+    cut = next(node for node in copy.graph if node.op_type == "Slice" and node.inputs[0] is norm.outputs[0])
+    out = next(n for n in copy.graph if n.op_type == "Slice" and n.inputs[0] is norm.outputs[0] and n is not cut)
+    operands = [joined.inputs[1], *norm.inputs[1:]]
+    made = ir.Node("", "LayerNormalization", operands, attributes=list(norm.attributes.values()), num_outputs=1)
+    copy.graph.insert_after(out, made)
+    name, out.outputs[0].name = out.outputs[0].name, "not_read"
+    made.outputs[0].name = name
+    for user, index in list(out.outputs[0].uses()):
+        user.replace_input_with(index, made.outputs[0])
+    evaluator = Evaluator(copy)
+    (site,) = (site for site in sites_of(copy.graph) if site.output == name)
+    return [Target(evaluator, site, mutant) for mutant in site.mutants if mutant.name.startswith("epsilon")]
+
+
+def test_a_norm_between_two_calls_is_held_against_what_the_module_made_on_both_sides():
+    net, x = Cut().eval(), inputs()
+    graph = trace(net, x).model
+    between = targets_behind_the_slice(graph)
+    assert min(said(net, graph, x, between).values()) > 2
+    # a trace with the tenth of the module's epsilon is not held to be the module where that mutant is asked about
+    wrong = Cut(eps=1e-6).eval()
+    assert max(said(wrong, graph, x, between).values()) < 2

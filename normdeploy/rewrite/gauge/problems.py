@@ -6,6 +6,8 @@ network loses precision, and whether it costs more than it saves.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from normdeploy.errors import RewriteError
@@ -15,7 +17,7 @@ from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.changed_values import component, nearest_maps, owners, takers_of
-from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan
 from normdeploy.rewrite.gauge.rules import rule_of
@@ -41,6 +43,20 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
         problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
     if problems:
         return problems
+    plan.edits, refused = written_operators(solution, gone)
+    for refusal in refused:
+        nearest = nearest_maps(refusal.node, plan)
+        if not nearest:
+            where = module_path(refusal.node)
+            raise RewriteError(f"gauge of {refusal.node.op_type}", where, refusal.reason) from refusal
+        problems |= {found: Reason(refusal.reason) for found in nearest}
+    return problems or None
+
+
+def written_operators(solution: Solution, gone: Collection[ir.Node] = ()) -> tuple[list[Edit], list[Refused]]:
+    """Let every operator but those of ``gone`` say what it becomes; return the changes, and what cannot be written."""
+    edits: list[Edit] = []
+    refused: list[Refused] = []
     for node in solution.ties.nodes:
         rule = rule_of(node)
         if rule is None or node in gone or node in solution.ties.parts or not solution.touches(node):
@@ -49,14 +65,11 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
         try:
             rule.write(edit)
         except Refused as refusal:
-            nearest = nearest_maps(refusal.node, plan)
-            if not nearest:
-                raise RewriteError(f"gauge of {node.op_type}", module_path(node), refusal.reason) from refusal
-            problems |= {found: Reason(refusal.reason) for found in nearest}
+            refused.append(refusal)
         else:
-            plan.edits.append(edit)
+            edits.append(edit)
     solution.settle_copies()
-    return problems or None
+    return edits, refused
 
 
 def burdened(plan: Plan) -> dict[ir.Node, Reason]:

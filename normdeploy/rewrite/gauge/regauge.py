@@ -19,8 +19,8 @@ from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.rewrite.gauge.borders import require_borders
 from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
 from normdeploy.rewrite.gauge.gauge import Ties
-from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution
-from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
+from normdeploy.rewrite.gauge.problems import written_operators
 from normdeploy.rewrite.gauge.stated_ties import build
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
@@ -46,7 +46,8 @@ def regauge(context: RewriteContext, graph: ir.Graph, choice: Choice) -> list[Ed
     left = {node for node in graph if _shares_constants(node)}
     while True:
         solution = choice(build(graph, left))
-        edits, problems = _written(solution)
+        edits, refused = written_operators(solution)
+        problems = {refusal.node for refusal in refused} | {edit.node for edit in edits if edit.cost > 0}
         checks: list[tuple[Edit, Check]] = []
         for edit in [] if problems else edits:
             try:
@@ -64,25 +65,6 @@ def regauge(context: RewriteContext, graph: ir.Graph, choice: Choice) -> list[Ed
     for edit in edits:
         edit.tidy()
     return edits
-
-
-def _written(solution: Solution) -> tuple[list[Edit], set[ir.Node]]:
-    """Let every operator say what it becomes; return those that cannot, or only with more operators or copies."""
-    edits: list[Edit] = []
-    problems: set[ir.Node] = set()
-    for node in solution.ties.nodes:
-        rule = rule_of(node)
-        if rule is None or node in solution.ties.parts or not solution.touches(node):
-            continue
-        edit = Edit(node, solution)
-        try:
-            rule.write(edit)
-        except Refused as refusal:
-            problems.add(refusal.node)
-        else:
-            edits.append(edit)
-    solution.settle_copies()
-    return edits, problems | {edit.node for edit in edits if edit.cost > 0}
 
 
 def _shares_constants(node: ir.Node) -> bool:

@@ -79,7 +79,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
     def __init__(self, context: RewriteContext) -> None:
         super().__init__()
         self.context = context
-        self._stuck = ""
+        self._unsolved = ""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite the main graph of ``model`` and the bodies of its If, Loop and Scan nodes."""
@@ -141,7 +141,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         try:
             raise_opset(model, RMS_OPSET)
         except GraphError as error:
-            self._stuck = str(error)
+            self._unsolved = str(error)
         else:
             model.ir_version = max(model.ir_version, RMS_IR_VERSION)
 
@@ -150,7 +150,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
         highest = self.context.highest_opset
         if highest is not None and max(highest, model.opset_imports.get("", 0)) < RMS_OPSET:
             return f"the result may have {highest} at most"
-        return self._stuck
+        return self._unsolved
 
     def _replace(self, model: ir.Model, seed: ir.Node, found: Found, outcome: _Outcome) -> LedgerRow:
         region, y = found.region, found.y

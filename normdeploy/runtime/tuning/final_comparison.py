@@ -23,10 +23,11 @@ def compare_finalists(
 ) -> Measured:
     """Time the finalists against each other and return the winner.
 
-    The winner has to beat the untuned model, and the best float32 candidate, beyond the noise; otherwise the simpler
-    one stays. Where its gain is large but the noise too, the comparison is repeated with fresh sessions, three times in
-    all: on a busy machine the first pass may be too short to tell. It is repeated, too, where the finalists turn out to
-    be slower than one that was not among them: what looked fastest in the rounds before may have been luck.
+    The winner has to beat the untuned model, and one of lower precision the best float32 candidate, beyond the noise;
+    otherwise the simpler one stays. Where its gain is large but the noise too, the comparison is repeated with fresh
+    sessions, three times in all: on a busy machine the first pass may be too short to tell. It is repeated, too, where
+    the finalists turn out to be slower than one that was not among them: what looked fastest in the rounds before may
+    have been luck.
 
     Args:
         accepted: candidates within the budget, the fastest so far first.
@@ -88,7 +89,8 @@ def _winner(
 ) -> tuple[Measured, bool]:
     """Return who wins by the times so far, and whether that is clear."""
     fastest = min((entry for entry in finalists if entry.accepted), key=lambda entry: entry.relative)
-    for simpler in (base, exact):  # settings and precision are given up for a gain beyond the noise only
+    lossless = fastest.candidate.precision == "float32"  # then the other float32 one was first in earlier rounds alone
+    for simpler in (base,) if lossless else (base, exact):  # settings, precision: given up for a gain beyond the noise
         if not simpler.accepted or simpler is fastest:
             continue
         gain = _ratio(fastest, simpler, parts)

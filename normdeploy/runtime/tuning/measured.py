@@ -70,6 +70,8 @@ class Measured:
             interval = f"{self.ratio['low']:.2f} to {self.ratio['high']:.2f}"
             status = "accepted"
             reason = f"unclear: {interval} of the untuned model's time; tune again when the machine is less busy"
+        elif self.relative < winner.relative:
+            status, reason = "accepted", "as fast, as far as the noise tells"
         else:
             status, reason = "accepted", f"slower{self._glance()}"
         kept = model if self.candidate.file == model else (file if chosen else None)

@@ -48,7 +48,7 @@ def _all(side: Side, start: Path) -> Iterator[Path | End]:
                 yield found
 
 
-def reach(side: Side, start: Path, value: ir.Value) -> Path | None:
+def as_function(side: Side, start: Path, value: ir.Value) -> Path | None:
     """Return one value as a function of a start; None where it is none that is followed."""
     found = (one for one in _all(side, start) if isinstance(one, Path) and one.value is value)
     return next(found, None)

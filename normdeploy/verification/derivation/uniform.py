@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.operators.qonnx import DOMAINS
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.forward_functions import ends, reach
+from normdeploy.verification.derivation.forward_functions import as_function, ends
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats
 from normdeploy.verification.derivation.known_integers import Known
 from normdeploy.verification.derivation.operands import inputs_of, kind
@@ -93,7 +93,7 @@ def _behind(side: Side, value: ir.Value) -> Iterator[ir.Value]:
 
 
 def _form(side: Side, start: ir.Value, value: ir.Value) -> tuple[_Form, tuple[ir.Node, ...]] | None:
-    found = reach(side, _start(side, start), value)
+    found = as_function(side, _start(side, start), value)
     form = None if found is None else _canonical(found.steps)
     return None if form is None or found is None else (form, _between(side, start, value))
 

@@ -58,8 +58,6 @@ def localize(context: Context) -> Localization | None:
     return replace(
         found,
         likely=likely.text,
-        likely_where=likely.where,
-        likely_kind=likely.kind,
         unexplained=likely.unexplained,
     )
 

@@ -5,12 +5,13 @@ And what the module's values differ from the trace's by in the middle of a netwo
 front did, far more than an epsilon there. So calls are compared one by one: where the tensors that a call reads and the
 one it returns are values of the traced graph (to 1e-6 in three products with fixed signs), the operators between these
 are evaluated in float64 on the very tensors that the call read, and what they give is held against what it returned,
-element by element. The difference d that is found is that of this part alone.
+element by element. The difference d that is found is that of this part alone. What a site reads counts as read by
+each later call, where an earlier one returned it: a norm whose rows the trace cuts lies between two calls.
 
 A mutant of a site in between is evaluated on the same tensors. Had the trace been that mutant, this comparison would
 have been off by what it changes. It is seen where that is twice the larger of 10 d and 1e-13, relative to the result's
 2-norm. Neither a derivative nor a probability is in this, and nothing is said of mutants that move no call's result
-(equal keys hide a query's scale), nor of sites that no call spans.
+(equal keys hide a query's scale), nor of sites between values that no call returns.
 """
 
 from __future__ import annotations
@@ -95,12 +96,14 @@ class CallWatch:
             self._constants |= constants_of(own, [target.site for target in targets if target.evaluator is own])
         held = {*feeds, *self._constants}
         self._behind: dict[str, list[int]] = {}
+        self._made: dict[str, Tensor | None] = {}  # what sites read, as calls of the module returned it
         for place, target in enumerate(targets):
             site = target.site
             there = all(name in self._values or name in held for name in site.inputs if name)
             if not site.inner and site.output in self._values and there:
                 for name in _results_behind(self._values[site.output]):
                     self._behind.setdefault(name, []).append(place)
+                self._made |= dict.fromkeys(name for name in site.inputs if name and name not in held)
         self._prints: dict[torch.Size, _Prints] = {}
         if self._behind:
             self._take_prints()
@@ -116,10 +119,16 @@ class CallWatch:
         Args:
             result: of the call. read: the tensors that it read.
         """
-        for name in self._like(result):
+        names = self._like(result)
+        for name in names:
+            if name in self._made:
+                self._made[name] = result.detach().clone()  # the module may write into its own
+        for name in names:
             places = [place for place in self._behind.get(name, []) if self.ratios.get(place, 0.0) < 2]
             if places:
-                entries = {at: tensor for tensor in read for at in self._like(tensor) if at != name}
+                entries = {at: tensor for at, tensor in self._made.items() if tensor is not None}
+                entries |= {at: tensor for tensor in read for at in self._like(tensor)}
+                entries.pop(name, None)
                 self._compare(name, entries, result.detach(), places)
 
     def _take_prints(self) -> None:
@@ -159,15 +168,17 @@ class CallWatch:
         with torch.no_grad():
             self.work += share
             read = [n for n in site.inputs if n and n not in self._constants]
-            there = all(n in entries or n in self._feeds or self._values[n] in part.values for n in read)
+            if not all(n in entries or n in self._feeds or self._values[n] in part.values for n in read):
+                return  # the site begins in front of what the module is known to have computed
             # the part alone is looked through, not the graph for each site
-            nodes = sorted(part.nodes, key=self._order.__getitem__) if there else None
+            nodes = sorted(part.nodes, key=self._order.__getitem__)
             found = self._run(entries, [name, site.output, *read], nodes)
             values = [(found[n] if n in found else self._constants[n]) if n else None for n in site.inputs]
             right = found[name]
-            if right.shape != result.shape or _away(site.clean(values), found[site.output]) > REPEATED:
+            again = _away(site.clean(values), found[site.output])
+            if right.shape != result.shape or again > REPEATED:
                 return  # of this name is another value there
-            limit = max(MARGIN * _away(right, result), FINEST)
+            limit = max(MARGIN * max(_away(right, result), again), FINEST)
             if limit > MARGIN * SAME:
                 return
             for place in places:
@@ -178,9 +189,7 @@ class CallWatch:
                 if math.isfinite(change):
                     self.ratios[place] = max(self.ratios.get(place, 0.0), change / limit)
 
-    def _run(
-        self, replace: Mapping[str, Tensor], wanted: Sequence[str], among: Sequence[ir.Node] | None
-    ) -> dict[str, Tensor]:
+    def _run(self, replace: Mapping[str, Tensor], wanted: Sequence[str], among: Sequence[ir.Node]) -> dict[str, Tensor]:
         fetch = list(dict.fromkeys(wanted))
         return self._evaluator.run(dict(self._feeds), replace=replace, fetch=fetch, among=among)
 

@@ -24,12 +24,10 @@ class Likely:
     """The known mistake that a wrong output looks like.
 
     Args:
-        text: in words; "" where none is like it. where, kind: its site. unexplained: the share of the error it leaves.
+        text: in words; "" where none is like it. unexplained: the share of the error it leaves.
     """
 
     text: str = ""
-    where: str = ""
-    kind: str = ""
     unexplained: float | None = None
 
 
@@ -50,7 +48,7 @@ def likeliest(context: Context, case: Case, outputs: Sequence[Array]) -> Likely:
     if best is None:
         return Likely()
     unexplained, site, mutant = best
-    return Likely(_in_words(site, mutant), site.where, site.kind, unexplained)
+    return Likely(_in_words(site, mutant), unexplained)
 
 
 def closest_mutant(case: Case, clean_run: CleanRun, sites: Sequence[Site], outputs: Sequence[Array]) -> str:

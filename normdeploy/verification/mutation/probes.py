@@ -30,7 +30,7 @@ from normdeploy.verification.mutation.closest_mutant import closest_mutant
 from normdeploy.verification.mutation.cut_sides import Cut
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
-from normdeploy.verification.mutation.site_cuts import cut_at, entries
+from normdeploy.verification.mutation.site_cuts import cut_at, values_to_cut_at
 from normdeploy.verification.record.answers import Check, Killer, Localization, MutantReport, Question, Side, Status
 from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.runs import judge_outputs
@@ -64,7 +64,7 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
         if not mine:
             continue
         why = "it stands in the body of a control flow operator" if site.inner else "no input of the model reaches it"
-        for entry in [] if site.inner else entries(site, evaluator):
+        for entry in [] if site.inner else values_to_cut_at(site, evaluator):
             if context.effort.spent >= until:
                 why = "the work that the level gives to it was spent"
                 break

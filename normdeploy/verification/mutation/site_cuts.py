@@ -44,7 +44,7 @@ def cut_at(
     return made[key]
 
 
-def entries(site: Site, evaluator: Evaluator) -> list[str]:
+def values_to_cut_at(site: Site, evaluator: Evaluator) -> list[str]:
     """Return the values to cut at, in the order in which to try them.
 
     A file that folds a site into what computes its input has no such value, but may have one further up through which

@@ -184,8 +184,7 @@ class Localization:
         family: the inputs that show it. side: what is to blame. setting: how the file was run.
         where, op, value: the first bad site: module path, operator, name of its result.
         stored: what is wrong there, in words.
-        likely: the known mistake that it looks like, in words; its site, that site's kind, and the share of the error
-            that it leaves unexplained.
+        likely: the known mistake that it looks like, in words. unexplained: the share of the error that it leaves.
         optimizers: of the runtime, without which there is no failure. bundle, rerun: where it is kept, and the command.
     """
 
@@ -197,8 +196,6 @@ class Localization:
     value: str = ""
     stored: str = ""
     likely: str = ""
-    likely_where: str = ""
-    likely_kind: str = ""
     unexplained: float | None = None
     optimizers: tuple[str, ...] = ()
     bundle: str = ""
@@ -210,8 +207,8 @@ class Localization:
         return f"InferenceSession(..., disabled_optimizers={list(self.optimizers)})" if self.optimizers else ""
 
     @property
-    def blame(self) -> str:
-        """The side in words."""
+    def side_in_words(self) -> str:
+        """What is wrong: the file, the runtime or the trace."""
         return {
             Side.EXPORT: "the file itself is wrong, whatever runs it",
             Side.RUNTIME: "the file is right in float64; the runtime computes it wrongly",
@@ -221,7 +218,7 @@ class Localization:
     @property
     def summary(self) -> str:
         """All of it in one sentence."""
-        parts = [self.blame]
+        parts = [self.side_in_words]
         parts += [f"first bad site: {self.where} ({self.op})"] if self.where else []
         parts += [text for text in (self.stored, self.likely) if text]
         if self.optimizers:
