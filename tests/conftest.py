@@ -92,8 +92,9 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tuner take turns of 2 ms and no pauses between them: its tests ask what follows from times, not of them.
 
     Turns of 50 ms and pauses of 20 ms, fair to threads, are ten seconds a search; tests/runtime/test_latency.py asks
-    of those.
+    of those. Turns of the first look are a tenth as long too.
     """
     for module in ("trials", "final_comparison", "opponent"):
         monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.STRETCH", 0.002)
         monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.PAUSE", 0.0)
+    monkeypatch.setattr("normdeploy.runtime.tuning.first_look.TURN", 0.001)

@@ -69,6 +69,7 @@ def number(value: float) -> np.ndarray:
 
 IDLE: dict[str, tuple[str, str, Numbers, str]] = {
     "a bound": ("x", "y = Min(x, c)", {"c": number(1e5)}, "Min"),
+    "a term": ("x", "s = Sub(x, c) r = Relu(s) y = Add(x, r)", {"c": number(1e5)}, "Relu 'r' returned 0 everywhere"),
     "a guard": ("x", "b = IsNaN(x) y = Where(b, c, x)", {"c": number(0)}, "IsNaN"),
     "beyond a batch": (
         "output",

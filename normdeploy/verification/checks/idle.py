@@ -1,8 +1,8 @@
 """Operators of the file that nothing explains and that did nothing in any sample: what they do otherwise was not seen.
 
-A bound of 100000, a Where that always takes one side, a cast to a type that holds every number that was fed: the file
-computes the same with and without, as far as samples go, so that no check could have failed by them. One that only
-looks at indices of a table, or at a mask, is tried on every one.
+A bound of 100000, a Where that always takes one side, a Relu that adds 0 to all that is below 100000, a cast to a type
+that holds every number that was fed: the file computes the same with and without, as far as samples go, so that no
+check could have failed by them. One that only looks at indices of a table, or at a mask, is tried on every one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import plural, shortened
-from normdeploy.verification.sides.watch import same_tensor
+from normdeploy.verification.sides.watch import Watch, same_tensor
 
 
 def check_idle(context: Context) -> list[Check]:
@@ -28,7 +28,9 @@ def check_idle(context: Context) -> list[Check]:
     idle = [node for node in watch.idle.values() if not _tried_on_every_number(context, node)]
     if not idle:
         return []
-    told = shortened([f"{node.op_type} {str(node.name or node.outputs[0].name)!r} {_what(node)}" for node in idle])
+    told = shortened(
+        [f"{node.op_type} {str(node.name or node.outputs[0].name)!r} {_what(watch, node)}" for node in idle]
+    )
     text = (
         f"{told} in all {plural(watch.runs, 'run')}, and no algebra explains it: what the file does otherwise was not "
         "seen; give inputs on which it acts (data=, --data)"
@@ -36,8 +38,11 @@ def check_idle(context: Context) -> list[Check]:
     return [Check(Question.IDLE, Status.NOT_EXERCISED, text)]
 
 
-def _what(node: ir.Node) -> str:
-    return "gave one answer" if has(node, Trait.COMPARES) or _is_truth(node) else "returned what it read"
+def _what(watch: Watch, node: ir.Node) -> str:
+    if has(node, Trait.COMPARES) or _is_truth(node):
+        return "gave one answer"
+    number = watch.numbers.get(str(node.outputs[0].name))
+    return "returned what it read" if number is None else f"returned {number:g} everywhere"
 
 
 def _is_truth(node: ir.Node) -> bool:

@@ -29,6 +29,7 @@ class Watch:
     ran: dict[str, ir.Node] = field(default_factory=dict)
     answers: dict[str, bool] = field(default_factory=dict)
     same: dict[str, set[int]] = field(default_factory=dict)
+    numbers: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, Tensor] = field(default_factory=dict)
 
     def begin(self, feeds: Feeds) -> None:
@@ -52,7 +53,10 @@ class Watch:
             return
         same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), results[0])}
         self.same[name] = self.same.get(name, same) & same
-        if not self.same[name]:
+        number = _one_number(results[0])
+        if self.numbers.setdefault(name, number) != number:
+            self.numbers[name] = None
+        if not self.same[name] and self.numbers[name] is None:
             self.acted.add(name)
 
     def _held(self, value: ir.Value | None) -> Tensor | None:
@@ -63,8 +67,16 @@ class Watch:
 
     @property
     def idle(self) -> Mapping[str, ir.Node]:
-        """The operators that returned what they read, or one answer, in every run."""
+        """The operators that returned what they read, one answer, or one number everywhere, in every run."""
         return {name: node for name, node in self.ran.items() if name not in self.acted}
+
+
+def _one_number(made: Tensor) -> float | None:
+    """Return the number that all elements of a float tensor are; None where they differ, or it is of another type."""
+    if not made.is_floating_point() or not made.dim():
+        return None
+    first = made.reshape(-1)[0]
+    return float(first) if bool((made == first).all()) else None
 
 
 def same_tensor(read: Tensor | None, made: Tensor) -> bool:
