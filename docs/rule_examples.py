@@ -131,6 +131,11 @@ EXAMPLES: dict[str, Example] = {
         f"{_ROWS} {{ a = Shape(x) b = Expand(true, a) c = Cast <to = 1> (b) d = Mul(x, c) y = Relu(d) }}",
         {"true": np.bool_([True])},
     ),
+    "divide_first": Example(
+        "(float[n,4] x, float[n,4] h) => (float[n,4] y) { g = Sigmoid(h) m = ReduceMean(x, last) u = Sub(x, m)"
+        "q = Mul(u, u) v = ReduceMean(q, last) a = Add(v, eps) s = Sqrt(a) p = Mul(g, u) y = Div(p, s) }",
+        {"last": _ints(-1), "eps": np.float32(1e-5)},
+    ),
     "rules_of_others": Example(
         f"{_ROWS} {{ a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six) }}",
         {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)},
