@@ -74,12 +74,11 @@ def _norm(
     if text:
         return f"{kind(node)}: {text}"
     instance = kind(node) == "InstanceNormalization"
-    axes = [2 if instance else n.attributes.get_int("axis", -1) % rank for n in (origin, node)]
-    if axes[0] != axes[1]:
-        return f"{kind(node)} is along axis {axes[1]}; expected {axes[0]}"
-    axis = axes[0]
+    axis, along = (2 if instance else n.attributes.get_int("axis", -1) for n in (origin, node))
+    if along not in (axis, axis - rank, axis + rank) or not -rank <= along < rank:
+        return f"{kind(node)} is along axis {along}; expected {axis}"
     scale = claim.scale.reshape(-1)[0]
-    over = claim.shift.shape[2:] if instance else claim.shift.shape[axis:]
+    over = claim.shift.shape[2:] if instance else claim.shift.shape[axis % rank :]
     shifted = claim.shift.any() and (kind(node) == "RMSNormalization" or any(n != 1 for n in over))
     if claim.scale.size != 1 or scale <= 0 or shifted:
         return f"{kind(node)} of what is scaled or shifted differently within one statistic"
