@@ -35,6 +35,16 @@ Step = tuple[np.ufunc, npt.NDArray[np.float64]]
 """An elementwise operation with an array that broadcasts against the value."""
 
 
+def compress(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return ``array`` with every axis along which it is constant shrunk to size 1."""
+    for axis, size in enumerate(array.shape):
+        if size > 1:
+            head, second = np.take(array, [0], axis=axis), np.take(array, [1], axis=axis)
+            if np.array_equal(head, second) and np.array_equal(np.broadcast_to(head, array.shape), array):
+                array = head
+    return array
+
+
 @dataclass(frozen=True)
 class Parts:
     """A constant's float64 value, cut along one axis.

@@ -12,10 +12,9 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
+from normdeploy.graph import FLOATS, ExactTensor, compress, constant_tensor
 from normdeploy.graph.derivation import Derivation, Exact, Floats, Hint, dataflow_keys
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.affine_map import compress
 
 Held = tuple[str, Floats, Floats]
 """Name of a source's value x, s and t, so that x = s x' + t."""

@@ -12,17 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.graph import compress
+
 Array = npt.NDArray[np.float64]
-
-
-def compress(array: Array) -> Array:
-    """Return ``array`` with every axis along which it is constant shrunk to size 1."""
-    for axis, size in enumerate(array.shape):
-        if size > 1:
-            head, second = np.take(array, [0], axis=axis), np.take(array, [1], axis=axis)
-            if np.array_equal(head, second) and np.array_equal(np.broadcast_to(head, array.shape), array):
-                array = head
-    return array
 
 
 def varying(array: Array) -> frozenset[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.affine_laws import back
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim, ranked
@@ -74,11 +75,11 @@ def _norm(
     if text:
         return f"{kind(node)}: {text}"
     instance = kind(node) == "InstanceNormalization"
-    axis, along = (2 if instance else n.attributes.get_int("axis", -1) for n in (origin, node))
-    if along not in (axis, axis - rank, axis + rank) or not -rank <= along < rank:
+    axis, along = (2 if instance else axis_of(n.attributes.get_int("axis", -1), rank) for n in (origin, node))
+    if axis != along:
         return f"{kind(node)} is along axis {along}; expected {axis}"
     scale = claim.scale.reshape(-1)[0]
-    over = claim.shift.shape[2:] if instance else claim.shift.shape[axis % rank :]
+    over = claim.shift.shape[2:] if instance else claim.shift.shape[axis:]
     shifted = claim.shift.any() and (kind(node) == "RMSNormalization" or any(n != 1 for n in over))
     if claim.scale.size != 1 or scale <= 0 or shifted:
         return f"{kind(node)} of what is scaled or shifted differently within one statistic"

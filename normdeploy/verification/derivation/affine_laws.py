@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS
+from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import Floats, composed, compressed, radius, ranked
+from normdeploy.verification.derivation.gauges import Floats, composed, radius, ranked
 from normdeploy.verification.derivation.operands import inputs_of, kind
 
 _LONGEST = 64
@@ -116,7 +116,7 @@ def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
 
 def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:
     """Return what is the same numbers at each assignment of sizes, once those that it repeats are left out."""
-    found = [] if decides(side, value) else [compressed(array) for array in side.numbers(value) or ()]
+    found = [] if decides(side, value) else [compress(array) for array in side.numbers(value) or ()]
     if not found or any(array.shape != found[0].shape or (array != found[0]).any() for array in found):
         return None
     moved = has(value.producer(), Trait.MOVES)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, evaluate_node
+from normdeploy.graph import FLOATS, compress, evaluate_node
 from normdeploy.verification.derivation.affine_laws import step_of
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.beyond import cuts, key
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import Claim, composed, compressed, radius
+from normdeploy.verification.derivation.gauges import Claim, composed, radius
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 
@@ -179,7 +179,7 @@ def _compare(
             array = np.broadcast_to(getattr(claim, name), relation.source.shapes(u)[k])
             return torch.from_numpy(np.array(array))
 
-        parts.append(compressed(_run(relation.source, w, of_source(full), k).numpy()))
+        parts.append(compress(_run(relation.source, w, of_source(full), k).numpy()))
     return parts[0], parts[1]
 
 
@@ -233,7 +233,7 @@ def returned(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
     for ids, scale, shift, _ in found:
         if not torch.equal(ids.reshape(-1), torch.arange(ids.numel(), dtype=torch.float64)):
             return None
-        pairs.append((compressed(scale.numpy()), compressed(shift.numpy())))
+        pairs.append((compress(scale.numpy()), compress(shift.numpy())))
     if not pairs or any(s.shape != pairs[0][0].shape or (s != pairs[0][0]).any() for s, _ in pairs):
         return None
     if any(t.shape != pairs[0][1].shape or (t != pairs[0][1]).any() for _, t in pairs):

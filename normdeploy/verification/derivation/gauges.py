@@ -86,14 +86,6 @@ def uniform(array: Floats) -> float | None:
     return first if bool((array == first).all()) else None
 
 
-def compressed(array: Floats) -> Floats:
-    """Cut an array to size 1 along the axes on which it does not vary."""
-    for axis in range(array.ndim):
-        if array.shape[axis] > 1 and bool((array == array.take([0], axis)).all()):
-            array = array.take([0], axis)
-    return array
-
-
 def radius(values: Array, dtype: ir.DataType | None) -> Floats:
     """Return half a unit in the last place of each stored number."""
     if dtype not in _ROUNDOFF:

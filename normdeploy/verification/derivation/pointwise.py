@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph import compress
 from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, compressed, ranked, uniform
+from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, ranked, uniform
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same_operator import equal
@@ -121,7 +122,7 @@ def matmul(at: Reading) -> Carried:
     first = scales[..., :, :1, :]
     if not bool((np.abs(scales - first) <= 10 * NOISE * np.abs(first)).all()):
         return "MatMul sums over what is scaled differently"
-    return compressed(first[..., :, 0, :]), np.zeros(())
+    return compress(first[..., :, 0, :]), np.zeros(())
 
 
 def choice(at: Reading) -> Carried:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Array, along
@@ -66,7 +67,7 @@ def _reduced(relation: Relation, origin: ir.Node, rank: int) -> tuple[int, ...] 
         given = [int(axis) for axis in array.reshape(-1)]
     if not given:
         return () if origin.attributes.get_int("noop_with_empty_axes", 0) != 0 else tuple(range(rank))
-    return tuple(sorted(axis % rank for axis in given))
+    return tuple(sorted(axis_of(axis, rank) for axis in given))
 
 
 def softmax(at: Reading) -> Carried:
@@ -95,7 +96,7 @@ def resize(at: Reading) -> Carried:
 
 def _keeps_channels(side: Side, origin: ir.Node, rank: int) -> bool:
     """Tell whether a Resize leaves axis 1 as it is."""
-    axes = [axis % rank for axis in origin.attributes.get_ints("axes", range(rank)) or ()]
+    axes = [axis_of(axis, rank) for axis in origin.attributes.get_ints("axes", range(rank)) or ()]
     if 1 not in axes:
         return True
     _, _, *given = [*inputs_of(origin), None, None][:4]
@@ -119,9 +120,9 @@ def pad(at: Reading) -> Carried:
         return Wrong("operand 'pads' of Pad holds other integers")
     if not alike_beyond(at.relation.source, at.origin.inputs[1], at.relation.file, at.node.inputs[1]):
         return "Pad: its widths may differ at other sizes"
-    rank, where = claim.scale.ndim, axes[0]
+    where = axes[0]
     every = [array.reshape(2, -1) for array in widths[0] or ()]
-    padded = [axis % rank for index, axis in enumerate(where) if any(half[:, index].any() for half in every)]
+    padded = [axis for index, axis in enumerate(where) if any(half[:, index].any() for half in every)]
     varies = any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in padded)
     if at.node.attributes.get_string("mode", "constant") != "constant":
         text = "Pad along axes on which what it reads is scaled differently"
@@ -175,4 +176,4 @@ def _sides(at: Reading) -> list[tuple[Side, list[ir.Value | None]]]:
 
 def _integers(side: Side, inputs: list[ir.Value | None], rank: int) -> tuple[int, ...]:
     array = side.constant(inputs[3]) if len(inputs) > 3 else None
-    return tuple(range(rank)) if array is None else tuple(int(axis) % rank for axis in array.reshape(-1))
+    return tuple(range(rank)) if array is None else tuple(axis_of(int(axis), rank) for axis in array.reshape(-1))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS
+from normdeploy.graph import FLOATS, compress
 from normdeploy.verification.derivation.affine_laws import back
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import Array, Claim, Floats, compressed, ranked
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats, ranked
 from normdeploy.verification.derivation.stored_rounding import Wrong
 
 _NEAR = 48
@@ -71,9 +71,7 @@ class Relation:
     def add(self, w: ir.Value, claim: Claim) -> bool:
         """Take a claim; return whether it is new, or of the kind that was only assumed."""
         rank = self.rank(w)
-        scale, shift = (
-            None if rank is None else ranked(compressed(array), rank) for array in (claim.scale, claim.shift)
-        )
+        scale, shift = (None if rank is None else ranked(compress(array), rank) for array in (claim.scale, claim.shift))
         if scale is None or shift is None or self.source.shapes(w) != self.file.shapes(claim.value):
             return False  # elements of another shape are not those of w, whatever they are
         claim = Claim(claim.value, scale, shift, claim.assumed)

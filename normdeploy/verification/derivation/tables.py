@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.affine_laws import Affine, back
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Claim, Floats, ranked
@@ -75,7 +76,7 @@ def _places(side: Side, node: ir.Node, rank: int, of_table: int) -> tuple[int, .
         return tuple(range(rank - (of_table - 1)))
     operands = inputs_of(node)
     axes = side.constant(operands[3]) if len(operands) > 3 and operands[3] is not None else None
-    return tuple(range(rank)) if axes is None else tuple(int(axis) % rank for axis in axes.reshape(-1))
+    return tuple(range(rank)) if axes is None else tuple(axis_of(int(axis), rank) for axis in axes.reshape(-1))
 
 
 def _compare(what: str, w: ir.Value | None, v: ir.Value | None, gauges: list[Floats]) -> Wrong | str | None:

@@ -20,8 +20,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant64, is_constant
-from normdeploy.rewrite.affine.affine_map import compress
+from normdeploy.graph import FLOATS, compress, constant64, is_constant
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.operator_edit import Edit

@@ -18,10 +18,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor, is_constant
+from normdeploy.graph import compress, constant_tensor, is_constant
 from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
 from normdeploy.graph.weight import Weight, fixed_weight
-from normdeploy.rewrite.affine.affine_map import compress
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed

@@ -13,7 +13,8 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.affine_map import AffineMap, compress
+from normdeploy.graph import compress
+from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.operator_names import describe

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.graph import ExactTensor, constant_tensor, parts64, tensor64
+from normdeploy.graph import ExactTensor, compress, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
-from normdeploy.rewrite.affine.affine_map import compress
 from normdeploy.rewrite.affine.constant import FORMATS, storable
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
