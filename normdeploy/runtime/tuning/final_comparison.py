@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, Ratio, measure_latency
-from normdeploy.runtime.tuning.measured import LITTLE, Measured
+from normdeploy.runtime.tuning.measured_candidate import LITTLE, MeasuredCandidate
 
 _FINALISTS, _MOST = 3, 6
 _PASSES = 3
 
-Opener = Callable[[Measured], Callable[[], object]]
+Opener = Callable[[MeasuredCandidate], Callable[[], object]]
 
 
 def compare_finalists(
-    accepted: Sequence[Measured],
-    base: Measured,
+    accepted: Sequence[MeasuredCandidate],
+    base: MeasuredCandidate,
     opened: Opener,
     seconds: float,
     seed: int,
     deadline: Callable[[], bool],
-) -> Measured:
+) -> MeasuredCandidate:
     """Time the finalists against each other and return the winner.
 
     The winner has to beat the untuned model, and one of lower precision the best float32 candidate, beyond the noise;
@@ -55,7 +55,9 @@ def compare_finalists(
         finalists = _finalists(sorted(accepted, key=lambda entry: entry.relative), exact, base)
 
 
-def _finalists(ranked: Sequence[Measured], exact: Measured, base: Measured) -> list[Measured]:
+def _finalists(
+    ranked: Sequence[MeasuredCandidate], exact: MeasuredCandidate, base: MeasuredCandidate
+) -> list[MeasuredCandidate]:
     """Return the fastest so far, those that may be as fast, the best float32 candidate and the untuned model.
 
     The fastest are those by ratio to the untuned model and those by the clock: on a busy machine the untuned model,
@@ -67,26 +69,26 @@ def _finalists(ranked: Sequence[Measured], exact: Measured, base: Measured) -> l
     return list(dict.fromkeys((*fastest[:_MOST], exact, base)))
 
 
-def _median(entry: Measured) -> float:
+def _median(entry: MeasuredCandidate) -> float:
     return entry.latency.median if entry.latency else float("inf")
 
 
-def _joint(entry: Measured, other: Measured, parts: Sequence[Mapping[str, Latency]]) -> Latency:
+def _joint(entry: MeasuredCandidate, other: MeasuredCandidate, parts: Sequence[Mapping[str, Latency]]) -> Latency:
     """Return an entry's times in the passes in which the other took part too."""
     name, beside = entry.candidate.name, other.candidate.name
     return Latency(name, sum((part[name].samples for part in parts if name in part and beside in part), ()))
 
 
-def _ratio(entry: Measured, other: Measured, parts: Sequence[Mapping[str, Latency]]) -> Ratio:
+def _ratio(entry: MeasuredCandidate, other: MeasuredCandidate, parts: Sequence[Mapping[str, Latency]]) -> Ratio:
     return _joint(entry, other, parts).ratio(_joint(other, entry, parts))
 
 
 def _winner(
-    finalists: Sequence[Measured],
-    base: Measured,
-    exact: Measured,
+    finalists: Sequence[MeasuredCandidate],
+    base: MeasuredCandidate,
+    exact: MeasuredCandidate,
     parts: Sequence[Mapping[str, Latency]],
-) -> tuple[Measured, bool]:
+) -> tuple[MeasuredCandidate, bool]:
     """Return who wins by the times so far, and whether that is clear."""
     fastest = min((entry for entry in finalists if entry.accepted), key=lambda entry: entry.relative)
     lossless = fastest.candidate.precision == "float32"  # then the other float32 one was first in earlier rounds alone
