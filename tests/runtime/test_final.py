@@ -13,19 +13,19 @@ from normdeploy.runtime.tuning import final_comparison
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
 from normdeploy.runtime.tuning.final_comparison import compare_finalists
 from normdeploy.runtime.tuning.judge import Outcome
-from normdeploy.runtime.tuning.measured import Measured
+from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
 
 
-def _entry(name: str, precision: str, ratio: float) -> Measured:
+def _entry(name: str, precision: str, ratio: float) -> MeasuredCandidate:
     candidate = Candidate(name, precision, Path("net.onnx"), Settings())
-    return Measured(candidate, Outcome(True, precision), ratio={"value": ratio, "low": ratio, "high": ratio})
+    return MeasuredCandidate(candidate, Outcome(True, precision), ratio={"value": ratio, "low": ratio, "high": ratio})
 
 
 @pytest.fixture
 def contest(monkeypatch):
     """Return a function that runs the comparison on given times per pass and says who won after how many passes."""
 
-    def run(entries: list[Measured], *passes: dict[str, list[float]], late: bool = False) -> tuple[str, int]:
+    def run(entries: list[MeasuredCandidate], *passes: dict[str, list[float]], late: bool = False) -> tuple[str, int]:
         given = iter(passes)
         opened: list[str] = []
 
@@ -33,7 +33,7 @@ def contest(monkeypatch):
             times = next(given)
             return {name: Latency(name, tuple(times[name])) for name in runs}
 
-        def opens(entry: Measured):
+        def opens(entry: MeasuredCandidate):
             opened.append(entry.candidate.name)
             return lambda: None
 
@@ -53,7 +53,7 @@ def _noisy(name: str) -> dict[str, list[float]]:
     return {key: times[:6] for key, times in STEADY.items()} | {name: [0.9, 0.9, 0.9, 0.9, 9.0, 9.0]}
 
 
-def _three() -> list[Measured]:
+def _three() -> list[MeasuredCandidate]:
     return [_entry(UNTUNED, "float32", 1.0), _entry("float32", "float32", 0.75), _entry("int8", "int8", 0.5)]
 
 
@@ -111,7 +111,7 @@ def test_the_choice_is_the_same_on_an_idle_and_on_a_busy_machine(contest, seed):
     ways = {UNTUNED: 2.0, "one thread": 1.5, "another runtime": 1.0, "its fixed shapes": 1.0, "basic": 1.52}
     before = {name: value * float(draw.uniform(0.7, 1.4)) for name, value in ways.items()}
 
-    def entries() -> list[Measured]:
+    def entries() -> list[MeasuredCandidate]:
         return [_entry(name, "float32", value / before[UNTUNED]) for name, value in before.items()]
 
     idle = {name: list(value * draw.normal(1, 0.01, 60)) for name, value in ways.items()}

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, Ratio, measure_latency, paired_ratio
-from normdeploy.runtime.tuning.measured import LITTLE, Measured
+from normdeploy.runtime.tuning.measured_candidate import LITTLE, MeasuredCandidate
 
 _FINALISTS, _MOST = 3, 6
 _PASSES = 5
 _BEYOND_NOISE = 2.58
 """Quantile of the normal distribution: 99 %, so that all five looks together keep to 95 % (Bonferroni)."""
 
-Opener = Callable[[Measured], Callable[[], object]]
+Opener = Callable[[MeasuredCandidate], Callable[[], object]]
 
 
 def compare_finalists(
-    accepted: Sequence[Measured],
-    base: Measured,
+    accepted: Sequence[MeasuredCandidate],
+    base: MeasuredCandidate,
     opened: Opener,
     seconds: float,
     seed: int,
     deadline: Callable[[], bool],
-) -> Measured:
+) -> MeasuredCandidate:
     """Time the finalists against each other and return the winner.
 
     One that another beats beyond the noise leaves. The winner is the simplest of those that stay: the untuned model,
@@ -60,7 +60,7 @@ def compare_finalists(
             return winner
 
 
-def _finalists(left: Sequence[Measured], base: Measured) -> list[Measured]:
+def _finalists(left: Sequence[MeasuredCandidate], base: MeasuredCandidate) -> list[MeasuredCandidate]:
     """Return the fastest so far, those that may be as fast, the best float32 candidate and the untuned model.
 
     The fastest are those by ratio to the untuned model and those by the clock: on a busy machine the untuned model,
@@ -74,21 +74,23 @@ def _finalists(left: Sequence[Measured], base: Measured) -> list[Measured]:
     return list(dict.fromkeys((*fastest[:_MOST], *exact[:1], base)))
 
 
-def _median(entry: Measured) -> float:
+def _median(entry: MeasuredCandidate) -> float:
     return entry.latency.median if entry.latency else float("inf")
 
 
-def _joint(entry: Measured, other: Measured, parts: Sequence[Mapping[str, Latency]]) -> Latency:
+def _joint(entry: MeasuredCandidate, other: MeasuredCandidate, parts: Sequence[Mapping[str, Latency]]) -> Latency:
     """Return an entry's times in the passes in which the other took part too."""
     name, beside = entry.candidate.name, other.candidate.name
     return Latency(name, sum((part[name].samples for part in parts if name in part and beside in part), ()))
 
 
-def _ratio(entry: Measured, other: Measured, parts: Sequence[Mapping[str, Latency]]) -> Ratio:
+def _ratio(entry: MeasuredCandidate, other: MeasuredCandidate, parts: Sequence[Mapping[str, Latency]]) -> Ratio:
     return _joint(entry, other, parts).ratio(_joint(other, entry, parts))
 
 
-def _beaten(entry: Measured, timed: Sequence[Measured], parts: Sequence[Mapping[str, Latency]]) -> bool:
+def _beaten(
+    entry: MeasuredCandidate, timed: Sequence[MeasuredCandidate], parts: Sequence[Mapping[str, Latency]]
+) -> bool:
     """Whether another one is faster beyond the noise."""
     others = [other for other in timed if other is not entry]
     both = ((_joint(entry, other, parts), _joint(other, entry, parts)) for other in others)
