@@ -3,8 +3,8 @@
 Candidates come in rounds, those that gain most first, so that a time limit gives up the least. Each round's are opened,
 judged and timed against the untuned model, interleaved, and the best accepted one sets the direction of the next round.
 Where int8 would be the fastest and is outside the budget, one more round leaves the operators in float32 that lose
-most. The winner has to beat the untuned model, and the best float32 candidate if it is of lower precision, beyond the
-noise of a last, longer comparison; otherwise the simpler one stays.
+most. The winner has to beat what is simpler (the untuned model, float32 ways tried before it) beyond the noise of a
+last, longer comparison; otherwise the simpler one stays.
 
 All of it has an end: timing takes ``seconds``, one hopelessly slow candidate is not timed in every round, and what has
 not begun at the time limit is listed as not tried.
@@ -243,7 +243,7 @@ class _Search:
 
     def _final(self) -> MeasuredCandidate:
         """Compare the fastest accepted candidates once more, longer, and return the winner."""
-        accepted = self.tried.accepted()
+        accepted = [entry for entry in self.tried.entries if entry.accepted]
         if not accepted:
             reasons = {entry.outcome.reason for entry in self.tried.entries if entry.outcome}
             raise UsageError(
