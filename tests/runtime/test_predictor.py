@@ -349,7 +349,11 @@ import gc, os, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
+import pyarrow as pa
 from normdeploy.runtime import Settings, load, predict
+
+pa.set_cpu_count(1)  # Arrow starts threads of its own when it has work for them, so that a busy machine has more
+pa.set_io_thread_count(1)
 
 def left():
     gc.collect()
