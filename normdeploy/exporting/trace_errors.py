@@ -14,10 +14,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
 from normdeploy.exporting.delegated import NoTranslationError
 from normdeploy.exporting.torch_exceptions import is_control_flow, is_missing_translation
+
+_PLAIN_WEIGHT = "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
 
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent
@@ -202,7 +205,10 @@ def explain(
         cause = Cause.LEAVES_TORCH
     said = f"{type(first).__name__}: {essential_line(first)}"
     if cause is not None:
-        return f"{where} cannot be traced: {cause.wrong} ({said}); {cause.remedy}"
+        remedy = cause.remedy
+        if cause is Cause.NO_TRANSLATION and any(isinstance(part, ParametrizationList) for part in model.modules()):
+            remedy += ", or, where it computes a weight, make that one a plain parameter: " + _PLAIN_WEIGHT
+        return f"{where} cannot be traced: {cause.wrong} ({said}); {remedy}"
     return (
         f"{where} cannot be traced ({said}); expected a forward that "
         "torch.export can follow: rewrite the named line, or pass dynamic_shapes={} to trace with fixed shapes"

@@ -113,6 +113,12 @@ GRAPHS: dict[str, Graph] = {
         [{"x": (n, n + 1)} for n in (2, 3)],
         {"table": drawn(9, 6), "s": positive(6), "t": drawn(6)},
     ),
+    "norm of an embedding, whose epsilon counts in no row": Graph(
+        """g (int64[N,T] x) => (float[N,T,6] y) {
+            e = Gather(table, x) y = LayerNormalization<epsilon = 1e-5>(e, s, t) }""",
+        [{"x": (n, n + 1)} for n in (2, 3)],
+        {"table": drawn(9, 6), "s": positive(6), "t": drawn(6)},
+    ),
     "positions as many as there are": Graph(
         """g (int64[N,T] x) => (float[N,T,6] y) { n = Shape<start = 1, end = 2>(x)
             e = Gather(table, x) p = Slice(places, nought, n, axis)

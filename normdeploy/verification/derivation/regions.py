@@ -94,6 +94,8 @@ class Regions:
 
     def unseen(self, points: Sequence[Point]) -> Wrong | str:
         """Return which number counts at no point, how the regions differ where it does, or "" for neither."""
+        if not any(tensor.is_floating_point() for tensor in points[0].drawn.values()):
+            return ""  # each row of a table was looked up: there is no other point
         numbers = [*self._numbers(self.relation.file, self.theirs), *self._numbers(self.relation.source, self.ours)]
         if any(number.size > _PLAIN[1] for number in numbers):  # beside which what is read may be lost
             numbers += [
