@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.fitting_sizes import require_fit
 from normdeploy.graph.inference import NotInferredError, infer_shapes
 from normdeploy.graph.walk import nodes_of
 
@@ -36,6 +37,32 @@ def infer_missing_types(model: ir.Model) -> bool:
     return True
 
 
+def require_consistent(model: ir.Model) -> None:
+    """Refuse a graph that onnx's inference, or the sizes that its operators ask for, find to contradict itself.
+
+    Rewritten it might compute something, which the graph as it was does in no runtime. What the file declares of inner
+    values is not asked: runtimes go by what they infer.
+
+    Raises:
+        GraphError: it does.
+    """
+    work = model.clone()
+    infer_missing_types(work)
+    require_fit(work)
+    try:
+        infer_shapes(described(work, declared=False), strict=True)
+    except NotInferredError as error:
+        if error.refused:
+            raise GraphError(_contradicts(error.said)) from error
+
+
+def _contradicts(said: str) -> str:
+    return (
+        f"the graph contradicts itself: {said}; expected types and sizes that fit each other: export it again, or ask "
+        "onnx.checker.check_model(model, full_check=True)"
+    )
+
+
 @contextmanager
 def contradictions_named(graph: ir.Model, step: str) -> Iterator[None]:
     """Where a step fails on a graph that contradicts itself, say so.
@@ -57,10 +84,7 @@ def contradictions_named(graph: ir.Model, step: str) -> Iterator[None]:
         try:
             infer_shapes(described(graph), check_type=True, strict=True)
         except NotInferredError as contradiction:
-            raise GraphError(
-                f"the graph contradicts itself: {contradiction.said} ({step}: {said}); expected types and sizes that "
-                "fit each other: export it again, or ask onnx.checker.check_model(model, full_check=True)"
-            ) from error
+            raise GraphError(_contradicts(f"{contradiction.said} ({step}: {said})")) from error
         raise RewriteError(step, "the graph", f"{type(error).__name__}: {said}") from error
 
 
@@ -70,8 +94,13 @@ def _untyped(value: ir.Value) -> bool:
     return is_read(value)
 
 
-def described(model: ir.Model) -> onnx.ModelProto:
-    """Return the nodes, types and small constants of a model, for onnx; large weights are inputs of their shape."""
+def described(model: ir.Model, *, declared: bool = True) -> onnx.ModelProto:
+    """Return the nodes, types and small constants of a model, for onnx; large weights are inputs of their shape.
+
+    Args:
+        model: the model.
+        declared: with the types of inner values and outputs that it knows.
+    """
     proto = onnx.ModelProto(ir_version=model.ir_version)
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -90,7 +119,7 @@ def described(model: ir.Model) -> onnx.ModelProto:
             ir.serde.serialize_value_into(graph.input.add(), value)
     for node in model.graph:
         ir.serde.serialize_node_into(graph.node.add(), node)
-        for output in node.outputs:
+        for output in node.outputs if declared else ():
             if output.name and output.type is not None:
                 shown = graph.output if output.is_graph_output() else graph.value_info
                 ir.serde.serialize_value_into(shown.add(), output)
