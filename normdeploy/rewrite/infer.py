@@ -12,7 +12,7 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.fitting_sizes import require_fit
-from normdeploy.graph.inference import NotInferredError, infer_shapes
+from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.graph.walk import nodes_of
 
 _KNOWN_BYTES = 1000

@@ -64,7 +64,10 @@ ELSEWHERE = {
     ("docs/robustness.md", "$ nice -n 3 python benchmarks/extremes.py"): "takes hours and 8 GB",
     ("docs/robustness.md", "$ echo torch=="): "installs",
     ("docs/robustness.md", "$ OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=quick python -m pytest"): "runs the suite",
-    ("docs/upstream/onnx.md", 'python -c "'): "measures a time; tests/graph/test_inference.py calls what it calls",
+    (
+        "docs/upstream/onnx.md",
+        'python -c "',
+    ): "measures a time; tests/graph/test_shape_inference.py calls the same",
     ("docs/running.md", "import normdeploy as nd"): "test_arrays_and_dictionaries_of_arrays",
     ("docs/running.md", "class Predict:"): "test_rows_of_a_dataset",
     ("docs/running.md", "from pyspark"): "tests/runtime/test_other_engines.py",

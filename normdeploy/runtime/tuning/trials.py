@@ -16,7 +16,7 @@ from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
 from normdeploy.runtime.tuning.first_look import glance
 from normdeploy.runtime.tuning.fixed import InFixedBatches
 from normdeploy.runtime.tuning.judge import Judge, Outcome
-from normdeploy.runtime.tuning.measured import Measured
+from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Tried:
     deadline: float
     seed: int
     tell: Callable[[str], None]
-    entries: list[Measured] = field(default_factory=list)
+    entries: list[MeasuredCandidate] = field(default_factory=list)
     skipped: list[Trial] = field(default_factory=list)
     _conversions: dict[Path, list[Array]] = field(default_factory=dict)
 
@@ -62,13 +62,13 @@ class Tried:
         fresh = [candidate for candidate in wanted if (candidate.file, candidate.settings) not in known]
         if not fresh:
             return
-        entries: list[Measured] = []
+        entries: list[MeasuredCandidate] = []
         runs: dict[str, Callable[[], object]] = {}
         for candidate in fresh:
             if candidate is not self.base and self.late(candidate.name, candidate.precision):
                 continue
             self.tell(f"trying {candidate.name}")
-            entry = Measured(candidate)
+            entry = MeasuredCandidate(candidate)
             entries.append(entry)
             try:
                 backend = open_backend(candidate.file, candidate.settings)
@@ -117,7 +117,7 @@ class Tried:
             self._conversions[file] = self.judge.outputs(plain.run)
         return self._conversions[file]
 
-    def accepted(self) -> list[Measured]:
+    def accepted(self) -> list[MeasuredCandidate]:
         """Return what is within the budget, the fastest first."""
         return sorted((entry for entry in self.entries if entry.accepted), key=lambda entry: entry.relative)
 
