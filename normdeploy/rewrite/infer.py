@@ -47,13 +47,36 @@ def require_consistent(model: ir.Model) -> None:
         GraphError: it does.
     """
     work = model.clone()
+    for node in nodes_of(work):
+        for output in node.outputs:
+            output.type = output.shape = None
     infer_missing_types(work)
     require_fit(work)
     try:
-        infer_shapes(described(work, declared=False), strict=True)
+        infer_shapes(_cut(work), strict=True)
     except NotInferredError as error:
         if error.refused:
             raise GraphError(_contradicts(error.said)) from error
+
+
+def _cut(model: ir.Model) -> onnx.ModelProto:
+    """Return the nodes whose inputs are known, each by itself: behind one that onnx infers nothing of all is unknown."""
+    proto = described(model)
+    graph = proto.graph
+    nodes, constants = (
+        list(graph.node),
+        {name for node in graph.node if node.op_type == "Constant" for name in node.output},
+    )
+    graph.input.extend(info for info in (*graph.value_info, *graph.output) if info.name not in constants)
+    del graph.node[:], graph.value_info[:], graph.output[:]
+    known = constants | {value.name for value in (*graph.input, *graph.initializer)}
+    for place, node in enumerate(nodes):
+        if all(name in known for name in node.input if name):
+            kept = graph.node.add()
+            kept.CopyFrom(node)
+            if node.op_type != "Constant":
+                kept.output[:] = [name and f"{place}:{at}" for at, name in enumerate(node.output)]
+    return proto
 
 
 def _contradicts(said: str) -> str:
@@ -94,13 +117,8 @@ def _untyped(value: ir.Value) -> bool:
     return is_read(value)
 
 
-def described(model: ir.Model, *, declared: bool = True) -> onnx.ModelProto:
-    """Return the nodes, types and small constants of a model, for onnx; large weights are inputs of their shape.
-
-    Args:
-        model: the model.
-        declared: with the types of inner values and outputs that it knows.
-    """
+def described(model: ir.Model) -> onnx.ModelProto:
+    """Return the nodes, types and small constants of a model, for onnx; large weights are inputs of their shape."""
     proto = onnx.ModelProto(ir_version=model.ir_version)
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -119,7 +137,7 @@ def described(model: ir.Model, *, declared: bool = True) -> onnx.ModelProto:
             ir.serde.serialize_value_into(graph.input.add(), value)
     for node in model.graph:
         ir.serde.serialize_node_into(graph.node.add(), node)
-        for output in node.outputs if declared else ():
+        for output in node.outputs:
             if output.name and output.type is not None:
                 shown = graph.output if output.is_graph_output() else graph.value_info
                 ir.serde.serialize_value_into(shown.add(), output)
