@@ -142,10 +142,10 @@ class _Worker:
         process, self._process = self._process, None
         if process is None:
             return None
-        if os.name == "posix" and process.poll() is None:
-            with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # a program that gave up its rights: it ends with its pipe
+            if os.name == "posix" and process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
+            process.kill()
         with process:  # closes both pipes and waits
             return process.returncode
 
