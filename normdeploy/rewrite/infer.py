@@ -60,7 +60,7 @@ def require_consistent(model: ir.Model) -> None:
 
 
 def _cut(model: ir.Model) -> onnx.ModelProto:
-    """Return the nodes whose inputs are known, each by itself: behind one that onnx infers nothing of all is unknown."""
+    """Return the nodes whose inputs are known, each by itself: what onnx infers nothing of leaves nothing unknown."""
     proto = described(model)
     graph = proto.graph
     nodes, constants = (
