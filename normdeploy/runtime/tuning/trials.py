@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from normdeploy.errors import in_one_line
 from normdeploy.ort.settings import Settings
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import Backend, open_backend
@@ -46,7 +47,7 @@ class Tried:
 
     def failed(self, name: str, precision: str, error: Exception) -> None:
         """Note what could not be made."""
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        reason = in_one_line(error)
         self.skipped.append(Trial(name, precision, "failed", reason))
 
     def late(self, name: str, precision: str) -> bool:
@@ -76,7 +77,7 @@ class Tried:
             except Exception as error:  # a provider raises whatever it likes; the search goes on and says so
                 if candidate is self.base:
                     raise
-                entry.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                entry.failure = in_one_line(error)
                 continue
             runs[candidate.name] = call_of(backend, self.feeds)
         self.entries += entries
