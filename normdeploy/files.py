@@ -11,30 +11,12 @@ import hashlib
 import io
 import os
 import stat
-import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
 from normdeploy.unfinished import one_at_a_time, private_folder
-
-NUMPY_FILE_ERRORS = (
-    *(ValueError, OSError, EOFError, TypeError, KeyError, OverflowError),
-    *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
-)
-"""What numpy raises on .npy and .npz files that are damaged: a header is parsed as Python."""
-
-TORCH_FILE_ERRORS = (
-    *(RuntimeError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError),
-    *(AssertionError, struct.error, zipfile.BadZipFile),
-)
-"""What torch.load raises on damaged files beside UnpicklingError: a pickle's instructions are carried out on whatever
-lies on its stack."""
 
 _CHUNK, _PLACE = 1 << 20, b"location"
 _KINDS = (
@@ -114,7 +96,9 @@ def require_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -
         raise UsageError(f"{target} is {found}; expected a file path: name the file to write")
     if not target.name:
         raise UsageError(f"{os.fspath(path)!r} names no file; expected a file path: name the file to write")
-    if not target.parent.is_dir():
+    with storage(target):
+        there = target.parent.is_dir()
+    if not there:
         raise UsageError(f"{target.parent} does not exist; expected a folder to write {target.name} into: create it")
     if os.path.lexists(target) and not overwrite:
         raise OutputExistsError(f"{target} exists; expected a free path: choose another or pass --overwrite")
@@ -213,18 +197,6 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Fal
         temporary.write_text(text, encoding="utf-8")
 
 
-def arrays_in(archive: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arrays of an open .npz file by name.
-
-    Raises:
-        ValueError: an entry is no array (NumPy gives its bytes), or damaged, which raises `NUMPY_FILE_ERRORS`.
-    """
-    found = {name: archive[name] for name in archive}
-    if other := next((name for name, held in found.items() if isinstance(held, bytes)), None):
-        raise ValueError(f"its entry {other!r} is no array")
-    return found
-
-
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a regular file's bytes as lowercase hex."""
     with open_regular(path) as stream:
@@ -279,6 +251,16 @@ def names_data(path: str | os.PathLike[str]) -> bool:
     return bool(words_in(path, [_PLACE]))
 
 
+def lies_at(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a regular file lies at ``path``.
+
+    Raises:
+        StorageError: a folder above it may not be searched.
+    """
+    with storage(path, "read"):
+        return Path(path).is_file()
+
+
 def require_model_file(path: str | os.PathLike[str]) -> Path:
     """Check that a regular file lies at ``path``; return it as a Path.
 
@@ -287,9 +269,7 @@ def require_model_file(path: str | os.PathLike[str]) -> Path:
         StorageError: a folder above it may not be searched.
     """
     file = Path(path)
-    with storage(file, "read"):
-        regular = file.is_file()
-    if not regular:
+    if not lies_at(file):
         what = f"is {found}" if (found := irregular(file)) else "does not exist"
         raise GraphError(f"{file} {what}; expected an ONNX file: check the path")
     return file

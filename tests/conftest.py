@@ -69,20 +69,6 @@ def _commands() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_handler_of_ended_children() -> Iterator[None]:
-    """Let torch's loader of data set no handler of SIGCHLD: it is there to say which of its processes was killed.
-
-    In a process that has run the tests of the runtime too, the kernel could not deliver that signal any more when some
-    other child ended, and ended the process (SIGSEGV of its own, code SI_KERNEL); whose fault that is was not found.
-    """
-    from torch.utils.data._utils import signal_handling
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(signal_handling, "_set_SIGCHLD_handler", lambda: None)
-        yield
-
-
 @pytest.fixture(scope="session")
 def forked() -> Iterator[Any]:
     """Run programs as forks of one process that has imported everything: a :class:`forked_python.ForkedPython`."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import external_models
@@ -214,39 +215,63 @@ _AS_ANOTHER = """
 import os, shutil, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
+import torch
 from test_broken_onnx import every_call
+import normdeploy as nd
 from normdeploy.errors import NormdeployError
+from normdeploy.nn.weight_files import read_weights
+from normdeploy.parsing.recipe import load_recipe
+from normdeploy.parsing.sources import load_source
+from normdeploy.runtime import predict
+
+def every_other(good, place):
+    return {
+        "fold to": lambda: nd.fold(good, place / "out.onnx", verify=False),
+        "export to": lambda: nd.export(torch.nn.ReLU(), (torch.zeros(1, 2),), place / "out.onnx", verify=False),
+        "weights": lambda: read_weights(place / "w.safetensors"),
+        "recipe": lambda: load_recipe(place / "net.toml"),
+        "source": lambda: load_source(f"{place / 'net.py'}:make"),
+        "rows": lambda: predict(good, place / "x.npy", folder / "rows.npy"),
+        "rows to": lambda: predict(good, folder / "x.npy", place / "rows.npy"),
+    }
+
+def attempts(calls):
+    for name, call in calls.items():
+        try:
+            call()
+        except NormdeployError as error:
+            yield name, str(error)
+        else:
+            raise SystemExit(f"{name} read or wrote it")
+
 folder = Path(sys.argv[1])
 for call in every_call(folder / "whole.onnx", folder).values():
     call()  # what is imported on the way cannot be imported by the other user
     for made in folder.glob("out*"):
         made.unlink()
 shutil.rmtree(folder / "repository")
-calls = every_call(folder / "net.onnx", folder)
+list(attempts(every_other(folder / "whole.onnx", folder / "nowhere")))  # and these
+unreadable, closed = every_call(folder / "net.onnx", folder), every_other(folder / "whole.onnx", folder / "closed")
 os.setuid(65534)
-for name, call in calls.items():
-    try:
-        call()
-    except NormdeployError as error:
-        assert "cannot be read" in str(error) or "cannot load" in str(error), (name, str(error))
-        assert "ermission" in str(error), (name, str(error))
-    else:
-        raise SystemExit(f"{name} read it")
+for name, words in (*attempts(unreadable), *attempts(closed)):
+    assert any(part in words for part in ("cannot be read", "cannot be written", "cannot load")), (name, words)
+    assert "ermission" in words, (name, words)
 print("refused")
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
-def test_a_file_without_permission_is_refused_by_every_function(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 0o001:  # pytest's own, closed to others
-            folder.chmod(0o755)
-    os.chown(tmp_path, 65534, 65534)
-    for name in ("net", "whole", "reference"):
-        external_models.write_whole(tmp_path / f"{name}.onnx").chmod(0o666)  # the reference is written again
-    (tmp_path / "net.onnx").chmod(0)
-    words = [sys.executable, "-c", _AS_ANOTHER, str(tmp_path), str(Path(__file__).parent)]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+def test_a_file_without_permission_is_refused_by_every_function() -> None:
+    with TemporaryDirectory() as name:  # pytest's own folders are closed to others, by each session that starts
+        folder = Path(name)
+        folder.chmod(0o755)
+        os.chown(folder, 65534, 65534)
+        for stem in ("net", "whole", "reference"):
+            external_models.write_whole(folder / f"{stem}.onnx").chmod(0o666)  # the reference is written again
+        (folder / "net.onnx").chmod(0)
+        (folder / "closed").mkdir(mode=0o700)
+        words = [sys.executable, "-c", _AS_ANOTHER, str(folder), str(Path(__file__).parent)]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.stdout.endswith("refused\n"), ended.stderr
 
 

@@ -28,16 +28,19 @@ def _registered() -> list[str]:
 
 
 class _Kept:
-    """What a function returned, for as long as what it depends on stays equal."""
+    """What a function returned, for as long as what it depends on stays equal; operator sets 18 and 23 take turns."""
 
     def __init__(self, make: Callable[..., Any], depends: Callable[..., Any]) -> None:
-        self._make, self._depends, self._on, self._made = make, depends, None, None
+        self._make, self._depends, self._made = make, depends, list[tuple[Any, Any]]()
 
     def __call__(self, *args: Any) -> Any:
         on = self._depends(*args)
-        if self._on is None or self._on != on:
-            self._made, self._on = self._make(*args), self._depends(*args)  # making registers what torch loads late
-        return self._made
+        for known, made in self._made:
+            if known == on:
+                return made
+        made = self._make(*args)
+        self._made = [(self._depends(*args), made), *self._made[:3]]  # making registers what torch loads late
+        return made
 
 
 class _Overridden:
@@ -45,17 +48,16 @@ class _Overridden:
 
     def __init__(self, override: Callable[[Mapping[Operator, Any]], Any]) -> None:
         self._override = override
-        self._seen: dict[Operator, tuple[Any, Kernels, Kernels, Any]] = {}
+        self._seen: dict[tuple[Operator, Any], tuple[Kernels, Kernels, Any]] = {}
 
     @contextmanager
     def __call__(self, replaced: Mapping[Operator, Any]) -> Iterator[None]:
         rules = fake_impls.op_implementations_dict
         known = {
-            operator: self._seen[operator]
+            operator: self._seen[operator, kernel]
             for operator, kernel in replaced.items()
-            if operator in self._seen
-            and self._seen[operator][0] is kernel
-            and self._seen[operator][1] == operator.py_kernels
+            if (operator, kernel) in self._seen
+            and self._seen[operator, kernel][0] == operator.py_kernels
             and operator not in rules
         }
         rest = {operator: kernel for operator, kernel in replaced.items() if operator not in known}
@@ -63,14 +65,14 @@ class _Overridden:
         with self._override(rest):
             for operator in rest:
                 made = dict(operator.py_kernels), rules[operator]
-                self._seen[operator] = (replaced[operator], before[operator], *made)
-            for operator, (_, _, kernels, rule) in known.items():
+                self._seen[operator, replaced[operator]] = (before[operator], *made)
+            for operator, (_, kernels, rule) in known.items():
                 self._put(operator, kernels)
                 rules[operator] = rule
             try:
                 yield
             finally:
-                for operator, (_, kernels, _, _) in known.items():
+                for operator, (kernels, _, _) in known.items():
                     self._put(operator, kernels)
                     rules.pop(operator, None)
 

@@ -29,7 +29,7 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["normdeploy"]):
-    from benchmarks.fuzzing.targets import TARGETS, Target
+    from benchmarks.fuzzing.fuzzed_calls import TARGETS, Target
     from normdeploy.errors import NormdeployError
 
 _SECONDS, _KEPT = 20, 1000

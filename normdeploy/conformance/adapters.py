@@ -122,9 +122,9 @@ def onnxscript(source: str, target: str) -> None:
 
 def openvino(path: str, inputs: dict[str, Any]) -> list[Any]:
     """Run by OpenVINO on the CPU, in float32."""
-    import openvino as tool
+    from normdeploy.runtime.openvino_core import openvino_core
 
-    compiled = tool.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = openvino_core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = compiled(inputs)
     return [found[output] for output in compiled.outputs]
 

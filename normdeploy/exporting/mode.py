@@ -20,7 +20,7 @@ from torch import nn
 from normdeploy.errors import ModeError
 from normdeploy.exporting.mode_flags import is_flag, training_flags
 from normdeploy.nn.contents import Contents, state_of
-from normdeploy.nn.inference import leave_inference
+from normdeploy.nn.inference_tensors import leave_inference
 from normdeploy.nn.object_walk import Reached, Snapshot, is_foreign, walk
 
 # frozen parameters up to here are taken for statistics; larger ones are frozen weights, which nothing updates

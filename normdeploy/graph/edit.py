@@ -15,6 +15,12 @@ _NAMES = "normdeploy.names"
 _COUNTERS = "normdeploy.next"
 
 
+def edit_each(model: ir.Model, edit: Callable[[ir.Graph, ir.Node], bool]) -> ir.passes.PassResult:
+    """Offer each operator of every graph to an edit, which tells whether it made one; return what a pass returns."""
+    made = [edit(graph, node) for graph in graphs_of(model) for node in list(graph)]
+    return ir.passes.PassResult(model, any(made))
+
+
 def is_read(*values: ir.Value) -> bool:
     """Tell whether an operator reads one of the values, or the graph gives one out."""
     return any(value.uses() or value.is_graph_output() for value in values)

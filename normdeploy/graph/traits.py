@@ -207,11 +207,6 @@ def is_standard(node: ir.Node, *names: str) -> bool:
     return node.domain == "" and (not names or node.op_type in names)
 
 
-def traits_of(node: ir.Node) -> Trait:
-    """Return an operator's traits; none where nothing is known of it."""
-    return TRAITS.get(kind_of(node), NONE)
-
-
 def has(node: ir.Node | None, traits: Trait) -> TypeGuard[ir.Node]:
     """Tell whether there is an operator, and it has one of these traits."""
     return node is not None and bool(_BITS.get((node.domain, node.op_type), 0) & traits._value_)

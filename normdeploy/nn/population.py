@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError, UsageError
-from normdeploy.nn.inference import leave_inference
+from normdeploy.nn.inference_tensors import leave_inference
 from normdeploy.nn.moments import Moments
 from normdeploy.nn.sites import StatisticsSite, observed, statistics_sites
 from normdeploy.nn.sync import SyncBatchNorm

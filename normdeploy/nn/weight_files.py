@@ -14,8 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from normdeploy.damaged_files import TORCH_FILE_ERRORS
 from normdeploy.errors import UsageError, WeightsError
-from normdeploy.files import TORCH_FILE_ERRORS, storage, written_whole
+from normdeploy.files import lies_at, storage, written_whole
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 """What weights can be written as: safetensors, or what ``torch.save`` makes of a dictionary."""
@@ -221,5 +222,5 @@ def _unpickled(file: Path, *, unsafe_pickle: bool) -> Any:
 
 
 def _require_file(file: Path) -> None:
-    if not file.is_file():
+    if not lies_at(file):
         raise WeightsError(f"{file} does not exist; expected trained weights: correct the path, or train the model")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from normdeploy.errors import RecipeError
+from normdeploy.files import lies_at
 from normdeploy.parsing.keyed_tables import choices, key, read_table, required, table_schema
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -199,7 +200,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
         RecipeError: the file is missing, is no TOML, or a key is missing, unknown or has a wrong value.
     """
     file = Path(path)
-    if not file.is_file():
+    if not lies_at(file):
         raise RecipeError(f"{file} does not exist; expected a recipe (a .toml file): check the path")
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))

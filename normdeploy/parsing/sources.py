@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from normdeploy.errors import SourceError
+from normdeploy.files import lies_at
 
 GRAMMAR = "path/to/file.py:Name or package.module:Name"
 
@@ -54,7 +55,7 @@ def source_file(source: str, *, folder: Path | None = None) -> Path | None:
             )
         return None
     path = (folder / place) if folder is not None else Path(place)
-    if not path.is_file():
+    if not lies_at(path):
         raise SourceError(f"{path} does not exist; expected a Python file to take {source!r} from: check the path")
     return path.resolve()
 

@@ -109,18 +109,6 @@ def share_bars(rows: Sequence[tuple[str, float]], *, unit: str) -> str:
         return svg(figure)
 
 
-def curves(series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str) -> str:
-    """Draw one line per series over 1, 2, 3, ..."""
-    with drawing(9.0, 2.6) as (figure, axes):
-        for (name, values), colour in zip(series.items(), [EAGER, OURS, PLAIN, BOUND], strict=False):
-            axes.plot(range(1, len(values) + 1), values, label=name, color=colour, linewidth=1.8)
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.legend(frameon=False, loc="outside upper right", ncols=4)
-        return svg(figure)
-
-
 def before_after_bars(counts_before: Mapping[str, int], counts_after: Mapping[str, int]) -> str:
     """Draw how many nodes of each operator the graph held before and after, operators that changed first."""
     names = sorted(

@@ -15,9 +15,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import is_constant
-from normdeploy.graph.edit import only_reader, take_out, take_place
+from normdeploy.graph.edit import edit_each, only_reader, take_out, take_place
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.graph.walk import graphs_of
 
 _DEPTH = 16
 """Operators between a deviation and what it is of: Sqrt, epsilon, views, the correction, the mean, a square, Sub."""
@@ -28,15 +27,12 @@ class DivideFirst(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
-        modified = False
-        for graph in graphs_of(model):
-            for node in list(graph):
-                if is_standard(node, "Div"):
-                    modified |= _exchange(graph, node)
-        return ir.passes.PassResult(model, modified)
+        return edit_each(model, _exchange)
 
 
 def _exchange(graph: ir.Graph, quotient: ir.Node) -> bool:
+    if not is_standard(quotient, "Div"):
+        return False
     product, deviation = quotient.inputs
     if product is None or deviation is None or is_constant(deviation) or only_reader(product) is not quotient:
         return False

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph.edit import is_read
-from normdeploy.graph.inference import NotInferredError, infer_shapes
+from normdeploy.graph.fitting_sizes import require_fit
+from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.graph.walk import nodes_of
 
 _KNOWN_BYTES = 1000
@@ -40,6 +41,55 @@ def infer_missing_types(model: ir.Model, *, anew: bool = False) -> bool:
     return True
 
 
+def require_consistent(model: ir.Model) -> None:
+    """Refuse a graph that onnx's inference, or the sizes that its operators ask for, find to contradict itself.
+
+    Rewritten it might compute something, which the graph as it was does in no runtime. What the file declares of inner
+    values is not asked: runtimes go by what they infer.
+
+    Raises:
+        GraphError: it does.
+    """
+    work = model.clone()
+    for node in nodes_of(work):
+        for output in node.outputs:
+            output.type = output.shape = None
+    infer_missing_types(work)
+    require_fit(work)
+    try:
+        infer_shapes(_cut(work), strict=True)
+    except NotInferredError as error:
+        if error.refused:
+            raise GraphError(_contradicts(error.said)) from error
+
+
+def _cut(model: ir.Model) -> onnx.ModelProto:
+    """Return the nodes whose inputs are known, each by itself: what onnx infers nothing of leaves nothing unknown."""
+    proto = described(model)
+    graph = proto.graph
+    nodes, constants = (
+        list(graph.node),
+        {name for node in graph.node if node.op_type == "Constant" for name in node.output},
+    )
+    graph.input.extend(info for info in (*graph.value_info, *graph.output) if info.name not in constants)
+    del graph.node[:], graph.value_info[:], graph.output[:]
+    known = constants | {value.name for value in (*graph.input, *graph.initializer)}
+    for place, node in enumerate(nodes):
+        if all(name in known for name in node.input if name):
+            kept = graph.node.add()
+            kept.CopyFrom(node)
+            if node.op_type != "Constant":
+                kept.output[:] = [name and f"{place}:{at}" for at, name in enumerate(node.output)]
+    return proto
+
+
+def _contradicts(said: str) -> str:
+    return (
+        f"the graph contradicts itself: {said}; expected types and sizes that fit each other: export it again, or ask "
+        "onnx.checker.check_model(model, full_check=True)"
+    )
+
+
 @contextmanager
 def contradictions_named(graph: ir.Model, step: str) -> Iterator[None]:
     """Where a step fails on a graph that contradicts itself, say so.
@@ -61,10 +111,7 @@ def contradictions_named(graph: ir.Model, step: str) -> Iterator[None]:
         try:
             infer_shapes(described(graph), check_type=True, strict=True)
         except NotInferredError as contradiction:
-            raise GraphError(
-                f"the graph contradicts itself: {contradiction.said} ({step}: {said}); expected types and sizes that "
-                "fit each other: export it again, or ask onnx.checker.check_model(model, full_check=True)"
-            ) from error
+            raise GraphError(_contradicts(f"{contradiction.said} ({step}: {said})")) from error
         raise RewriteError(step, "the graph", f"{type(error).__name__}: {said}") from error
 
 

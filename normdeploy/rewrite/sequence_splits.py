@@ -15,9 +15,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
-from normdeploy.graph.edit import free_name, put_constant, take_place
+from normdeploy.graph.edit import edit_each, free_name, put_constant, take_place
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.infer import infer_missing_types
 
 
@@ -26,17 +25,15 @@ class ResolveSequences(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph; sizes must be constants already."""
-        modified = False
-        for graph in graphs_of(model):
-            for node in list(graph):
-                if is_standard(node, "SplitToSequence"):
-                    modified |= _resolve(graph, node)
-        if modified:
+        result = edit_each(model, _resolve)
+        if result.modified:
             infer_missing_types(model, anew=True)  # the parts' sizes tell those of what is made of them
-        return ir.passes.PassResult(model, modified)
+        return result
 
 
 def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
+    if not is_standard(node, "SplitToSequence"):
+        return False
     source, sequence = node.inputs[0], node.outputs[0]
     sizes = _sizes(node)
     if source is None or sizes is None or sequence.is_graph_output():

@@ -16,9 +16,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.edit import is_read, only_reader, take_out, take_out_unread, take_place
+from normdeploy.graph.edit import edit_each, is_read, only_reader, take_out, take_out_unread, take_place
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import graphs_of
 
 
 class UntileStatistics(ir.passes.InPlacePass):
@@ -26,15 +25,12 @@ class UntileStatistics(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
-        modified = False
-        for graph in graphs_of(model):
-            for node in list(graph):
-                if is_standard(node, "BatchNormalization"):
-                    modified |= _untile(graph, node)
-        return ir.passes.PassResult(model, modified)
+        return edit_each(model, _untile)
 
 
 def _untile(graph: ir.Graph, norm: ir.Node) -> bool:
+    if not is_standard(norm, "BatchNormalization"):
+        return False
     view, result = norm.inputs[0], norm.outputs[0]
     if view is None or len(norm.inputs) != 5 or is_read(*norm.outputs[1:]):
         return False

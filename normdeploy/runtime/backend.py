@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort
 
-from normdeploy.errors import GraphError, MissingDependencyError, UsageError
+from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
 from normdeploy.onnxfile import session_source
 from normdeploy.ort.byte_products import product_entries
@@ -28,6 +28,7 @@ from normdeploy.ort.slice_steps import check_slice_steps
 from normdeploy.ort.specs import Array, TensorSpec, session_spec
 from normdeploy.ort.stop_runs import EVERY_RUN
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
+from normdeploy.runtime.openvino_core import openvino_core
 
 
 class Backend(Protocol):
@@ -196,18 +197,13 @@ class OpenVinoBackend:
 
     def __init__(self, path: Path, settings: Settings) -> None:
         session_source(path)  # for its checks: whether it ends, where the data lies that OpenVINO will read
-        try:
-            import openvino
-        except ModuleNotFoundError as error:
-            raise MissingDependencyError(
-                "provider 'OpenVINO' needs the package openvino, which is not installed; "
-                "expected the extra 'peers': pip install 'normdeploy[peers]', or load without a plan"
-            ) from error
+        core = openvino_core()
+        import openvino
+
         config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", **dict(settings.options)}
         if settings.threads:
             config["INFERENCE_NUM_THREADS"] = settings.threads
         try:
-            core = openvino.Core()
             if settings.fixed_shapes:
                 model = core.read_model(str(path))
                 model.reshape({name: list(shape) for name, shape in settings.fixed_shapes})

@@ -101,11 +101,14 @@ class Ratio:
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
-def paired_ratio(latency: Latency, baseline: Latency) -> Ratio:
-    """Median of ``latency[i] / baseline[i]`` with its distribution-free 95 % interval.
+_TWO_SIDED_95 = 1.96
 
-    The interval are the order statistics at ranks (n - 1.96 sqrt(n)) / 2 and n + 1 minus that (the sign test inverted,
-    normal approximation to the binomial); it assumes nothing about the shape of the noise.
+
+def paired_ratio(latency: Latency, baseline: Latency, z: float = _TWO_SIDED_95) -> Ratio:
+    """Median of ``latency[i] / baseline[i]`` with its distribution-free interval, of 95 % by default.
+
+    The interval are the order statistics at ranks (n - z sqrt(n)) / 2 and n + 1 minus that (the sign test inverted,
+    normal approximation to the binomial, z its quantile); it assumes nothing about the shape of the noise.
 
     Raises:
         UsageError: the two were not measured in the same rounds.
@@ -119,7 +122,7 @@ def paired_ratio(latency: Latency, baseline: Latency) -> Ratio:
         )
     ratios = np.sort(np.asarray(latency.samples) / np.asarray(baseline.samples))
     count = len(ratios)
-    rank = max(1, int(np.floor((count - 1.96 * np.sqrt(count)) / 2)))
+    rank = max(1, int(np.floor((count - z * np.sqrt(count)) / 2)))
     return Ratio(float(np.median(ratios)), float(ratios[rank - 1]), float(ratios[count - rank]))
 
 

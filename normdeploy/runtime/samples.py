@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in
 from normdeploy.errors import InputError, UsageError
-from normdeploy.files import NUMPY_FILE_ERRORS, arrays_in
+from normdeploy.files import lies_at
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.ort.specs import Array, TensorSpec
 from normdeploy.parsing.amounts import require_count
@@ -100,7 +101,7 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
     Raises:
         InputError: it is missing or holds no plain arrays.
     """
-    if not path.is_file():
+    if not lies_at(path):
         raise InputError(f"{path} does not exist; expected a .npy or .npz file: check the path")
     try:
         loaded = np.load(path, allow_pickle=False)

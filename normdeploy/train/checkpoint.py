@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normdeploy.damaged_files import TORCH_FILE_ERRORS
 from normdeploy.errors import UsageError
-from normdeploy.files import TORCH_FILE_ERRORS, written_whole
+from normdeploy.files import written_whole
 from normdeploy.nn.weight_files import save_torch
 from normdeploy.train.provenance import Parts, are_parts, changes, summarize
 

@@ -19,8 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in
 from normdeploy.errors import InputError
-from normdeploy.files import NUMPY_FILE_ERRORS, arrays_in, open_regular, storage
+from normdeploy.files import lies_at, open_regular, storage
 from normdeploy.train.data import Split, Splits, Standardization, split_rows
 
 Array = npt.NDArray[Any]
@@ -78,7 +79,9 @@ def read_files(what: FileData) -> Splits:
     >>> len(splits.train.targets), len(splits.valid.targets), len(splits.test.targets)
     (13, 3, 4)
     """
-    if what.files.is_dir():
+    with storage(what.files, "read"):
+        folder = what.files.is_dir()
+    if folder:
         from normdeploy.train.image_folder import read_images
 
         return read_images(what)
@@ -118,7 +121,7 @@ def _standardization(x: Tensor) -> Standardization:
 
 def _arrays(path: Path, what: FileData) -> tuple[Array, list[Any]]:
     """Return inputs (N, ...) as float32 and N targets."""
-    if not path.is_file():
+    if not lies_at(path):
         raise InputError(
             f"{path} does not exist; expected a folder of images by class, or a .csv, .parquet, .npz or IDX file: "
             "correct [data] files"

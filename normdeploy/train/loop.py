@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import kept_when_stopped
-from normdeploy.nn.inference import leave_inference
+from normdeploy.nn.inference_tensors import leave_inference
 from normdeploy.nn.population import Recalibrated
 from normdeploy.nn.sync import plain, synchronized
 from normdeploy.nn.unregistered import load_full_state, move, set_mode, trainable

@@ -238,7 +238,7 @@ def test_no_key_is_left_out() -> None:
     tables = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]
     keys = {f"{name}.{key}" for name, table in tables.items() for key in table["properties"]}
     weights = {"model.weights", *OWN}
-    # each of them decides what tests/train/test_files.py reads
+    # each of them decides what tests/train/test_data_files.py reads
     files = {"files", "test", "target", "columns", "size", "grey", "standardize", "workers", "seed"}
     weights |= {f"data.{key}" for key in files} | {"export.preprocess"}
     assert keys == WEIGHTS.keys() | BUILT.keys() | QUANTIZED.keys() | weights | {

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from forked_python import ForkedPython
 from pages import ROOT, run_block
 from typer.testing import CliRunner
 
@@ -64,7 +65,10 @@ ELSEWHERE = {
     ("docs/robustness.md", "$ nice -n 3 python benchmarks/extremes.py"): "takes hours and 8 GB",
     ("docs/robustness.md", "$ echo torch=="): "installs",
     ("docs/robustness.md", "$ OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=quick python -m pytest"): "runs the suite",
-    ("docs/upstream/onnx.md", 'python -c "'): "measures a time; tests/graph/test_inference.py calls what it calls",
+    (
+        "docs/upstream/onnx.md",
+        'python -c "',
+    ): "measures a time; tests/graph/test_shape_inference.py calls the same",
     ("docs/running.md", "import normdeploy as nd"): "test_arrays_and_dictionaries_of_arrays",
     ("docs/running.md", "class Predict:"): "test_rows_of_a_dataset",
     ("docs/running.md", "from pyspark"): "tests/runtime/test_other_engines.py",
@@ -302,12 +306,11 @@ def test_rows_of_a_dataset(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run_block(READER + before + text + after, prepared, monkeypatch)
 
 
-def test_equivalence_as_a_test_of_ones_own(prepared: Path) -> None:
+def test_equivalence_as_a_test_of_ones_own(prepared: Path, forked: ForkedPython) -> None:
     before = READER + "x = torch.randn(2, 3, 16, 16)\nimages = np.random.default_rng(0).normal(size=(8, 3, 16, 16))\n"
     before += "images = images.astype(np.float32)\n"
     (prepared / "test_mine.py").write_text(before + block("docs/verification.md", "from normdeploy.testing"))
-    words = [sys.executable, "-m", "pytest", "-q", "test_mine.py"]
-    done = subprocess.run(words, cwd=prepared, capture_output=True, text=True, check=False)
+    done = forked.run("import pytest; raise SystemExit(pytest.main(['-q', 'test_mine.py']))", folder=prepared)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 

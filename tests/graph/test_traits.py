@@ -12,9 +12,10 @@ import torch
 from operator_calls import CALLS, OperatorCall
 from torch import Tensor
 
+from normdeploy.errors import GraphError
 from normdeploy.graph.operators import OPERATORS
 from normdeploy.graph.operators.sequences import SEQUENCES
-from normdeploy.graph.traits import TRAITS, Trait, has, kind_of, kinds, traits_of
+from normdeploy.graph.traits import TRAITS, Trait, has, kind_of, kinds
 
 SEEDS = range(3)
 
@@ -277,7 +278,10 @@ def by_row(call: OperatorCall, x: list[Tensor], seed: int) -> bool:
     if not normalizes(call):
         return False
     y = call.run(x)[0]
-    return _equal(call.run(_replaced(x, 0, x[0][1:, 2:3, 4:5]))[0], y[1:, 2:3, 4:5])
+    try:
+        return _equal(call.run(_replaced(x, 0, x[0][1:, 2:3, 4:5]))[0], y[1:, 2:3, 4:5])
+    except GraphError:  # its parameters count the channels
+        return False
 
 
 @_always
@@ -407,7 +411,7 @@ def test_the_two_spellings_of_the_standard_domain_are_one_and_other_domains_are_
 
     assert kind_of(node("")) == kind_of(node("ai.onnx")) == ("", "Transpose")
     assert has(node("ai.onnx"), Trait.MOVES)
-    assert traits_of(node("my.own")) == Trait(0)
+    assert not any(has(node("my.own"), trait) for trait in Trait)
     assert not has(None, Trait.MOVES)
 
 

@@ -42,7 +42,8 @@ CONV, PRODUCTS = "affine/test_absorb_conv.py", "affine/test_absorb_products.py"
 POINTWISE, SHAPE = "affine/test_cross_pointwise.py", "affine/test_cross_shape.py"
 BOTH_WAYS = "affine/test_both_ways.py"
 NORMS, CORNERS, QUANTIZED = (f"affine/test_{name}.py" for name in ("absorb_norms", "corners", "absorb_quantized"))
-BORDER, PARALLEL, SERIAL, LINEAR = (f"branches/test_{name}.py" for name in ("border", "parallel", "serial", "linear"))
+BORDER, PARALLEL = "branches/test_border.py", "branches/test_parallel.py"
+SERIAL, LINEAR = "branches/test_serial.py", "branches/test_linear_branches.py"
 
 BEFORE = {
     "Conv, any rank, groups, dilation, with or without bias": Row(
@@ -289,7 +290,7 @@ REFUSED = {
         ("recognise/test_batch_statistics.py::test_batch_statistics_are_kept_with_the_reason",),
     ),
     "whole graphs of all of it: the function stays, each map has one row": Row(
-        ("affine/test_random_graphs.py::test_random_graphs",), ("affine/test_refusals.py::test_reason",)
+        ("affine/test_random_affine_graphs.py::test_random_graphs",), ("affine/test_refusals.py::test_reason",)
     ),
 }
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -62,3 +66,27 @@ def test_results_outlive_the_next_call_and_the_inputs(opened):
     other[:] = 9.0
     np.testing.assert_array_equal(first, np.full((2, 4), 5.0))
     np.testing.assert_array_equal(kept, np.full((2, 4), 5.0))
+
+
+_TWO_IN_TURN = """
+import gc, os, signal, sys
+from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
+from normdeploy.runtime.backend import open_backend
+
+signal.signal(signal.SIGINT, lambda *_: print("handled"))
+first, second = (open_backend(sys.argv[1], Settings(provider=OPENVINO_RUNTIME, threads=1)) for _ in range(2))
+del first
+gc.collect()
+del second
+gc.collect()
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signal stacks are POSIX's")
+def test_a_signal_is_handled_after_models_are_deleted_in_the_order_in_which_they_were_made(write_model):
+    path = write_model("n (float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", _TWO_IN_TURN, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr

@@ -13,7 +13,7 @@ from normdeploy.runtime.tuning import first_look as room
 from normdeploy.runtime.tuning.candidates import Candidate
 from normdeploy.runtime.tuning.first_look import glance
 from normdeploy.runtime.tuning.judge import Outcome
-from normdeploy.runtime.tuning.measured import Measured
+from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
 
 
 class Busy:
@@ -58,9 +58,9 @@ def test_the_numbers_told_of_a_hopeless_way_do_not_contradict_the_reason(monkeyp
     times, slow = glance({name: (lambda f=factor: clock.work(f * 1e-3)) for name, factor in WAYS.items()}, "untuned")
     assert slow
     model = Path("a.onnx")
-    winner = Measured(Candidate("untuned", "float32", model, Settings()))
+    winner = MeasuredCandidate(Candidate("untuned", "float32", model, Settings()))
     for name in slow:
-        entry = Measured(
+        entry = MeasuredCandidate(
             Candidate(name, "int8", Path("a.int8.onnx"), Settings()),
             outcome=Outcome(True, "int8"),
             hopeless=(times[name], times["untuned"]),

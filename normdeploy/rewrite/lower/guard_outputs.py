@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.graph.edit import free_name
+from normdeploy.graph.edit import edit_each, free_name
 from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.traits import Trait, has
-from normdeploy.graph.walk import graphs_of
 
 
 class GuardOutputs(ir.passes.InPlacePass):
@@ -21,13 +20,7 @@ class GuardOutputs(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Guard every graph."""
-        modified = False
-        for graph in graphs_of(model):
-            for node in list(graph):
-                if _is_at_risk(node):
-                    _copy_output(graph, node)
-                    modified = True
-        return ir.passes.PassResult(model, modified)
+        return edit_each(model, _guard)
 
 
 def _is_at_risk(node: ir.Node) -> bool:
@@ -39,7 +32,9 @@ def _is_at_risk(node: ir.Node) -> bool:
     return linear.value(linear.bias) is not None and result.is_graph_output() and summed
 
 
-def _copy_output(graph: ir.Graph, node: ir.Node) -> None:
+def _guard(graph: ir.Graph, node: ir.Node) -> bool:
+    if not _is_at_risk(node):
+        return False
     result = node.outputs[0]
     name = str(result.name)
     copy = ir.Value(shape=result.shape, type=result.type)
@@ -49,3 +44,4 @@ def _copy_output(graph: ir.Graph, node: ir.Node) -> None:
             graph.outputs[index] = copy
     result.name = free_name(graph, f"{name}.inner")
     copy.name = name
+    return True

@@ -12,9 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
-from normdeploy.graph.edit import put_constant
+from normdeploy.graph.edit import edit_each, put_constant
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import graphs_of
 
 _POOLS = frozenset({"MaxPool"})
 _AXES = 3
@@ -26,12 +25,9 @@ class GuardPads(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Guard every graph; below opset 18 a Pad has no such input and stays."""
-        modified = False
-        if (model.opset_imports.get("") or 0) >= _SINCE:
-            for graph in graphs_of(model):
-                for node in list(graph):
-                    modified |= _guard(graph, node)
-        return ir.passes.PassResult(model, modified)
+        if (model.opset_imports.get("") or 0) < _SINCE:
+            return ir.passes.PassResult(model, modified=False)
+        return edit_each(model, _guard)
 
 
 def _guard(graph: ir.Graph, node: ir.Node) -> bool:

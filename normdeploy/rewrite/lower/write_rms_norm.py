@@ -13,13 +13,14 @@ operator does.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import WHERE
-from normdeploy.graph.edit import take_place
+from normdeploy.graph.edit import edit_each, take_place
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.recognise.builder import Builder, free_stem
 from normdeploy.rewrite.rewrite_context import RMS_OPSET
 
@@ -33,16 +34,12 @@ class LowerNorms(ir.passes.InPlacePass):
         """Lower the main graph and its bodies."""
         if model.opset_imports.get("", RMS_OPSET) >= RMS_OPSET:
             return ir.passes.PassResult(model, modified=False)
-        modified = False
-        for graph in graphs_of(model):
-            for node in list(graph):
-                if is_standard(node, "RMSNormalization"):
-                    _spell(model, graph, node)
-                    modified = True
-        return ir.passes.PassResult(model, modified)
+        return edit_each(model, partial(_spell, model))
 
 
-def _spell(model: ir.Model, graph: ir.Graph, node: ir.Node) -> None:
+def _spell(model: ir.Model, graph: ir.Graph, node: ir.Node) -> bool:
+    if not is_standard(node, "RMSNormalization"):
+        return False
     x, scale = node.inputs[0], node.inputs[1]
     output = node.outputs[0]
     dtype = output.dtype or ir.DataType.FLOAT
@@ -71,3 +68,4 @@ def _spell(model: ir.Model, graph: ir.Graph, node: ir.Node) -> None:
     result.type, result.shape = output.type, output.shape
     take_place(result, output)
     graph.remove(node, safe=True)
+    return True

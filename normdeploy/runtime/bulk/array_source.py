@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from normdeploy.damaged_files import NUMPY_FILE_ERRORS
 from normdeploy.errors import InputError
-from normdeploy.files import NUMPY_FILE_ERRORS
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.source import Block, Part, fitted, ranges
 

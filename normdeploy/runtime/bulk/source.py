@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from normdeploy.errors import InputError
+from normdeploy.files import storage
 from normdeploy.images import SUFFIXES
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.casting import cast, expectation
@@ -76,21 +77,8 @@ def find_files(data: Any) -> tuple[str, list[tuple[Path, str]]]:
     """
     found: list[tuple[Path, str]] = []
     for item in [data] if isinstance(data, (str, os.PathLike)) else list(data):
-        path = Path(item)
-        if path.is_dir():
-            below = [(file, file.relative_to(path)) for file in path.rglob("*") if file.suffix.lower() in _KINDS]
-            files = [(f, r.as_posix()) for f, r in below if f.is_file() and not any(p[0] in "._" for p in r.parts)]
-            if not files:
-                raise InputError(f"{path} holds no data; expected {_EXPECTED}: check the path")
-            found += sorted(files, key=lambda pair: pair[1])
-        elif path.is_file():
-            found.append((path, path.name))
-        else:
-            matches = glob(os.fspath(item), recursive=True)  # noqa: PTH207 - the pattern may be absolute
-            names = sorted(name for name in matches if Path(name).is_file())
-            if not names:
-                raise InputError(f"{path} does not exist; expected {_EXPECTED}: check the path")
-            found += [(Path(name), name) for name in names]
+        with storage(item, "read"):
+            found += _found(item)
     kinds = sorted({_KINDS.get(file.suffix.lower(), file.suffix) for file, _ in found})
     if len(kinds) != 1:
         raise InputError(
@@ -99,6 +87,23 @@ def find_files(data: Any) -> tuple[str, list[tuple[Path, str]]]:
     if kinds[0] not in _KINDS.values():
         raise InputError(f"{found[0][0]} ends in {kinds[0]!r}; expected {_EXPECTED}")
     return kinds[0], found
+
+
+def _found(item: str | os.PathLike[str]) -> list[tuple[Path, str]]:
+    path = Path(item)
+    if path.is_dir():
+        below = [(file, file.relative_to(path)) for file in path.rglob("*") if file.suffix.lower() in _KINDS]
+        files = [(f, r.as_posix()) for f, r in below if f.is_file() and not any(p[0] in "._" for p in r.parts)]
+        if not files:
+            raise InputError(f"{path} holds no data; expected {_EXPECTED}: check the path")
+        return sorted(files, key=lambda pair: pair[1])
+    if path.is_file():
+        return [(path, path.name)]
+    matches = glob(os.fspath(item), recursive=True)  # noqa: PTH207 - the pattern may be absolute
+    names = sorted(name for name in matches if Path(name).is_file())
+    if not names:
+        raise InputError(f"{path} does not exist; expected {_EXPECTED}: check the path")
+    return [(Path(name), name) for name in names]
 
 
 def identity(files: Sequence[tuple[Path, str]]) -> dict[str, Any]:

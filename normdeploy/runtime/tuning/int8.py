@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from normdeploy.graph.inference import infer_shapes
 from normdeploy.graph.onnx_files import strip_inner_shapes
+from normdeploy.graph.shape_inference import infer_shapes
 from normdeploy.onnxfile import whole_proto
 from normdeploy.ort.byte_products import saturates
 from normdeploy.ort.machine import Machine

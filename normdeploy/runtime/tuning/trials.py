@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from normdeploy.errors import in_one_line
 from normdeploy.ort.settings import Settings
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import Backend, open_backend
@@ -16,7 +17,7 @@ from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
 from normdeploy.runtime.tuning.first_look import glance
 from normdeploy.runtime.tuning.fixed import InFixedBatches
 from normdeploy.runtime.tuning.judge import Judge, Outcome
-from normdeploy.runtime.tuning.measured import Measured
+from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
 
 
 @dataclass
@@ -40,13 +41,13 @@ class Tried:
     deadline: float
     seed: int
     tell: Callable[[str], None]
-    entries: list[Measured] = field(default_factory=list)
+    entries: list[MeasuredCandidate] = field(default_factory=list)
     skipped: list[Trial] = field(default_factory=list)
     _conversions: dict[Path, list[Array]] = field(default_factory=dict)
 
     def failed(self, name: str, precision: str, error: Exception) -> None:
         """Note what could not be made."""
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        reason = in_one_line(error)
         self.skipped.append(Trial(name, precision, "failed", reason))
 
     def late(self, name: str, precision: str) -> bool:
@@ -62,13 +63,13 @@ class Tried:
         fresh = [candidate for candidate in wanted if (candidate.file, candidate.settings) not in known]
         if not fresh:
             return
-        entries: list[Measured] = []
+        entries: list[MeasuredCandidate] = []
         runs: dict[str, Callable[[], object]] = {}
         for candidate in fresh:
             if candidate is not self.base and self.late(candidate.name, candidate.precision):
                 continue
             self.tell(f"trying {candidate.name}")
-            entry = Measured(candidate)
+            entry = MeasuredCandidate(candidate)
             entries.append(entry)
             try:
                 backend = open_backend(candidate.file, candidate.settings)
@@ -76,7 +77,7 @@ class Tried:
             except Exception as error:  # a provider raises whatever it likes; the search goes on and says so
                 if candidate is self.base:
                     raise
-                entry.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                entry.failure = in_one_line(error)
                 continue
             runs[candidate.name] = call_of(backend, self.feeds)
         self.entries += entries
@@ -117,7 +118,7 @@ class Tried:
             self._conversions[file] = self.judge.outputs(plain.run)
         return self._conversions[file]
 
-    def accepted(self) -> list[Measured]:
+    def accepted(self) -> list[MeasuredCandidate]:
         """Return what is within the budget, the fastest first."""
         return sorted((entry for entry in self.entries if entry.accepted), key=lambda entry: entry.relative)
 

@@ -3,8 +3,8 @@
 Candidates come in rounds, those that gain most first, so that a time limit gives up the least. Each round's are opened,
 judged and timed against the untuned model, interleaved, and the best accepted one sets the direction of the next round.
 Where int8 would be the fastest and is outside the budget, one more round leaves the operators in float32 that lose
-most. The winner has to beat the untuned model, and the best float32 candidate if it is of lower precision, beyond the
-noise of a last, longer comparison; otherwise the simpler one stays.
+most. The winner has to beat what is simpler (the untuned model, float32 ways tried before it) beyond the noise of a
+last, longer comparison; otherwise the simpler one stays.
 
 All of it has an end: timing takes ``seconds``, one hopelessly slow candidate is not timed in every round, and what has
 not begun at the time limit is listed as not tried.
@@ -37,7 +37,7 @@ from normdeploy.runtime.tuning.final_comparison import compare_finalists
 from normdeploy.runtime.tuning.fixed import with_fixed_shapes
 from normdeploy.runtime.tuning.half_precision import half_candidates
 from normdeploy.runtime.tuning.judge import Judge
-from normdeploy.runtime.tuning.measured import Measured
+from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
 from normdeploy.runtime.tuning.opponent import opponents
 from normdeploy.runtime.tuning.plan_files import named_file, require_places, save_plan
 from normdeploy.runtime.tuning.trials import Tried, call_of
@@ -170,7 +170,7 @@ class _Search:
 
     # rounds -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Measured:
+    def run(self) -> MeasuredCandidate:
         """Return the winner."""
         cores = usable_cores()
         self._round("levels", [self.base, *self._float32(candidates.levels(self.base.settings, cores))])
@@ -241,9 +241,9 @@ class _Search:
         ours = (entry.candidate for entry in self.tried.accepted() if entry.candidate.settings.provider == CPU)
         return next((entry for entry in ours if entry.file == self.model), self.base)
 
-    def _final(self) -> Measured:
+    def _final(self) -> MeasuredCandidate:
         """Compare the fastest accepted candidates once more, longer, and return the winner."""
-        accepted = self.tried.accepted()
+        accepted = [entry for entry in self.tried.entries if entry.accepted]
         if not accepted:
             reasons = {entry.outcome.reason for entry in self.tried.entries if entry.outcome}
             raise UsageError(
@@ -260,14 +260,14 @@ class _Search:
             lambda: time.monotonic() > self.deadline,
         )
 
-    def compare_with(self, module: nn.Module | None, winner: Measured) -> None:
+    def compare_with(self, module: nn.Module | None, winner: MeasuredCandidate) -> None:
         """Say in the plan what others take for the network."""
         calls = [call_of(open_backend(one.file, one.settings), self.feeds) for one in (winner.candidate, self.base)]
         self.tried.skipped += opponents(self.tried, module, calls[0], calls[1], self.seconds * _SHARES["opponents"])
 
     # the plan ---------------------------------------------------------------------------------------------------
 
-    def save(self, winner: Measured, request: Mapping[str, Any], *, overwrite: bool) -> Plan:
+    def save(self, winner: MeasuredCandidate, request: Mapping[str, Any], *, overwrite: bool) -> Plan:
         """Copy the winner's variant beside the model and write the plan."""
         if (now := model_digest(self.model)) != self.digest:
             raise GraphError(

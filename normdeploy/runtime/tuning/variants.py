@@ -18,7 +18,7 @@ from normdeploy.runtime.plan import Trial
 from normdeploy.runtime.tuning.candidates import Candidate, named
 from normdeploy.runtime.tuning.int8 import CORRECTIONS, INT8_RECIPES, Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Outcome
-from normdeploy.runtime.tuning.measured import Measured
+from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
 from normdeploy.runtime.tuning.mixed import fewest_kept, rank_by_loss
 from normdeploy.runtime.tuning.trials import Tried
 
@@ -150,7 +150,7 @@ class Int8Variants:
             wanted += self._partly(fastest)
         return wanted
 
-    def _partly(self, fastest: Measured) -> list[Candidate]:
+    def _partly(self, fastest: MeasuredCandidate) -> list[Candidate]:
         """Return the candidates that quantize most of what an entry does, if any is within the budget."""
         recipe, quantizer = self._written[fastest.candidate.file]
         self._tried.tell(f"measuring what each operator loses in {recipe.name}")

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from normdeploy.nn import recalibrate
-from normdeploy.nn.inference import leave_inference
+from normdeploy.nn.inference_tensors import leave_inference
 
 
 class Holder:

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from benchmarks.fuzzing import documents, graphs
+from benchmarks.fuzzing import documents, fuzzed_graphs
 from normdeploy.building.build_files import Outputs, previous_report
 from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator, load_graph
@@ -123,7 +123,7 @@ def _certificate(content: bytes) -> None:
 def _certified() -> Path:
     model = _FOLDER / "certified.onnx"
     if not model.exists():
-        model.write_bytes(graphs.seeds()[0])
+        model.write_bytes(fuzzed_graphs.seeds()[0])
     return model
 
 
@@ -150,7 +150,7 @@ def _table(suffix: str) -> Callable[[bytes], object]:
     def read(content: bytes) -> None:
         model = _FOLDER / "linear.onnx"
         if not model.exists():
-            model.write_bytes(graphs.seeds()[2])
+            model.write_bytes(fuzzed_graphs.seeds()[2])
         predict(model, _file(content, suffix), _FOLDER / f"out{suffix}.npy", overwrite=True, batch_size=4)
 
     return read
@@ -159,7 +159,7 @@ def _table(suffix: str) -> Callable[[bytes], object]:
 def _images(content: bytes) -> None:
     model = _FOLDER / "images.onnx"
     if not model.exists():
-        model.write_bytes(graphs.seeds()[0])
+        model.write_bytes(fuzzed_graphs.seeds()[0])
     predict(model, _file(content, ".png"), _FOLDER / "out.images.npy", overwrite=True, batch_size=4)
 
 
@@ -250,7 +250,7 @@ def _certificates() -> list[bytes]:
 
 
 def _derivations() -> list[bytes]:
-    return [rewrite(load_graph(_file(seed, ".onnx"))).derivation.to_json().encode() for seed in graphs.seeds()]
+    return [rewrite(load_graph(_file(seed, ".onnx"))).derivation.to_json().encode() for seed in fuzzed_graphs.seeds()]
 
 
 _STATE = {"state_dict": {"w": torch.zeros(2), "n": torch.tensor(3)}, "epoch": 3}
@@ -258,9 +258,9 @@ _NUMPY = documents.headed(2, "text", 8)
 _JSON = documents.json_document
 
 TARGETS: dict[str, Target] = {
-    "fold": Target(_fold, graphs.seeds, graphs.mutate, 4000),
-    "inspect": Target(_inspect, graphs.seeds, graphs.mutate, 4000),
-    "verify": Target(_verify, graphs.seeds, graphs.mutate, 3000),
+    "fold": Target(_fold, fuzzed_graphs.seeds, fuzzed_graphs.mutate, 4000),
+    "inspect": Target(_inspect, fuzzed_graphs.seeds, fuzzed_graphs.mutate, 4000),
+    "verify": Target(_verify, fuzzed_graphs.seeds, fuzzed_graphs.mutate, 3000),
     "recipe": Target(lambda content: load_recipe(_file(content, ".toml")), _recipes, documents.toml_document, 20000),
     "plan": Target(_plan, _plans, _JSON, 20000),
     "certificate": Target(_certificate, _certificates, _JSON, 15000),

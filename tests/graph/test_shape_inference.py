@@ -14,8 +14,8 @@ from onnx import parser
 
 import normdeploy as nd
 from normdeploy.errors import GraphError, NormdeployError
-from normdeploy.graph import Evaluator, inference
-from normdeploy.graph.inference import NotInferredError, infer_shapes
+from normdeploy.graph import Evaluator, shape_inference
+from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.rewrite.infer import infer_missing_types
 
 NEGATIVE = """g (float[2, 1, 3] x, float[1, 1, 6] w) => (float[2, q, n] y)
@@ -70,19 +70,19 @@ RELU = "g (float[2, 3] x) => (float[p, q] y) { z = Relu (x)\n y = Relu (z) }"
 
 def test_after_a_file_that_ended_onnx_the_next_is_inferred_in_the_same_process() -> None:
     infer_shapes(model_of(RELU))
-    before = inference._WORKER._process
+    before = shape_inference._WORKER._process
     with pytest.raises(NotInferredError):
         infer_shapes(model_of(NEGATIVE))
     assert infer_shapes(model_of(RELU)).graph.value_info[0].type.tensor_type.shape.dim[1].dim_value == 3
     if hasattr(os, "fork"):
-        assert inference._WORKER._process is before
+        assert shape_inference._WORKER._process is before
 
 
 def test_where_the_process_was_killed_another_is_started() -> None:
     infer_shapes(model_of(RELU))
-    assert inference._WORKER._process is not None
-    inference._WORKER._process.kill()
-    inference._WORKER._process.wait()
+    assert shape_inference._WORKER._process is not None
+    shape_inference._WORKER._process.kill()
+    shape_inference._WORKER._process.wait()
     assert len(infer_shapes(model_of(RELU)).graph.value_info) == 1
 
 
@@ -96,7 +96,7 @@ def test_a_fork_has_a_process_of_its_own() -> None:
         code = 1
         try:
             code = 0 if len(infer_shapes(model_of(RELU)).graph.value_info) == 1 else 2
-            inference._WORKER.end()
+            shape_inference._WORKER.end()
         finally:
             os._exit(code)
     assert len(infer_shapes(model_of(RELU)).graph.value_info) == 1

@@ -15,7 +15,7 @@ LITTLE = 0.95  # a gain smaller than this is not worth a word or another look
 
 
 @dataclass(eq=False)
-class Measured:
+class MeasuredCandidate:
     """A candidate under trial.
 
     Args:
@@ -50,7 +50,7 @@ class Measured:
         """Its time over the untuned model's; infinite where it was not timed in rounds."""
         return self.ratio["value"] if self.ratio else float("inf")
 
-    def to_trial(self, winner: Measured, model: Path, file: Path) -> Trial:
+    def to_trial(self, winner: MeasuredCandidate, model: Path, file: Path) -> Trial:
         """Return the row of the plan file.
 
         Args:
