@@ -92,7 +92,7 @@ class Tried:
                 entry.hopeless = glances[label], glances[UNTUNED]  # with it in every round there would be few rounds
                 del runs[label]
         self.tell(f"timing {len(runs)} ways, {seconds:.0f} s")
-        measured = measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=self.seed)
+        measured = measure_latency(runs, seconds=seconds, warmup=1, stretch=STRETCH, pause=PAUSE, seed=self.seed)
         for entry in entries:
             if entry.candidate.name in measured:
                 entry.latency = measured[entry.candidate.name]
