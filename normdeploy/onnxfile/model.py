@@ -38,7 +38,8 @@ class ModelFile(Outline):
                 copy = folder / location
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 digests[location] = sha256_file(copy) if copy == target else copy_with_digest(file, copy)
-        return Copied(target, hashlib.sha256(self.content).hexdigest(), content_digest(self.proto), digests)
+        whole = hashlib.sha256(self.content).hexdigest()
+        return Copied(target, whole, content_digest(self.proto, known=(self.content, whole)), digests)
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of the content (the certificate's entry left out) and of each data file."""
@@ -72,12 +73,19 @@ class Copied:
         return all_digests(self.content, self.data)
 
 
-def content_digest(proto: onnx.ModelProto) -> str:
-    """Return the SHA-256 of a model's content, the entry left out that certifying adds."""
+def content_digest(proto: onnx.ModelProto, *, known: tuple[bytes, str] | None = None) -> str:
+    """Return the SHA-256 of a model's content, the entry left out that certifying adds.
+
+    Args:
+        known: some bytes and their SHA-256: not computed again where the content is just these.
+    """
     every = [(entry.key, entry.value) for entry in proto.metadata_props]
     set_metadata(proto, [pair for pair in every if pair[0] != KEY])
     try:
-        return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+        content = proto.SerializeToString(deterministic=True)
+        if known is not None and known[0] == content:
+            return known[1]
+        return hashlib.sha256(content).hexdigest()
     finally:
         set_metadata(proto, every)
 

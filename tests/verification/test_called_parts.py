@@ -105,6 +105,31 @@ def test_a_scale_inside_one_call_is_held_against_what_the_call_returns():
     assert 1e-13 <= min(limits.values()) < 1e-6
 
 
+class MaskedAttention(Attention):
+    """The same, over the tokens that a mask of integers shows; the call reads booleans, which leave no product."""
+
+    def forward(self, x: Tensor, shown: Tensor | None = None) -> Tensor:
+        assert shown is not None
+        rows, tokens, _ = x.shape
+        y = self.qkv(self.before(x)).reshape(rows, tokens, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(y[0], y[1], y[2], attn_mask=(shown != 0)[:, None, None, :])
+        return self.last(x + self.out(y.transpose(1, 2).reshape(rows, tokens, WIDTH)))
+
+
+def test_a_mask_that_a_call_reads_is_followed_from_the_inputs():
+    net, x = MaskedAttention(0.5).eval(), inputs()
+    shown = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    graph = trace(net, (x, shown)).model
+    targets = [t for t in targets_of(graph) if t.mutant.name == "scale off by one in 1000"]
+    first, second = (str(v.name) for v in graph.graph.inputs)
+    watch = CallWatch(Evaluator(graph), targets, {first: x.numpy(), second: shown.numpy()})
+    with torch.no_grad(), float64_mode(seen=watch.module_call):
+        net(x, shown)
+    of_scores = [place for place, target in enumerate(targets) if target.site.kind == "affine map"]
+    assert of_scores
+    assert all(watch.ratios.get(place, 0.0) > 2 for place in of_scores)
+
+
 def test_a_trace_that_is_the_mutant_is_not_taken_for_the_module():
     net, x = Attention(0.5).eval(), inputs()
     graph = trace(net, x).model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import onnx_ir as ir
 import torch
@@ -26,6 +27,9 @@ _MOST = 1 << 23
 
 _ROWS = 8
 """Rows of random numbers where one row is looked at at a time."""
+
+_KEPT = 4
+"""Draws that are kept for the next region of the same sizes, of at most :data:`_MOST` numbers each."""
 
 _LOCAL = frozenset({"BatchNormalization", "Identity", "Add", "Sub", "Mul", "Div", "Neg", "Sum"})
 
@@ -80,13 +84,19 @@ def points(
 
 def draw(side: Side, shapes: Mapping[ir.Value, Shape], scale: float, seed: int) -> dict[ir.Value, Tensor]:
     """Return elements of values: random numbers, others for each, or each index once."""
-    generator = torch.Generator().manual_seed(20 + seed)
+    floats = [leaf for leaf in shapes if side.type_of(leaf) in FLOATS]
+    drawn = dict(zip(floats, _normal(tuple(shapes[leaf] for leaf in floats), seed), strict=True))
     return {
-        leaf: scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-        if side.type_of(leaf) in FLOATS
-        else torch.arange(math.prod(shape)).reshape(shape)
+        leaf: scale * drawn[leaf] if leaf in drawn else torch.arange(math.prod(shape)).reshape(shape)
         for leaf, shape in shapes.items()
     }
+
+
+@lru_cache(maxsize=_KEPT)
+def _normal(shapes: tuple[Shape, ...], seed: int) -> tuple[Tensor, ...]:
+    """Return normal random numbers, others for each shape: layers of one size are compared at the same points."""
+    generator = torch.Generator().manual_seed(20 + seed)
+    return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
 
 
 def _window(regions: Regions, leaves: Sequence[ir.Value], gauges: Sequence[Floats]) -> tuple[int, int] | None:

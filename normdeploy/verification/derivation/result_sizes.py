@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -68,21 +68,25 @@ class Sizes:
 
     def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
         """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""
-        forms = [operands]
-        if any(t is not None and t.is_meta for t in operands):
-            forms = [  # torch takes no floats of "meta" beside real ones: all of them first
-                [None if t is None else t.to("meta") if t.is_floating_point() else t for t in operands],
-                operands,
-                [None if t is None else t.to("meta") for t in operands],
-                [None if t is None else torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else t for t in operands],
-            ]
-        for form in forms:
+        for form in _forms(operands):
             try:
                 with torch.no_grad():
                     return evaluate_node(node, form, opset_imports=self._imports)
             except (GraphError, RuntimeError, ValueError, TypeError, ArithmeticError, IndexError, KeyError):
                 continue
         return []
+
+
+def _forms(operands: list[Tensor | None]) -> Iterator[list[Tensor | None]]:
+    """Yield operands as a node may take them, each made when it is asked for; numbers last: they take memory."""
+    if not any(t is not None and t.is_meta for t in operands):
+        yield operands
+        return
+    # torch takes no floats of "meta" beside real ones: all of them first
+    yield [None if t is None else t.to("meta") if t.is_floating_point() else t for t in operands]
+    yield operands
+    yield [None if t is None else t.to("meta") for t in operands]
+    yield [None if t is None else torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else t for t in operands]
 
 
 def _scales(node: ir.Node) -> bool:

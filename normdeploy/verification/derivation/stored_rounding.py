@@ -68,6 +68,8 @@ def compare(
     index: tuple[int, ...] = ()
     for start in range(0, len(have), rows):
         cut = slice(start, start + rows)
+        if factors is None and have.dtype == whole.dtype and np.array_equal(have[cut], whole[cut]):
+            continue
         expected = whole[cut].astype(np.float64, copy=False)
         if factors is not None:
             expected = expected * factors[cut]

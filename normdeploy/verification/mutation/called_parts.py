@@ -17,7 +17,7 @@ have been off by what it changes. It is seen where that is twice the larger of 1
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -153,7 +153,7 @@ class CallWatch:
         return prints.like(self._signed.of(tensor)) if prints is not None and 0 < _size(tensor) < math.inf else []
 
     def _compare(self, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int]) -> None:
-        part = _part(self._values[name], entries)
+        part = _part(self._values[name], {*entries, *self._feeds})
         sites = {id(self._targets[p].site): self._targets[p].site for p in places}
         for site in sites.values():
             if part is None or self._values[site.output] not in part.values:
@@ -236,11 +236,11 @@ class _Part:
     nodes: set[ir.Node] = field(default_factory=set)
 
 
-def _part(value: ir.Value, entries: Mapping[str, Tensor]) -> _Part | None:
+def _part(value: ir.Value, entries: Set[str]) -> _Part | None:
     """Return what the operators between some values and a result compute; None where it depends on others or is large.
 
     Args:
-        value: the result. entries: the values that end the way up, by name.
+        value: the result. entries: names of the values that end the way up: what a call read, and inputs of both runs.
     """
     part, queue, computed = _Part({value}), [value], 0
     for at in queue:
