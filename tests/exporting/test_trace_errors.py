@@ -73,7 +73,7 @@ def test_a_cause_is_told_whatever_the_shapes(model, expected):
 
 def test_a_computed_weight_that_has_no_translation_can_be_made_a_plain_parameter():
     model = torch.nn.utils.parametrizations.orthogonal(nn.Linear(3, 3), orthogonal_map="matrix_exp")
-    with pytest.raises(TraceError, match="no ONNX translation.*remove_parametrizations"):
+    with pytest.raises(TraceError, match=r"no ONNX translation.*remove_parametrizations"):
         trace(model, torch.rand(2, 3))
     torch.nn.utils.parametrize.remove_parametrizations(model, "weight")
     assert trace(model, torch.rand(2, 3)) is not None
