@@ -21,12 +21,16 @@ _KNOWN_BYTES = 1000
 _logger = logging.getLogger(__name__)
 
 
-def infer_missing_types(model: ir.Model) -> bool:
+def infer_missing_types(model: ir.Model, *, anew: bool = False) -> bool:
     """Run shape inference where any value that is read lacks a type or a shape; return whether it ran.
 
     A flaw in the graph does not stop it: a value without a type only means that no rule applies to it.
+
+    Args:
+        model: completed in place.
+        anew: run it in any case, since sizes have become known.
     """
-    if not any(_untyped(output) for node in nodes_of(model) for output in node.outputs):
+    if not anew and not any(_untyped(output) for node in nodes_of(model) for output in node.outputs):
         return False
     try:
         _take_over(model.graph, infer_shapes(described(model)).graph)
@@ -136,12 +140,21 @@ def described(model: ir.Model) -> onnx.ModelProto:
         else:
             ir.serde.serialize_value_into(graph.input.add(), value)
     for node in model.graph:
-        ir.serde.serialize_node_into(graph.node.add(), node)
+        _describe(node, graph.node.add())
         for output in node.outputs:
             if output.name and output.type is not None:
                 shown = graph.output if output.is_graph_output() else graph.value_info
                 ir.serde.serialize_value_into(shown.add(), output)
     return proto
+
+
+def _describe(node: ir.Node, proto: onnx.NodeProto) -> None:
+    """Write down an operator without its metadata, which weighs more than the rest and tells no type."""
+    proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+    proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
+    proto.output.extend(output.name or "" for output in node.outputs)
+    for attribute in node.attributes.values():
+        ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
 
 
 def _take_over(graph: ir.Graph, proto: onnx.GraphProto) -> None:
