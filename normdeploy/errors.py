@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from normdeploy.verification.record.verdict import Verdict
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return the class of someone else's error and the first line of what it says, to be quoted in ours."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+
+
 class NormdeployError(Exception):
     """Base of all errors raised on purpose; the message is for the user and needs no traceback."""
 

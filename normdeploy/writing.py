@@ -210,6 +210,7 @@ def fold(
     from normdeploy.onnxfile import read_model
     from normdeploy.ort.support import highest_opset
     from normdeploy.rewrite import rewrite
+    from normdeploy.rewrite.infer import require_consistent
 
     target = require_outputs(path, verify=bool(verify), overwrite=overwrite)
     tell = progress or _silent
@@ -222,6 +223,7 @@ def fold(
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="normdeploy-fold-"))
                 reference = read_model(source).copy_to(Path(folder)).path
             graph = load_graph(reference, called=source)
+        require_consistent(graph)
         highest = opset_version if opset_version is not None else highest_opset()
         tell("rewriting", 0.0)
         rewritten = rewrite(graph, highest_opset=highest, integer=integer)

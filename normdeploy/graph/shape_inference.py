@@ -40,11 +40,12 @@ class NotInferredError(GraphError):
     Args:
         said: why, in onnx's words.
         expected: what was expected instead, and the remedy.
+        refused: whether onnx read the model and raised an error of it; otherwise nothing is known of the model.
     """
 
-    def __init__(self, said: str, expected: str) -> None:
+    def __init__(self, said: str, expected: str, *, refused: bool = False) -> None:
         super().__init__(f"the graph's shapes cannot be inferred: {said}; expected {expected}")
-        self.said = said
+        self.said, self.refused = said, refused
 
 
 def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict: bool = False) -> onnx.ModelProto:
@@ -74,7 +75,8 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict: bo
     said = " ".join(answer.decode(errors="replace").split())
     if code != FAILED:
         said = f"onnx ended its process with code {code} ({said[-200:]})"
-    raise NotInferredError(said, "types and sizes that fit each other: export the model again")
+    expected = "types and sizes that fit each other: export the model again"
+    raise NotInferredError(said, expected, refused=code == FAILED)
 
 
 class _Worker:

@@ -22,6 +22,7 @@ from normdeploy.inspection.graph_checks import check_graph
 from normdeploy.inspection.holders import check_holders, module_norms, untracked
 from normdeploy.inspection.stored_statistics import check_statistics
 from normdeploy.inspection.training_variance import training_conventions
+from normdeploy.rewrite.infer import require_consistent
 
 # eager float32 runs of one sample in two batches: beyond this it is not rounding
 _MIXED_EAGER = 1e-3
@@ -42,15 +43,15 @@ def inspect(model_or_path: nn.Module | ir.Model | str | os.PathLike[str], args: 
 
     Raises:
         InputError: the model does not run on the arguments.
-        GraphError: the file is missing or no valid ONNX.
+        GraphError: the file is missing or no valid ONNX, or contradicts itself.
         ModelError: ``model_or_path`` is something else.
     """
     if isinstance(model_or_path, nn.Module):
         found = _without_running(model_or_path) if args is None else _with_arguments(model_or_path, args)
-    elif isinstance(model_or_path, ir.Model):
-        found = check_graph(model_or_path)
-    elif isinstance(model_or_path, (str, os.PathLike)):
-        found = check_graph(load_graph(model_or_path))
+    elif isinstance(model_or_path, (ir.Model, str, os.PathLike)):
+        graph = model_or_path if isinstance(model_or_path, ir.Model) else load_graph(model_or_path)
+        require_consistent(graph)
+        found = check_graph(graph)
     else:
         raise ModelError(
             f"inspect was given a {type(model_or_path).__name__}; expected a torch.nn.Module, a graph or the path of "

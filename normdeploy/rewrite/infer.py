@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.fitting_sizes import require_fit
 from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.graph.walk import nodes_of
 
@@ -20,12 +21,16 @@ _KNOWN_BYTES = 1000
 _logger = logging.getLogger(__name__)
 
 
-def infer_missing_types(model: ir.Model) -> bool:
+def infer_missing_types(model: ir.Model, *, anew: bool = False) -> bool:
     """Run shape inference where any value that is read lacks a type or a shape; return whether it ran.
 
     A flaw in the graph does not stop it: a value without a type only means that no rule applies to it.
+
+    Args:
+        model: completed in place.
+        anew: run it in any case, since sizes have become known.
     """
-    if not any(_untyped(output) for node in nodes_of(model) for output in node.outputs):
+    if not anew and not any(_untyped(output) for node in nodes_of(model) for output in node.outputs):
         return False
     try:
         _take_over(model.graph, infer_shapes(described(model)).graph)
@@ -34,6 +39,55 @@ def infer_missing_types(model: ir.Model) -> bool:
     except ir.serde.SerdeError as error:  # element types that no graph can have: an attribute names them
         _logger.warning("onnx infers types that there are not (%s); some stay unknown", str(error).split("\n")[0])
     return True
+
+
+def require_consistent(model: ir.Model) -> None:
+    """Refuse a graph that onnx's inference, or the sizes that its operators ask for, find to contradict itself.
+
+    Rewritten it might compute something, which the graph as it was does in no runtime. What the file declares of inner
+    values is not asked: runtimes go by what they infer.
+
+    Raises:
+        GraphError: it does.
+    """
+    work = model.clone()
+    for node in nodes_of(work):
+        for output in node.outputs:
+            output.type = output.shape = None
+    infer_missing_types(work)
+    require_fit(work)
+    try:
+        infer_shapes(_cut(work), strict=True)
+    except NotInferredError as error:
+        if error.refused:
+            raise GraphError(_contradicts(error.said)) from error
+
+
+def _cut(model: ir.Model) -> onnx.ModelProto:
+    """Return the nodes whose inputs are known, each by itself: what onnx infers nothing of leaves nothing unknown."""
+    proto = described(model)
+    graph = proto.graph
+    nodes, constants = (
+        list(graph.node),
+        {name for node in graph.node if node.op_type == "Constant" for name in node.output},
+    )
+    graph.input.extend(info for info in (*graph.value_info, *graph.output) if info.name not in constants)
+    del graph.node[:], graph.value_info[:], graph.output[:]
+    known = constants | {value.name for value in (*graph.input, *graph.initializer)}
+    for place, node in enumerate(nodes):
+        if all(name in known for name in node.input if name):
+            kept = graph.node.add()
+            kept.CopyFrom(node)
+            if node.op_type != "Constant":
+                kept.output[:] = [name and f"{place}:{at}" for at, name in enumerate(node.output)]
+    return proto
+
+
+def _contradicts(said: str) -> str:
+    return (
+        f"the graph contradicts itself: {said}; expected types and sizes that fit each other: export it again, or ask "
+        "onnx.checker.check_model(model, full_check=True)"
+    )
 
 
 @contextmanager
@@ -57,10 +111,7 @@ def contradictions_named(graph: ir.Model, step: str) -> Iterator[None]:
         try:
             infer_shapes(described(graph), check_type=True, strict=True)
         except NotInferredError as contradiction:
-            raise GraphError(
-                f"the graph contradicts itself: {contradiction.said} ({step}: {said}); expected types and sizes that "
-                "fit each other: export it again, or ask onnx.checker.check_model(model, full_check=True)"
-            ) from error
+            raise GraphError(_contradicts(f"{contradiction.said} ({step}: {said})")) from error
         raise RewriteError(step, "the graph", f"{type(error).__name__}: {said}") from error
 
 
@@ -89,12 +140,21 @@ def described(model: ir.Model) -> onnx.ModelProto:
         else:
             ir.serde.serialize_value_into(graph.input.add(), value)
     for node in model.graph:
-        ir.serde.serialize_node_into(graph.node.add(), node)
+        _describe(node, graph.node.add())
         for output in node.outputs:
             if output.name and output.type is not None:
                 shown = graph.output if output.is_graph_output() else graph.value_info
                 ir.serde.serialize_value_into(shown.add(), output)
     return proto
+
+
+def _describe(node: ir.Node, proto: onnx.NodeProto) -> None:
+    """Write down an operator without its metadata, which weighs more than the rest and tells no type."""
+    proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+    proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
+    proto.output.extend(output.name or "" for output in node.outputs)
+    for attribute in node.attributes.values():
+        ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
 
 
 def _take_over(graph: ir.Graph, proto: onnx.GraphProto) -> None:

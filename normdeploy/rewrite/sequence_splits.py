@@ -27,7 +27,7 @@ class ResolveSequences(ir.passes.InPlacePass):
         """Visit every graph; sizes must be constants already."""
         result = edit_each(model, _resolve)
         if result.modified:
-            infer_missing_types(model)
+            infer_missing_types(model, anew=True)  # the parts' sizes tell those of what is made of them
         return result
 
 
@@ -50,7 +50,10 @@ def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
         [source, value],
         attributes=[ir.AttrInt64("axis", axis)],
         outputs=[
-            ir.Value(name=free_name(graph, f"{sequence.name}_{index}"), type=source.type) for index in range(len(sizes))
+            ir.Value(
+                name=free_name(graph, f"{sequence.name}_{index}"), type=source.type, shape=_part(source, axis, size)
+            )
+            for index, size in enumerate(sizes)
         ],
         name=node.name,
         metadata_props=dict(node.metadata_props),
@@ -68,6 +71,15 @@ def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
         graph.remove(reader, safe=True)
     graph.remove(node, safe=True)
     return True
+
+
+def _part(source: ir.Value, axis: int, size: int) -> ir.Shape | None:
+    """Return the shape of a part, whose size along the axis the inference of a sequence's elements does not tell."""
+    if source.shape is None:
+        return None
+    dims = list(source.shape)
+    dims[axis] = size
+    return ir.Shape(dims)
 
 
 def _sizes(node: ir.Node) -> list[int] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normdeploy.errors import ModelError, UsageError
+from normdeploy.errors import ModelError, UsageError, in_one_line
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.specs import Array
 from normdeploy.parsing.amounts import require_count, require_seconds
@@ -200,7 +200,7 @@ def _cell(
             except Exception as error:
                 if contestant.name == OURS:
                     raise
-                skipped[contestant.name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                skipped[contestant.name] = in_one_line(error)
                 runs.pop(contestant.name, None)
         return {contestant.name: runs[contestant.name].call for contestant in contestants if contestant.name in runs}
 

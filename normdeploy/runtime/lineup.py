@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.errors import in_one_line
 from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import GPU_PROVIDERS, Settings
 from normdeploy.ort.specs import Array, TensorSpec
@@ -75,7 +76,7 @@ def contestants_of(
     try:
         exported = plain_export(module, feeds, specs, folder)
     except Exception as error:  # the exporter fails in many ways; the peers that need its file are skipped by name
-        reason = f"torch.onnx.export failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"torch.onnx.export failed: {in_one_line(error)}"
         for name in wanted:
             if name not in (EAGER, CHANNELS_LAST, COMPILED):
                 yield name + label, reason

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from normdeploy.errors import GraphError, MissingDependencyError, UsageError
+from normdeploy.errors import GraphError, MissingDependencyError, UsageError, in_one_line
 from normdeploy.ort.machine import reduced_precision, this_machine
 from normdeploy.ort.providers import float32_options
 from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
@@ -85,4 +85,4 @@ def file_peers(
                 _require("openvino")
             yield make()
         except Exception as error:  # a peer may fail in any way on a network; the benchmark goes on and says so
-            yield plain if name == PLAIN else name + label, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            yield plain if name == PLAIN else name + label, in_one_line(error)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from forked_python import ForkedPython
 from pages import ROOT, run_block
 from typer.testing import CliRunner
 
@@ -305,12 +306,11 @@ def test_rows_of_a_dataset(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run_block(READER + before + text + after, prepared, monkeypatch)
 
 
-def test_equivalence_as_a_test_of_ones_own(prepared: Path) -> None:
+def test_equivalence_as_a_test_of_ones_own(prepared: Path, forked: ForkedPython) -> None:
     before = READER + "x = torch.randn(2, 3, 16, 16)\nimages = np.random.default_rng(0).normal(size=(8, 3, 16, 16))\n"
     before += "images = images.astype(np.float32)\n"
     (prepared / "test_mine.py").write_text(before + block("docs/verification.md", "from normdeploy.testing"))
-    words = [sys.executable, "-m", "pytest", "-q", "test_mine.py"]
-    done = subprocess.run(words, cwd=prepared, capture_output=True, text=True, check=False)
+    done = forked.run("import pytest; raise SystemExit(pytest.main(['-q', 'test_mine.py']))", folder=prepared)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 

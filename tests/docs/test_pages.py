@@ -21,7 +21,9 @@ PAGES = [DOCS / "quickstart.md", DOCS / "training.md", *sorted((DOCS / "howto").
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_runs_in_the_order_of_the_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_runs_in_the_order_of_the_page(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     found = blocks(page)
     if not found:
         assert "```console" in page.read_text(encoding="utf-8")
@@ -37,7 +39,7 @@ def test_code_runs_in_the_order_of_the_page(page: Path, tmp_path: Path, monkeypa
         elif named := re.match(r"# file: (\S+)\n", text):
             (tmp_path / named[1]).write_text(text)
         elif "add_rule(" in text:  # what every export of this process would obey
-            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+            done = request.getfixturevalue("forked").run(text, folder=tmp_path)
             assert done.returncode == 0, done.stderr
         else:
             run_block(text, tmp_path, monkeypatch)
@@ -95,6 +97,7 @@ def test_the_catalogue_has_every_pass_and_a_picture_of_each_in_which_something_c
     any(importlib.util.find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
     reason="the extra docs is not installed",
 )
+@pytest.mark.slow  # .ci/run builds it the same way
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     words = [
         sys.executable,

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import normdeploy as nd
 from normdeploy.conformance import by_hand
 from normdeploy.nn import BatchNorm, LayerNorm
-from normdeploy.testing import assert_equivalent
 
 WIDTH = 6
 
@@ -88,7 +87,8 @@ def _learned(value: object) -> bool:
 
 
 def _exported(model, x, tmp_path):
-    result = nd.export(model, x[:2], tmp_path / "net.onnx", verify=False)
+    result = nd.export(model, x[:2], tmp_path / "net.onnx", verify="quick")
+    assert result.verdict.status == "pass"
     return result, [node.op_type for node in result.program.graph]
 
 
@@ -100,7 +100,6 @@ def test_batch_norms_of_rows_leave_no_trace(convention, tmp_path):
     result, operators = _exported(model, x, tmp_path)
     assert operators == ["Gemm", "Tanh", "Gemm"]
     assert [row.action for row in result.ledger] == ["folded"]
-    assert_equivalent(model, tmp_path / "net.onnx", args=x[:2], level="quick")
 
 
 @pytest.mark.parametrize("convention", BATCH_IMAGES)
@@ -111,7 +110,6 @@ def test_batch_norms_of_images_leave_no_trace(convention, tmp_path):
     result, operators = _exported(model, x, tmp_path)
     assert operators == ["Conv", "Tanh", "Conv"]
     assert [row.action for row in result.ledger] == ["folded"]
-    assert_equivalent(model, tmp_path / "net.onnx", args=x[:2], level="quick")
 
 
 @pytest.mark.parametrize("convention", LAYER_ROWS)
@@ -126,7 +124,6 @@ def test_layer_norms_become_what_their_convention_needs(convention, tmp_path):
         assert operators == ["Gemm", "LayerNormalization", "Tanh", "Gemm"]
     else:  # epsilon beside the deviation is no LayerNormalization: exact, in fewer passes than the nine written
         assert len(operators) - 3 < 9
-    assert_equivalent(model, tmp_path / "net.onnx", args=x[:2], level="quick")
 
 
 def test_the_mistaken_layer_norm_is_explained_and_not_exported_silently():

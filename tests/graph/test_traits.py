@@ -12,6 +12,7 @@ import torch
 from operator_calls import CALLS, OperatorCall
 from torch import Tensor
 
+from normdeploy.errors import GraphError
 from normdeploy.graph.operators import OPERATORS
 from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.traits import TRAITS, Trait, has, kind_of, kinds
@@ -277,7 +278,10 @@ def by_row(call: OperatorCall, x: list[Tensor], seed: int) -> bool:
     if not normalizes(call):
         return False
     y = call.run(x)[0]
-    return _equal(call.run(_replaced(x, 0, x[0][1:, 2:3, 4:5]))[0], y[1:, 2:3, 4:5])
+    try:
+        return _equal(call.run(_replaced(x, 0, x[0][1:, 2:3, 4:5]))[0], y[1:, 2:3, 4:5])
+    except GraphError:  # its parameters count the channels
+        return False
 
 
 @_always

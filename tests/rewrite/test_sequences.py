@@ -75,3 +75,17 @@ def test_what_is_computed_or_not_only_picked_from_stays(body):
     text = operators(found)
     assert not ResolveSequences()(found).modified
     assert operators(found) == text
+
+
+def test_sizes_of_parts_tell_those_of_what_is_made_of_them():
+    found = model("""
+        s = SplitToSequence <axis = 1> (x, sizes)
+        a = SequenceAt (s, one)
+        b = SequenceAt (s, last)
+        c = Concat <axis = -1> (a, b)
+        y = Neg (c)
+    """)
+    assert ResolveSequences()(found).modified
+    shapes = {node.op_type: [[str(dim) for dim in part.shape] for part in node.outputs] for node in found.graph}
+    assert shapes["Split"] == [["n", "2"], ["n", "4"], ["n", "1"]]
+    assert shapes["Concat"] == [["n", "5"]]

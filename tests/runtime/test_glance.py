@@ -74,7 +74,7 @@ def test_the_numbers_told_of_a_hopeless_way_do_not_contradict_the_reason(monkeyp
         assert "more than 5 times" in trial.reason
 
 
-def test_turns_are_interleaved(monkeypatch):
+def _order(monkeypatch, ways: str, times: dict[str, float]) -> str:
     clock = Busy(0, load=False)
     monkeypatch.setattr(room, "time", clock)
     order = []
@@ -82,9 +82,18 @@ def test_turns_are_interleaved(monkeypatch):
     def way(name):
         def call():
             order.append(name)
-            clock.work(0.02)
+            clock.work(times[name])
 
         return call
 
-    glance({name: way(name) for name in "abc"}, "a")
-    assert "".join(order) == "abc" + "abccba" * 3
+    glance({name: way(name) for name in ways}, "a")
+    return "".join(order)
+
+
+def test_turns_are_interleaved(monkeypatch):
+    assert _order(monkeypatch, "abc", {"a": 0.02, "b": 0.2, "c": 0.3}) == "abc" + "abccba" * 3
+
+
+def test_who_is_fast_enough_once_is_not_called_again(monkeypatch):
+    assert _order(monkeypatch, "abc", {"a": 0.02, "b": 0.02, "c": 0.09}) == "abc" + "abc"
+    assert _order(monkeypatch, "abc", {"a": 0.02, "b": 0.02, "c": 0.3}) == "abc" + "abc" + "ca" + "acca" * 2

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import constant_tensor, evaluate_region, module_path
+from normdeploy.graph.edit import is_read
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.check_inputs import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
@@ -115,7 +116,7 @@ def _read(nodes: list[ir.Node]) -> list[ir.Value]:
 
 
 def _written(nodes: list[ir.Node]) -> list[ir.Value]:
-    return [value for value in nodes[-1].outputs if value.name or value.uses() or value.is_graph_output()]
+    return [value for value in nodes[-1].outputs if is_read(value)]
 
 
 def _gauge_of(at: Solution, value: ir.Value, edit: Edit) -> Gauge | None:

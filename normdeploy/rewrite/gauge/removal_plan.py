@@ -7,7 +7,7 @@ would close a cycle that is not neutral.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -59,6 +59,7 @@ class Search:
     def __init__(
         self, graph: ir.Graph, opaque: Collection[ir.Node], unchanged: Collection[ir.Node], pads: Mapping[ir.Node, str]
     ) -> None:
+        self._given = graph, opaque, pads
         self._reached = Reached(graph)
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
@@ -70,6 +71,11 @@ class Search:
         unranked = dict.fromkeys(maps, Reason("the rank of its input is not known"))
         self._unranked = {node: reason for node, reason in unranked.items() if node not in set(followed)}
         self._asked: list[_Asked] = []
+
+    def leaving(self, unchanged: Collection[ir.Node]) -> Search:
+        """Return a search that starts anew, with maps that stay as they are."""
+        graph, opaque, pads = self._given
+        return Search(graph, opaque, unchanged, pads)
 
     def _built(self) -> Ties:
         """Return the ties of all that the maps reach."""
@@ -104,14 +110,24 @@ class Search:
             whole: maps that have to stay with both halves.
             light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
         """
-        while True:
-            self._ask(stays, whole, light)
-            if not self._widened():
-                break
+        self._settle(stays, whole, light)
         gone = [asked.node for asked in self._asked if asked.gone]
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
         return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+
+    def most_saved(self) -> float:
+        """Return the bytes of the passes that disappear if whatever the ties allow can be written."""
+        self._settle({}, (), {})
+        return _passes(asked.node for asked in self._asked if asked.gone)
+
+    def _settle(
+        self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
+    ) -> None:
+        """Ask every map, and again where what lies in front of products is to be asked too."""
+        self._ask(stays, whole, light)
+        while self._widened():
+            self._ask(stays, whole, light)
 
     def _ask(
         self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
@@ -233,6 +249,8 @@ def halves_of(node: ir.Node) -> tuple[str, ...]:
 def saved(plan: Plan) -> float:
     """Return the bytes of the passes that disappear; what had no row before and is one now takes its own off."""
     maps = {edit.node for edit in plan.edits if is_affine(edit.node) and edit.absorbs and not origins_of(edit.node)}
-    return sum(bytes_moved.pass_bytes(node.outputs[0]) for node in plan.gone if origins_of(node)) - sum(
-        bytes_moved.pass_bytes(node.outputs[0]) for node in maps
-    )
+    return _passes(plan.gone) - sum(bytes_moved.pass_bytes(node.outputs[0]) for node in maps)
+
+
+def _passes(gone: Iterable[ir.Node]) -> float:
+    return sum(bytes_moved.pass_bytes(node.outputs[0]) for node in gone if origins_of(node))

@@ -78,7 +78,7 @@ class MoveAffine(ir.passes.InPlacePass):
     def settled(self, graph: ir.Graph) -> Plan:
         """Return what would become of one graph's maps; the graph stays as it is."""
         graph.sort()
-        return self._checked(lambda opaque: self._consistent(graph, {}, opaque))[0]
+        return self._checked(lambda opaque: self._consistent(Search(graph, opaque, (), {})))[0]
 
     def move(self, graph: ir.Graph) -> bool:
         """Remove what can be removed from one graph, its bodies left out."""
@@ -128,17 +128,21 @@ class MoveAffine(ir.passes.InPlacePass):
 
     def _best(self, graph: ir.Graph, opaque: set[ir.Node]) -> Plan:
         """Solve; where maps stay, try whether other gauges of Pads in the way, or smaller places, save more."""
-        best = self._consistent(graph, {}, opaque)
+        best = self._consistent(Search(graph, opaque, (), {}))
         in_the_way = {other for reason in best.stays.values() for other in reason.nodes}
         pads = [node for node in in_the_way if node.op_type == "Pad"]
-        free = saved(Search(graph, opaque, (), dict.fromkeys(pads, "loose")).plan({}, (), {})) if pads else 0.0
-        for mode in ("uniform", "loose") if free > saved(best) else ():  # what no Pad keeps none has to let go
-            other = self._consistent(graph, dict.fromkeys(pads, mode), opaque)
-            if saved(other) > saved(best):
-                best = other
+
+        def with_pads(mode: str) -> Search:
+            return Search(graph, opaque, (), dict.fromkeys(pads, mode))
+
+        if pads and (loose := with_pads("loose")).most_saved() > saved(best):  # what no Pad keeps none has to let go
+            for search in (with_pads("uniform"), loose):
+                if search.most_saved() > saved(best):
+                    best = max(best, self._consistent(search), key=saved)
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
-            other = self._consistent(graph, {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}, opaque)
+            modes = {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}
+            other = self._consistent(Search(graph, opaque, (), modes))
             if saved(other) >= saved(best) and other.stays.keys() <= best.stays.keys():
                 best = other
             broken = {node for reason in other.stays.values() for node in reason.nodes}
@@ -147,18 +151,17 @@ class MoveAffine(ir.passes.InPlacePass):
         contradicting = [reason.stating for reason in best.stays.values()]
         places = opened(graph, frozenset().union(*contradicting) if all(contradicting) else None)
         if places:
-            other = self._consistent(graph, best.solution.ties.pads, opaque)
+            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads))
             if saved(other) > saved(best):
                 return other
             closed(places)
         return best
 
-    def _consistent(self, graph: ir.Graph, pads: Mapping[ir.Node, str], opaque: set[ir.Node]) -> Plan:
+    def _consistent(self, search: Search) -> Plan:
         """Solve until every operator can be written and nothing costs more than it saves."""
         stays: dict[ir.Node, Reason] = {}
         light: dict[ir.Node, Reason] = {}
         whole: set[ir.Node] = set()
-        search = Search(graph, opaque, (), pads)
         while True:
             plan = search.plan(stays, whole, light)
             heavy = {node: reason for node, reason in burdened(plan).items() if node not in light}
@@ -173,7 +176,7 @@ class MoveAffine(ir.passes.InPlacePass):
             whole |= {node for node in problem if node in stays or node in plan.halves}
             stays |= problem
             if any(is_centred(node) for node in problem):
-                search = Search(graph, opaque, [node for node in stays if is_centred(node)], pads)
+                search = search.leaving([node for node in stays if is_centred(node)])
 
     def _remove(
         self, graph: ir.Graph, plan: Plan, takers: dict[ir.Node, list[ir.Node]], paths: dict[ir.Node, str]

@@ -49,6 +49,9 @@ from normdeploy.rewrite.gauge.signs import SignMark, Signs, Stated
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
 
+_ROOM = 1 << 12
+"""Unknowns for which there is room at first."""
+
 
 @dataclass(frozen=True, eq=False)
 class Conflict:
@@ -109,7 +112,7 @@ class System:
         """Return fresh unknowns, positive unless an equation says otherwise."""
         start, stop = self._count, self._count + math.prod(shape)
         if stop > len(self._batch):
-            self._grow(max(stop, 2 * len(self._batch)))
+            self._grow(max(stop, _ROOM, 4 * len(self._batch)))
         self._batch[start:stop] = -1
         if slack:
             self._slack[start:stop] = 1

@@ -33,6 +33,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
+from normdeploy.graph.edit import take_place
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
@@ -242,15 +243,13 @@ class _Walk:
         else:
             tensor = self._constant(output, result, shape, name)
         constant = ir.Value(
-            name=name,
             shape=shape,
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
             metadata_props=dict(output.metadata_props),
         )
-        output.replace_all_uses_with(constant)
-        # the name must be free before another value of the graph takes it
-        output.name = None
+        output.name = name
+        take_place(constant, output)
         graph.register_initializer(constant)
 
     def _constant(self, output: ir.Value, result: torch.Tensor, shape: ir.Shape, name: str) -> ir.TensorProtocol:

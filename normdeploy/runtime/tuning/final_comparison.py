@@ -47,7 +47,8 @@ def compare_finalists(
         finalists = _finalists(left, base)
         order = finalists if len(parts) % 2 == 0 else finalists[::-1]
         runs = {entry.candidate.name: opened(entry) for entry in order}
-        parts.append(measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=seed + len(parts)))
+        of_pass = seed + len(parts)
+        parts.append(measure_latency(runs, seconds=seconds, warmup=1, stretch=STRETCH, pause=PAUSE, seed=of_pass))
         for entry in finalists:
             entry.latency, entry.ratio = _joint(entry, base, parts), _ratio(entry, base, parts).to_dict()
         timed = [entry for entry in simplest if entry in finalists]

@@ -2,7 +2,7 @@
 
 All take their turns within rounds, and one is hopeless only where it was in every round: what slows the machine for a
 while slows whoever happens to run, and must not decide. A turn counts by its fastest call, which others disturbed
-least.
+least. Who is not that slow in one round takes no part in the next: a call of a large network takes long.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ def glance(runs: Mapping[str, Callable[[], object]], base: str) -> tuple[dict[st
     for call in runs.values():
         call()
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
+    slow = [name for name in runs if name != base]
     for number in range(_ROUNDS):
-        for name in names if number % 2 == 0 else names[::-1]:
+        asked = [name for name in runs if name == base or name in slow]
+        for name in asked if number % 2 == 0 else asked[::-1]:
             samples[name].append(_fastest(runs[name]))
-    slow = {
-        name
-        for name, mine in samples.items()
-        if all(sample > HOPELESS * beside for sample, beside in zip(mine, samples[base], strict=True))
-    }
-    return {name: Latency(name, tuple(mine)) for name, mine in samples.items()}, slow
+        slow = [name for name in slow if samples[name][-1] > HOPELESS * samples[base][-1]]
+        if not slow:
+            break
+    return {name: Latency(name, tuple(mine)) for name, mine in samples.items()}, set(slow)
 
 
 def _fastest(call: Callable[[], object]) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from normdeploy.errors import in_one_line
 from normdeploy.ort.machine import reduced_precision, this_machine, usable_cores
 from normdeploy.ort.providers import find_providers
 from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
@@ -77,7 +78,7 @@ def against_openvino(
         backend = open_backend(file, Settings(provider=OPENVINO_RUNTIME))
         backend.run(feeds)
     except Exception as error:  # of its own kinds; the plan stands without it
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        reason = in_one_line(error)
         return Trial(OWN_LATENCY, precision, "failed", reason)
     runs = {OWN_LATENCY: lambda: backend.run(feeds), "plan": winner, "untuned": base}
     return _trial(OWN_LATENCY, precision, runs, seconds, seed)
@@ -128,7 +129,7 @@ def against_compiler(
                 run = ModuleContestant(name, module, compiled=True).prepare(feeds, count).call
                 run()
             except Exception as error:  # the compiler fails in many ways; the plan stands without it
-                reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                reason = in_one_line(error)
                 trials.append(Trial(name, "float32", "failed", reason))
                 continue
             runs = {name: run, "plan": winner, "untuned": base}

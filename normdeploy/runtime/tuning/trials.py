@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from normdeploy.errors import in_one_line
 from normdeploy.ort.settings import Settings
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import Backend, open_backend
@@ -30,7 +31,7 @@ class Tried:
         deadline: on `time.monotonic`; nothing new begins later.
         seed: of the orders.
         tell: called with a sentence before each step.
-        entries: every candidate that was opened.
+        opened: every candidate that was opened.
         skipped: what was not, and why.
     """
 
@@ -40,13 +41,13 @@ class Tried:
     deadline: float
     seed: int
     tell: Callable[[str], None]
-    entries: list[MeasuredCandidate] = field(default_factory=list)
+    opened: list[MeasuredCandidate] = field(default_factory=list)
     skipped: list[Trial] = field(default_factory=list)
     _conversions: dict[Path, list[Array]] = field(default_factory=dict)
 
     def failed(self, name: str, precision: str, error: Exception) -> None:
         """Note what could not be made."""
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        reason = in_one_line(error)
         self.skipped.append(Trial(name, precision, "failed", reason))
 
     def late(self, name: str, precision: str) -> bool:
@@ -58,41 +59,41 @@ class Tried:
 
     def round(self, wanted: Sequence[Candidate], seconds: float) -> None:
         """Open, judge and time some candidates against the untuned model, for a time."""
-        known = {(entry.candidate.file, entry.candidate.settings) for entry in self.entries}
+        known = {(entry.candidate.file, entry.candidate.settings) for entry in self.opened}
         fresh = [candidate for candidate in wanted if (candidate.file, candidate.settings) not in known]
         if not fresh:
             return
-        entries: list[MeasuredCandidate] = []
+        opened: list[MeasuredCandidate] = []
         runs: dict[str, Callable[[], object]] = {}
         for candidate in fresh:
             if candidate is not self.base and self.late(candidate.name, candidate.precision):
                 continue
             self.tell(f"trying {candidate.name}")
             entry = MeasuredCandidate(candidate)
-            entries.append(entry)
+            opened.append(entry)
             try:
                 backend = open_backend(candidate.file, candidate.settings)
                 entry.outcome = self._judge(candidate, backend)
             except Exception as error:  # a provider raises whatever it likes; the search goes on and says so
                 if candidate is self.base:
                     raise
-                entry.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                entry.failure = in_one_line(error)
                 continue
             runs[candidate.name] = call_of(backend, self.feeds)
-        self.entries += entries
+        self.opened += opened
         if not runs:
             return
         if UNTUNED not in runs:
             runs = {UNTUNED: call_of(open_backend(self.base.file, self.base.settings), self.feeds), **runs}
         self.tell(f"a first glance at {len(runs)} ways")
         glances, slow = glance(runs, UNTUNED)
-        for entry in entries:
+        for entry in opened:
             if (label := entry.candidate.name) in slow:
                 entry.hopeless = glances[label], glances[UNTUNED]  # with it in every round there would be few rounds
                 del runs[label]
         self.tell(f"timing {len(runs)} ways, {seconds:.0f} s")
-        measured = measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=self.seed)
-        for entry in entries:
+        measured = measure_latency(runs, seconds=seconds, warmup=1, stretch=STRETCH, pause=PAUSE, seed=self.seed)
+        for entry in opened:
             if entry.candidate.name in measured:
                 entry.latency = measured[entry.candidate.name]
                 entry.ratio = entry.latency.ratio(measured[UNTUNED]).to_dict()
@@ -119,7 +120,7 @@ class Tried:
 
     def accepted(self) -> list[MeasuredCandidate]:
         """Return what is within the budget, the fastest first."""
-        return sorted((entry for entry in self.entries if entry.accepted), key=lambda entry: entry.relative)
+        return sorted((entry for entry in self.opened if entry.accepted), key=lambda entry: entry.relative)
 
     def best(self) -> Candidate:
         """Return the fastest within the budget; the untuned model where nothing is."""

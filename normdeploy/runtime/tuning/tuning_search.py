@@ -218,7 +218,7 @@ class _Search:
     def _repair_untuned(self) -> None:
         """Where optimization itself changes the result, find out which optimizer, and try all the others."""
         wrong = next(
-            (entry for entry in self.tried.entries if entry.candidate is self.base and not entry.accepted), None
+            (entry for entry in self.tried.opened if entry.candidate is self.base and not entry.accepted), None
         )
         if wrong is None or wrong.outcome is None or self.base.settings.provider != CPU:
             return
@@ -243,9 +243,9 @@ class _Search:
 
     def _final(self) -> MeasuredCandidate:
         """Compare the fastest accepted candidates once more, longer, and return the winner."""
-        accepted = [entry for entry in self.tried.entries if entry.accepted]
+        accepted = [entry for entry in self.tried.opened if entry.accepted]
         if not accepted:
-            reasons = {entry.outcome.reason for entry in self.tried.entries if entry.outcome}
+            reasons = {entry.outcome.reason for entry in self.tried.opened if entry.outcome}
             raise UsageError(
                 f"nothing runs {self.model.name} within budget {self.budget.text} on this machine: "
                 f"{'; '.join(sorted(reasons)[:3])}; expected at least one way: allow more"
@@ -253,7 +253,7 @@ class _Search:
         self.tell("comparing the fastest")
         return compare_finalists(
             accepted,
-            next(entry for entry in self.tried.entries if entry.candidate is self.base),
+            next(entry for entry in self.tried.opened if entry.candidate is self.base),
             lambda entry: call_of(open_backend(entry.candidate.file, entry.candidate.settings), self.feeds),
             self.seconds * _SHARES["final"],
             self.seed,
@@ -277,7 +277,7 @@ class _Search:
         file = self.model
         if winner.candidate.file != self.model:
             file = self.model.with_name(variant_name(self.model.name, winner.candidate.precision))
-        trials = [entry.to_trial(winner, self.model, file) for entry in self.tried.entries]
+        trials = [entry.to_trial(winner, self.model, file) for entry in self.tried.opened]
         trials.sort(key=lambda trial: (trial.status != "chosen", trial.ratio["value"] if trial.ratio else float("inf")))
         plan = Plan(
             model=self.model.name,

@@ -133,9 +133,7 @@ class Int8Variants:
         what the one loses in sums and norms, the other does not lose.
         """
         accepted = self._tried.accepted()
-        promising = [
-            entry for entry in self._tried.entries if entry.candidate.file in self._written and entry.too_lossy
-        ]
+        promising = [entry for entry in self._tried.opened if entry.candidate.file in self._written and entry.too_lossy]
         promising.sort(key=lambda entry: entry.relative)
         wanted: list[Candidate] = []
         for every in (True, False):

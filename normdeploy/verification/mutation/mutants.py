@@ -157,7 +157,7 @@ def _changing(name: str, node: ir.Node, opset: Opset, index: int, change: Callab
 
 
 def _rolled(tensor: Tensor) -> Tensor:
-    return torch.roll(tensor, 1, 0)
+    return torch.roll(tensor, 1, 0) if tensor.dim() else tensor  # one number for all has no neighbour
 
 
 NO_EPSILON = 1e-20

@@ -198,9 +198,15 @@ class PublishedDiverseBranch(nn.Module):
         return self.origin(x) + self.point(x) + self.average(x) + self.chain(x)
 
 
-@pytest.mark.parametrize("options", [{}, {"k": 5}, {"stride": 2}, {"groups": 2}])
+@pytest.mark.parametrize("options", [{"k": 5}, {"stride": 2}, {"groups": 2}])
 def test_diverse_branches_as_published(fold, options):
-    net = nn.Sequential(PublishedDiverseBranch(4, 6, **options), nn.ReLU(), PublishedDiverseBranch(6, 6))
+    folded = fold(nn.Sequential(PublishedDiverseBranch(4, 6, **options), nn.ReLU()), torch.randn(2, 4, 13, 11))
+    assert dict(folded.operators) == {"Conv": 1, "Relu": 1}
+    assert not [row for row in folded.ledger if row.action == "kept"]
+
+
+def test_diverse_branches_as_published_in_a_row(fold):
+    net = nn.Sequential(PublishedDiverseBranch(4, 6), nn.ReLU(), PublishedDiverseBranch(6, 6))
     folded = fold(net, torch.randn(2, 4, 13, 11))
     assert dict(folded.operators) == {"Conv": 2, "Relu": 1}
     assert not [row for row in folded.ledger if row.action == "kept"]

@@ -40,6 +40,16 @@ def test_indices_that_repeat(graph, fold, seed, behind):
 
 
 @given(SEED)
+def test_a_part_that_nothing_reads_asks_for_nothing(graph, fold, seed):
+    """Its channels need not be scaled alike: the map in front goes into what reads the other part."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    parts = g.op("SplitToSequence", mapped(g, g.input("x", ["N", 5, 4]), rng, 5, 1), np.array([2, 3]), axis=1)
+    g.output(conv(g, g.op("SequenceAt", parts, np.array(1)), rng))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Split": 1, "Conv": 1}
+
+
+@given(SEED)
 def test_copies_that_are_scaled_alike(graph, fold, seed):
     rng = np.random.default_rng(seed)
     g, indices, scale = graph(), np.array([2, 0, 0]), rng.normal(size=3)

@@ -17,6 +17,7 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.graph import constant64, evaluate_node
+from normdeploy.graph.edit import is_read
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.expression_rows import Ints
@@ -119,7 +120,7 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
 def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie an operator of :data:`ACTS`; False where it cannot be followed at all."""
     dims = dims_of(required(node, 0))
-    if dims is None or any(value.shape is None for value in node.outputs if value.uses() or value.is_graph_output()):
+    if dims is None or any(value.shape is None for value in node.outputs if is_read(value)):
         return False
     acts = ACTS[node.op_type](node, len(dims))
     if not acts.known and node.op_type == "Slice" and optional(node, 3) is not None and len(acts.axes) == len(dims):
@@ -131,8 +132,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     written = None if not acts.known else _run(node, ties, acts, operands, sizes)
     if written is None:
         return _tied_along(node, ties, acts, operands)
-    for value, gauge in zip(node.outputs, written, strict=False):
-        ties.of[value] = gauge
+    ties.of.update(written)
     return True
 
 
@@ -181,7 +181,7 @@ def _sizes(acts: Acts, dims: Dims) -> dict[int, int] | None:
 
 def _run(
     node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge], sizes: dict[int, int] | None
-) -> list[Gauge] | None:
+) -> dict[ir.Value, Gauge] | None:
     """Run the operator on identifiers; None where they cannot be written out."""
     if sizes is None:
         return None
@@ -221,10 +221,10 @@ def _run(
         np.concatenate([gauge.shift_of.reshape(-1) for gauge in written]),
         np.concatenate([gauge.factor.reshape(-1) for gauge in written]),
     )
-    found: list[Gauge] = []
+    found: dict[ir.Value, Gauge] = {}
     for value, result in zip(node.outputs, results, strict=False):
-        identifiers = result.numpy().astype(np.int64)
-        found.append(settled(node, ties, value, joined, identifiers, acts))
+        if is_read(value):  # what nobody reads need not agree on anything
+            found[value] = settled(node, ties, value, joined, result.numpy().astype(np.int64), acts)
     return found
 
 
