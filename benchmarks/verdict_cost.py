@@ -1,6 +1,6 @@
 """What a verdict costs beside torch's own export of the same network, in processor time.
 
-    python benchmarks/verdict_cost.py [--json OUT] [--levels quick,default] [NETWORK ...]
+    python benchmarks/verdict_cost.py [--json OUT] [--levels quick,default] [--parts] [NETWORK ...]
 
 Networks as in public_networks.py (``digits_cnn``, ``zoo:BERT``, ``timm:resnet18``), by default the reference models.
 Each level of each is measured in a process of its own, with one thread: ``torch.onnx.export`` as anyone calls it, then
@@ -8,6 +8,9 @@ the verdict as ``normdeploy.export`` asks for it (trace and rewriting are handed
 and children. A busy machine measures more than an idle one does (caches and pipelines are shared), of both alike, so
 that the quotient is what to read. Libraries are loaded, and each exporter has run once on a small network, before
 anything is measured.
+
+``--parts`` measures what no verdict can do without, each alone: reading, copying and digesting the file, opening one
+session and one run in it, the module once in its own precision and once in float64, and its trace in float64.
 
 Memory is the resident peak while verifying less what was resident before, over weights and activations of one float32
 run; for networks of a few megabytes it is what the libraries take once.
@@ -34,10 +37,14 @@ from torch import nn
 from verify_cost import Peak, resident
 
 from normdeploy.exporting.trace import trace
-from normdeploy.graph import save_graph
+from normdeploy.graph import Evaluator, save_graph
+from normdeploy.onnxfile import read_model
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.core import Traced
+from normdeploy.verification.sides.flat_values import Signature, run_evaluator
+from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.two_sides import EagerReference
 
 
 @dataclass
@@ -123,6 +130,37 @@ def measure(name: str, level: str) -> Cost:
     return cost
 
 
+def parts(name: str) -> list[tuple[str, float]]:
+    """Return processor seconds of torch's export of one network, and of each part that a verdict cannot do without."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")  # the libraries' own
+    with tempfile.TemporaryDirectory() as folder:
+        file, copy = Path(folder) / "net.onnx", Path(folder) / "copy"
+        copy.mkdir()
+        small = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).eval()
+        torch_export(small, Plain((torch.zeros(2, 4),)), Path(folder) / "small.onnx")
+        model, example = network(name)
+        export, _ = taken(lambda: torch_export(model, example, Path(folder) / "torch.onnx"))
+        given: dict[str, Any] = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
+        traced = trace(model, example.args, input_names=example.input_names, **given)
+        save_graph(rewrite(traced.model).model, file)
+        reference = EagerReference(
+            model, Signature(model, example.args, example.kwargs, traced.input_names), traced.model
+        )
+        feeds, evaluator = reference.signature.feeds, Evaluator(traced.model)
+        with reference.ready():
+            reference.native(feeds)  # what torch prepares once
+            read, _ = taken(lambda: read_model(file).copy_to(copy))
+            opened, session = taken(lambda: open_session(copy / file.name, Setting()))
+            outputs = [output.name for output in session.get_outputs()]
+            run, _ = taken(lambda: run_session(session, feeds, outputs))
+            native, _ = taken(lambda: reference.native(feeds))
+            double, _ = taken(lambda: reference.truth(feeds))
+            graph, _ = taken(lambda: run_evaluator(evaluator, feeds))
+    named = {"file": read, "session": opened, "its run": run, "float32": native, "float64": double, "trace": graph}
+    return [("export", export), *named.items(), ("all, of export", sum(named.values()) / export)]
+
+
 def table(costs: list[Cost], levels: list[str]) -> None:
     """Print one row per network."""
     heads = [f"{level}, s | of export | verdict | peak, of weights and activations" for level in levels]
@@ -144,7 +182,16 @@ def main() -> int:
     arguments.add_argument("--levels", default="quick,default")
     arguments.add_argument("--json", type=Path)
     arguments.add_argument("--here", action="store_true", help="measure one network at one level in this process")
+    arguments.add_argument("--parts", action="store_true", help="what no verdict can do without, each alone")
     options = arguments.parse_args()
+    if options.parts:
+        for number, name in enumerate(options.networks or reference_names()):
+            found = parts(name)
+            if not number:
+                print(f"| network | {' | '.join(part for part, _ in found)} |")
+                print("|---" * (1 + len(found)) + "|")
+            print(f"| {name} | {' | '.join(f'{seconds:.2f}' for _, seconds in found)} |", flush=True)
+        return 0
     levels = options.levels.split(",")
     if options.here:
         print(json.dumps(asdict(measure(options.networks[0], levels[0]))))

@@ -2,6 +2,9 @@
 
 What a table depends on is looked at each time, and every trace gets tables of its own with the same rows, so that
 nothing of one trace reaches the next. Only that the rows are looked up again is left out.
+
+All that tests replace in torch itself stands here, by the names that torch 2.13 has; a release that has others ends
+in an AttributeError at the first test.
 """
 
 from __future__ import annotations

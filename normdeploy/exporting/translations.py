@@ -145,6 +145,14 @@ def bicubic_antialiased(
     return _resize_antialiased(self, output_size, align_corners, (scales_h, scales_w), mode="cubic", cubic_coeff_a=-0.5)
 
 
+def rrelu(self: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None) -> Any:
+    """Translate aten.rrelu: in evaluation the slope is the middle of those that training draws from."""
+    del generator
+    if training:
+        raise NoTranslationError("rrelu(training=True) draws its slopes at random: use training=self.training")
+    return op.LeakyRelu(self, alpha=(lower + upper) / 2)
+
+
 def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return what ``torch.onnx.export`` takes as ``custom_translation_table``.
 
@@ -155,6 +163,7 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.avg_pool2d.default: avg_pool2d,
         aten.avg_pool3d.default: avg_pool3d,
         aten.log_sigmoid.default: log_sigmoid,
+        aten.rrelu.default: rrelu,
         aten._upsample_bilinear2d_aa.default: bilinear_antialiased,
         aten._upsample_bicubic2d_aa.default: bicubic_antialiased,
         aten._embedding_bag.default: bag_translation.embedding_bag,

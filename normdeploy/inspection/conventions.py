@@ -60,8 +60,9 @@ def check_conventions(row: LedgerRow, values: Mapping[str, ir.Value]) -> Iterato
             "add an epsilon (1e-5) to the variance",
         )
     dtype = x.dtype if x is not None and x.dtype is not None else ir.DataType.FLOAT
-    if not (detail.get("operator") and row.kind in _IN_FLOAT32):
-        yield from check_epsilon(row.where, epsilon, dtype)
+    if detail.get("operator") and row.kind in _IN_FLOAT32:
+        dtype = ir.DataType.DOUBLE  # what float32 holds of it is what the attribute says
+    yield from check_epsilon(row.where, epsilon, dtype)
 
 
 def _outside(row: LedgerRow, stock: str, epsilon: float) -> Finding:

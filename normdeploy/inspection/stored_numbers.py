@@ -11,6 +11,7 @@ from normdeploy.graph import FLOATS, module_path
 from normdeploy.graph.exact import tensor64
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.site import Array
+from normdeploy.inspection.stored_statistics import check_epsilon
 
 _MEANT = ("Where", "Clip", "Max", "Min", "Pad", "IsInf", "IsNaN", "Equal", "Less", "Greater", "ScatterElements")
 """What reads an infinity, or the largest number there is, as a bound or as a mark."""
@@ -45,6 +46,15 @@ def check_stored_numbers(model: ir.Model) -> Iterator[Finding]:
             if node.op_type == "BatchNormalization" and not np.isfinite(array).all():
                 continue
             yield from _check(node, place, str(value.name), array, tensor.dtype)
+            if array.size == 1 and array.min() < 0 and _is_epsilon(node):
+                yield from check_epsilon(module_path(node), float(array.min()), tensor.dtype)
+
+
+def _is_epsilon(node: ir.Node) -> bool:
+    """Tell whether a number is added to a mean under a root: a norm whose epsilon is negative is not recognised."""
+    producers = [value.producer() for value in node.inputs if value is not None]
+    means = any(producer is not None and producer.op_type == "ReduceMean" for producer in producers)
+    return node.op_type == "Add" and means and all(use.node.op_type == "Sqrt" for use in node.outputs[0].uses())
 
 
 def _check(node: ir.Node, place: int, name: str, array: Array, dtype: ir.DataType) -> Iterator[Finding]:

@@ -291,9 +291,31 @@ def test_a_convolution_without_bias_is_exported_without_one():
     np.testing.assert_allclose(run(traced)[0], truth, rtol=1e-4, atol=1e-5)
 
 
+class Bessel(nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+
+
 def test_an_operator_without_translation_names_its_module():
-    with pytest.raises(TraceError, match=r"module '1.0' \(RReLU\).*rrelu"):
-        trace(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.RReLU())), torch.randn(2, 4))
+    with pytest.raises(TraceError, match=r"module '1.0' \(Bessel\).*bessel_j0"):
+        trace(nn.Sequential(nn.Linear(4, 4), nn.Sequential(Bessel())), torch.randn(2, 4))
+
+
+def test_a_randomized_relu_has_its_middle_slope_in_evaluation():
+    x = torch.tensor([[-2.0, 3.0]])
+    assert run(trace(nn.RReLU(0.25, 0.75).eval(), x), {"input": x.numpy()})[0].tolist() == [[-1, 3]]
+
+
+class Drawn(nn.Module):
+    def forward(self, x):
+        return nn.functional.rrelu(x, training=True)
+
+
+def test_slopes_that_are_drawn_have_no_translation():
+    with pytest.raises(
+        TraceError, match=r"rrelu\(training=True\) draws its slopes at random: use training=self.training"
+    ):
+        trace(Drawn(), torch.randn(2, 4))
 
 
 @pytest.mark.cuda

@@ -18,7 +18,7 @@ from normdeploy.verification.derivation.affine_laws import step_of
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.beyond import cuts, key
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import Claim, composed, radius
+from normdeploy.verification.derivation.gauges import Claim, composed, radius, uniform
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 
@@ -168,12 +168,17 @@ def _compare(
     if all(claim.is_identity for claim in claims.values()):
         if bool((theirs < 0).any()):
             _same_constants(relation, value, w, of_source(lambda _, c: identifiers[c.value] * 0), identifiers, k)
-        one = np.ones((1,) * ours.dim())
-        return one, one * 0
+        ones = np.ones((1,) * ours.dim())
+        return ones, ones * 0
     if bool((theirs < 0).any()):
         raise _Lost("constants are joined to what is scaled or shifted")
-    parts = []
+    parts: list[np.ndarray] = []
     for name in ("scale", "shift"):
+        held = [getattr(claim, name) for claim in claims.values()]
+        one = uniform(np.concatenate([array.reshape(-1) for array in held])) if held else None
+        if one is not None:  # it is one number wherever it lands
+            parts.append(np.full((1,) * ours.dim(), one))
+            continue
 
         def full(u: ir.Value, claim: Claim, name: str = name) -> Tensor:
             array = np.broadcast_to(getattr(claim, name), relation.source.shapes(u)[k])

@@ -54,7 +54,11 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     reason: Finding = ""
     spreads = has(node, Trait.BROADCASTS)
     for order in orders:
-        found = [equal(relation, w, v, spreads=spreads) for w, v in zip(ours, order, strict=True)]
+        found: list[bool | str | Wrong] = []
+        for w, v in zip(ours, order, strict=True):
+            found.append(equal(relation, w, v, spreads=spreads))
+            if isinstance(found[-1], str):
+                break  # the reason, whatever numbers are read besides
         bad = [item for item in found if not isinstance(item, bool)]
         if not bad:
             return same_results(node, origin, assumed=any(item is True for item in found))

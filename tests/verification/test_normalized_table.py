@@ -1,0 +1,61 @@
+"""An embedding with its normalization folded into the table: each row is compared, which is all that can be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+import normdeploy as nd
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import save_graph
+from normdeploy.rewrite import rewrite
+from normdeploy.verification import verify
+
+IDS = torch.arange(14).reshape(2, 7) % 11
+
+
+class Table(nn.Module):
+    """Rows, normalized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.norm, self.head = nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.table(ids)).tanh())
+
+
+def test_a_table_that_took_up_a_norm_is_confirmed_at_every_row(tmp_path: Path):
+    net = Table().eval()
+    net.table.weight.data[4] *= 1e-3  # the one row at which the epsilon counts
+    exported = nd.export(net, IDS, tmp_path / "net.onnx")
+    assert {node.op_type for node in onnx.load(exported.path).graph.node} == {"Gather", "Tanh", "MatMul", "Add"}
+    assert exported.verdict is not None
+    (said,) = (check for check in exported.verdict.checks if check.name == "derivation")
+    assert said.status == "pass", said.detail
+
+
+@pytest.mark.parametrize("row", [0, 4, 10])
+def test_a_number_of_such_a_table_that_is_two_units_off_is_named(tmp_path: Path, row: int):
+    net = Table().eval()
+    traced = trace(net, IDS)
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    proto = onnx.load(path)
+    (table,) = (tensor for tensor in proto.graph.initializer if tuple(tensor.dims) == (11, 8))
+    numbers = numpy_helper.to_array(table).copy()
+    for _ in range(2):
+        numbers[row, 3] = np.nextafter(numbers[row, 3], np.float32(9))
+    table.CopyFrom(numpy_helper.from_array(numbers, table.name))
+    onnx.save(proto, path)
+    verdict = verify(net, path, args=IDS, traced=traced, rewritten=rewritten, level="quick")
+    (said,) = (check for check in verdict.checks if check.name == "derivation")
+    assert said.status == "fail", said.detail
+    assert "Gather" in said.detail
