@@ -85,7 +85,7 @@ def test_changed_graphs_end_in_a_graph_or_an_error_of_ours(seed: int, tmp_path: 
 @functools.cache
 def fuzzed_graphs() -> ModuleType:
     """Import the file as it stands: benchmarks is no package of the installed ones."""
-    place = Path(__file__).parents[2] / "benchmarks" / "fuzzing" / "graphs.py"
+    place = Path(__file__).parents[2] / "benchmarks" / "fuzzing" / "fuzzed_graphs.py"
     spec = importlib.util.spec_from_file_location("fuzzed_graphs", place)
     assert spec is not None
     assert spec.loader is not None
