@@ -1,13 +1,11 @@
-"""Constants that reach a product through other operators: of sizes (DeBERTa), of sequences, of rows of tables."""
+"""Constants that reach a product through other operators: of sizes (DeBERTa's relative positions), of sequences."""
 
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.verification.derivation.regions import Regions
 
 
 class Relative(nn.Module):
@@ -52,28 +50,3 @@ def test_parts_of_a_constant_that_the_trace_splits_are_constants(tmp_path: Path)
     result = nd.export(Turned().eval(), torch.randn(2, 3, 8), tmp_path / "net.onnx", verify="quick")
     assert result.verdict is not None
     assert result.verdict.check("derivation").status == "pass", result.verdict.summary()
-
-
-class Normed(nn.Module):
-    """Rows of a table that go straight into a norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.norm = nn.Embedding(20, 6, padding_idx=0), nn.LayerNorm(6)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.table(ids))
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_a_normed_table_is_proven_and_where_that_is_open_its_rounding_contradicts_nothing(
-    tmp_path: Path, seen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not seen:
-        monkeypatch.setattr(Regions, "unseen", lambda *_: "nothing is seen")
-    torch.manual_seed(0)
-    result = nd.export(Normed().eval(), torch.randint(0, 20, (2, 5)), tmp_path / "net.onnx", verify="quick")
-    assert [row.action for row in result.ledger] == ["folded"]
-    assert result.verdict is not None
-    assert result.verdict.passed, result.verdict.summary()
-    assert result.verdict.check("derivation").status == ("pass" if seen else "note"), result.verdict.summary()

@@ -43,7 +43,7 @@ def check_proven(context: Context) -> list[Check]:
             found.append((report, hints))
             if report.confirmed:
                 break
-        report, hints = min(found, key=lambda pair: _nearness(*pair))
+        report, hints = min(found, key=lambda pair: _nearness(pair[0]))
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
@@ -56,7 +56,7 @@ def check_proven(context: Context) -> list[Check]:
     if report.confirmed:
         text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
         return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]
-    if _is_wrong(context, report, hints):
+    if _is_wrong(context, report):
         return [
             Check(Question.DERIVATION, Status.FAIL, shortened([_wrong(row) for row in report.contradicted]), measured)
         ]
@@ -71,21 +71,16 @@ def _tried(hints: Hints, source: ir.Model) -> Iterator[Hints]:
     yield Hints(unchanged(source), PLAIN)
 
 
-def _nearness(report: Report, hints: Hints) -> tuple[bool, bool, int]:
-    return not report.confirmed, not _contradicted(report, hints), len(report.open)
+def _nearness(report: Report) -> tuple[bool, bool, int]:
+    return not report.confirmed, not report.contradicted, len(report.open)
 
 
-def _contradicted(report: Report, hints: Hints) -> list[Row]:
-    """Return operators that hold wrong numbers; where nothing says what they were rounded from, beyond rounding."""
-    rows = report.contradicted
-    return [row for row in rows if row.wrong is None or not row.wrong.rounding] if hints.origin == PLAIN else rows
-
-
-def _is_wrong(context: Context, report: Report, hints: Hints) -> bool:
+def _is_wrong(context: Context, report: Report) -> bool:
     """Tell whether operators of the file hold numbers that rounding does not explain, and that nothing undoes."""
+    rows = report.contradicted
     if context.own:
-        return bool(_contradicted(report, hints))
-    wrong = [row for row in report.contradicted if row.wrong is not None and not row.wrong.rounding]
+        return bool(rows)
+    wrong = [row for row in rows if row.wrong is not None and not row.wrong.rounding]
     # a scale that one operator takes up and another gives back leaves two numbers that are not as expected
     return bool(wrong) and (len(wrong) == 1 or not _undone(context))
 
