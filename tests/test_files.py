@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import shutil
 import signal
@@ -32,7 +33,7 @@ from normdeploy.files import (
     written_together,
     written_whole,
 )
-from normdeploy.nn.weight_files import save_torch, write_weights
+from normdeploy.nn.weight_files import _Stream, save_torch, write_weights
 
 
 def _folder(place: Path) -> None:
@@ -346,6 +347,21 @@ def test_a_disk_without_room_for_the_lock_is_left_as_it_was(tmp_path: Path, monk
 def test_torchs_archive_on_a_full_disk_says_what_the_disk_says(size: int) -> None:
     with pytest.raises(OSError, match="No space left on device"):
         save_torch({"a": torch.zeros(size)}, Path("/dev/full"))
+
+
+@pytest.mark.parametrize("call", range(1, 13))
+def test_torchs_archive_that_is_stopped_says_so(call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of a checkpoint is no error of the archive."""
+    write, calls = _Stream.write, itertools.count(1)
+
+    def stopped(self: _Stream, data: bytes) -> int:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return write(self, data)
+
+    monkeypatch.setattr(_Stream, "write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        save_torch({"a": torch.zeros(9), "b": torch.zeros(3000)}, tmp_path / "a.pt")
 
 
 def test_torchs_archive_holds_what_was_given(tmp_path: Path) -> None:

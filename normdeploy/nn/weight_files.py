@@ -146,20 +146,16 @@ def write_weights(
 
 
 class _Stream:
-    """A file for ``torch.save``, whose archive says nothing of what the disk said."""
+    """A file for ``torch.save``."""
 
     def __init__(self, raw: io.FileIO) -> None:
-        self._raw, self.refused = raw, list[OSError]()
+        self._raw = raw
 
     def write(self, data: bytes) -> int:
         rest = memoryview(data).cast("B")
-        try:
-            while rest:  # a disk that is nearly full takes a part without a word
-                rest = rest[self._raw.write(rest) :]
-            return len(data)
-        except OSError as error:
-            self.refused.append(error)
-            raise
+        while rest:  # a disk that is nearly full takes a part without a word
+            rest = rest[self._raw.write(rest) :]
+        return len(data)
 
     def flush(self) -> None:
         """Do nothing: nothing is kept back."""
@@ -172,11 +168,13 @@ def save_torch(content: Any, path: Path) -> None:
         OSError: the disk is full, or refuses for another reason.
     """
     with io.FileIO(path, "w") as raw:
-        stream = _Stream(raw)
         try:
-            torch.save(content, stream)  # type: ignore[arg-type] # it writes and flushes, nothing else
-        except RuntimeError as error:  # of the archive, which was not ended
-            raise (stream.refused[0] if stream.refused else error) from error
+            torch.save(content, _Stream(raw))  # type: ignore[arg-type] # it writes and flushes, nothing else
+        except RuntimeError as error:  # of the archive, which was not ended: what ended it is the disk, or Ctrl-C
+            stop = error.__context__
+            if stop is None or (isinstance(stop, Exception) and not isinstance(stop, OSError)):
+                raise
+            raise stop from error
 
 
 def require_writable_suffix(path: str | os.PathLike[str]) -> None:
