@@ -20,8 +20,6 @@ from torch.overrides import TorchFunctionMode
 from normdeploy.exporting.delegated import NoTranslationError
 from normdeploy.exporting.torch_exceptions import is_control_flow, is_missing_translation
 
-_PLAIN_WEIGHT = "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
-
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent
 
@@ -207,7 +205,10 @@ def explain(
     if cause is not None:
         remedy = cause.remedy
         if cause is Cause.NO_TRANSLATION and any(isinstance(part, ParametrizationList) for part in model.modules()):
-            remedy += ", or, where it computes a weight, make that one a plain parameter: " + _PLAIN_WEIGHT
+            remedy += (
+                ", or, where it computes a weight, make that one a plain parameter: "
+                "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
+            )
         return f"{where} cannot be traced: {cause.wrong} ({said}); {remedy}"
     return (
         f"{where} cannot be traced ({said}); expected a forward that "

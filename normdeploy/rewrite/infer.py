@@ -67,10 +67,8 @@ def _cut(model: ir.Model) -> onnx.ModelProto:
     """Return the nodes whose inputs are known, each by itself: what onnx infers nothing of leaves nothing unknown."""
     proto = described(model)
     graph = proto.graph
-    nodes, constants = (
-        list(graph.node),
-        {name for node in graph.node if node.op_type == "Constant" for name in node.output},
-    )
+    nodes = list(graph.node)
+    constants = {name for node in nodes if node.op_type == "Constant" for name in node.output}
     graph.input.extend(info for info in (*graph.value_info, *graph.output) if info.name not in constants)
     del graph.node[:], graph.value_info[:], graph.output[:]
     known = constants | {value.name for value in (*graph.input, *graph.initializer)}

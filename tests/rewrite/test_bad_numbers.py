@@ -318,8 +318,7 @@ def test_a_bad_number_changes_nothing_in_silence(
     np.testing.assert_array_equal(before[~finite], after[~finite])
     rounding = {np.float16: 5e-2, np.float32: 1e-4, np.float64: 1e-9}[dtype]
     error, size = np.abs(before[finite] - after[finite]), np.abs(before[finite])
-    steps = 8 * float(np.finfo(dtype).smallest_subnormal)  # numbers so small have no more digits in their type
-    assert (error <= rounding * (size + size.max(initial=0.0)) + steps).all(), (name, key, value, epsilon)
+    assert (error <= rounding * (size + size.max(initial=0.0))).all(), (name, key, value, epsilon)
 
 
 @pytest.mark.parametrize(

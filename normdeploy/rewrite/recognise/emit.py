@@ -31,6 +31,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.rewrite.affine.constant import loses_digits
 from normdeploy.rewrite.recognise.builder import Builder
 from normdeploy.rewrite.recognise.hypothesis import Array, Blocks, Norm
 
@@ -266,6 +267,8 @@ def emittable(norm: Norm, x: ir.Value, opset: int) -> str:
         stored = [array.astype(kind.numpy()).astype(np.float64) for array in (norm.scale, norm.shift)]
     if not all(np.isfinite(array).all() for array in stored):
         return f"its scale or shift, taken together, would overflow {kind.name.lower()}"
+    if loses_digits(kind, norm.scale):
+        return f"its scale, taken together, would lose digits: {kind.name.lower()} has fewer for numbers so small"
     if norm.outside or norm.correction:
         if opset < 18:
             return f"its short form needs operator set 18, this graph has {opset}; export with opset_version=18"

@@ -18,11 +18,11 @@ from normdeploy.graph import is_constant
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import array_of, optional, required, shape_of
+from normdeploy.rewrite.affine.constant import array_of, loses_digits, optional, required, shape_of
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rules.weights import divided, require_small
+from normdeploy.rewrite.gauge.rules.weights import divided, require_digits, require_small
 
 MANY = 4096
 """Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""
@@ -115,6 +115,7 @@ def write(edit: Edit) -> None:
     assert gain.dtype is not None
     require_small(node, gain.dtype, new_gain, new_bias)
     if not (scale == 1).all():
+        require_digits(node, gain.dtype, loses_digits(gain.dtype, new_gain))
         edit.copies(gain, [node])
         edit.read(1, edit.constant(lambda: new_gain, shape, gain.dtype, name=str(gain.name), succeeds=gain))
     if not np.array_equal(new_bias, old):

@@ -1,7 +1,7 @@
 """The fixed weight of a linear operator takes factors: a float constant any, integers those of :mod:`.integers`.
 
 A weight is refused where the new one cannot be stored as well as the old one: where it overflows its type, or where
-what the smallest numbers of the type round off is more than :data:`LOSS` units in the last place of a row's size.
+what the smallest numbers of the type round off is more than a few units in the last place of a row's size.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, compress, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
-from normdeploy.rewrite.affine.constant import FORMATS, storable
+from normdeploy.rewrite.affine.constant import FORMATS, loses_digits, storable
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.integers import requantize
-
-LOSS = 2.0
-"""Units in the last place of a row's root mean square that storing its weights may cost; plain rounding costs 0.3."""
 
 VANISHES = 2.0**-150
 """Factors below this stand for 0: what a map scales by 0 is scaled by 2**-200 while it moves (:mod:`..maps`)."""
@@ -105,9 +102,9 @@ def require_storable(
         extremes: the smallest size of the factor's numbers that are not zero, and the greatest.
 
     Raises:
-        Refused: it overflows, or what rounds off is more than :data:`LOSS` units of a row.
+        Refused: it overflows, or its type has fewer digits for what it would be.
     """
-    unit, smallest, largest = FORMATS[weight.dtype]
+    _, smallest, largest = FORMATS[weight.dtype]
     least, greatest = extremes
     if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30 and factor.all():
         size, shown = _bounds(weight, rows)
@@ -117,17 +114,22 @@ def require_storable(
     new = weight.array() * factor
     if not (np.abs(new) <= largest).all():
         raise Refused(node, f"the weights of {describe(node)} would overflow {weight.dtype.name.lower()}")
-    axes = tuple(rows)
-    norm = np.sqrt(np.square(new).mean(axis=axes))
-    with np.errstate(over="ignore"):
-        lost = np.sqrt(np.square(new.astype(weight.dtype.numpy()).astype(np.float64) - new).mean(axis=axes))
-    old = weight.array()
-    shown = np.sqrt(np.square(old).mean(axis=axes)) > 0
-    if (lost[shown] > LOSS * unit * norm[shown]).any() and (factor != 0).any():
+    if (factor != 0).any():
+        shown = np.sqrt(np.square(weight.array()).mean(axis=tuple(rows))) > 0
+        require_digits(node, weight.dtype, loses_digits(weight.dtype, new, tuple(rows)) & shown)
+
+
+def require_digits(node: ir.Node, dtype: ir.DataType, lost: npt.NDArray[np.bool_]) -> None:
+    """Refuse weights that their type has fewer digits for.
+
+    Raises:
+        Refused: of some row it is so.
+    """
+    if lost.any():
         raise Refused(
             node,
             f"the weights of {describe(node)} would lose digits: numbers so small have fewer of them in "
-            f"{weight.dtype.name.lower()}",
+            f"{dtype.name.lower()}",
         )
 
 
