@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import torch
 from torch import nn
 
@@ -73,3 +75,30 @@ def test_weights_that_the_trace_lays_by_sizes_are_constants(tmp_path: Path) -> N
     assert result.verdict is not None
     assert result.verdict.check("derivation").status == "pass", result.verdict.summary()
     assert [row.action for row in result.ledger if row.where == "norm"] == ["folded"]
+
+
+SHARED = """
+<ir_version: 9, opset_import: ["": 17]>
+net (float[n, 4] x) => (float[n, 2] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}>
+{
+    biases = Identity(held)
+    shape = Shape(x)
+    width = Slice(shape, one, two, zero)
+    half = Div(width, two)
+    part = Slice(biases, zero, half, zero)
+    scores = MatMul(x, weights)
+    y = Add(scores, part)
+}
+"""
+
+
+def test_a_part_of_a_shared_constant_between_bounds_of_fixed_sizes_is_a_constant(tmp_path: Path) -> None:
+    """torch's former exporter shares equal weights by an Identity, and cuts packed ones at bounds that it computes."""
+    model = onnx.parser.parse_model(SHARED)
+    numbers = np.random.default_rng(0)
+    for name, shape in (("held", (4,)), ("weights", (4, 2))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(numbers.normal(size=shape).astype("f4"), name))
+    onnx.save(model, tmp_path / "source.onnx")
+    result = nd.fold(tmp_path / "source.onnx", tmp_path / "net.onnx", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.check("derivation").status == "pass", result.verdict.summary()

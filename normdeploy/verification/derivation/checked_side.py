@@ -188,8 +188,11 @@ class Side:
         """Return a value's shape at each assignment; () where it is not known."""
         if value not in self._shapes:
             tensor, found = self.tensor(value), [run.get(value) for run in self.runs]
+            computed = self.constant(value) if tensor is None else None  # runs leave constants out
             if tensor is not None:
                 self._shapes[value] = (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self.runs), 1)
+            elif computed is not None:
+                self._shapes[value] = (computed.shape,) * max(len(self.runs), 1)
             else:
                 known = [tuple(t.shape) for t in found if t is not None]
                 self._shapes[value] = tuple(known) if len(known) == len(found) else ()
