@@ -40,6 +40,9 @@ def check_proven(context: Context) -> list[Check]:
             report = check_derivation(graph, context.subject.model, hints.derivation, sizes, outputs=outputs)
             if hints.anew is not None:  # what was read may be wrong itself: it confirms, and contradicts nothing
                 report.follows = False
+            elif found:
+                sure = [other for other, its in found if its.anew is None]
+                report.confirmed_by_others = {row.result for other in sure for row in other.rows if row.identity}
             found.append((report, hints))
             if report.confirmed:
                 break
