@@ -52,8 +52,10 @@ def test_every_public_function_has_an_example() -> None:
     assert not [name for name, function in functions.items() if ">>> " not in (function.__doc__ or "")]
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_the_public_functions_examples_give_what_they_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(nd.tune.__kwdefaults__, "seconds", 0.2)
     for name in IN_ORDER:
         function = getattr(nd, name)
         found = of(function, function.__module__)
