@@ -52,7 +52,6 @@ def test_every_public_function_has_an_example() -> None:
     assert not [name for name, function in functions.items() if ">>> " not in (function.__doc__ or "")]
 
 
-@pytest.mark.usefixtures("short_turns")
 def test_the_public_functions_examples_give_what_they_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(nd.tune.__kwdefaults__, "seconds", 0.2)
