@@ -25,6 +25,7 @@ from torch import nn
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.batched import export_batched, export_program, traces_fixed
+from normdeploy.exporting.causal_hints import causal_hints_given
 from normdeploy.exporting.dynamic_shapes import fixed_after_all, user_shapes, widened
 from normdeploy.exporting.exporter_repairs import drop_written_zero_bias, forget_times
 from normdeploy.exporting.forward import (
@@ -212,7 +213,8 @@ def trace(
             # torch leaves this method unannotated
             dynamic_shapes = dynamic_shapes.dynamic_shapes(model, positional, named)  # type: ignore[no-untyped-call]
         traceable = quantizers_traceable(model) if quantizers.seen else nullcontext()
-        with plain_tensors_registered(kept), traceable, flat_forward(model, arguments) as assigned:
+        hints = causal_hints_given(model)
+        with plain_tensors_registered(kept), traceable, hints, flat_forward(model, arguments) as assigned:
             if dynamic_shapes is None:
                 program = export_batched(model, tensors, opset_version, notes)
             else:

@@ -35,7 +35,10 @@ class Cause(Enum):
         "its control flow depends on tensor values",
         "choose with torch.where or torch.cond instead of `if`, `while`, `int()` or `.item()` on a tensor",
     )
-    NO_TRANSLATION = ("an operator has no ONNX translation", "write it with operators that have one")
+    NO_TRANSLATION = (
+        "an operator has no ONNX translation",
+        "write it with operators that have one; what follows from parameters alone can be computed once, into a buffer",
+    )
     FIXED_DIMENSION = (
         "it fixes a dimension that was asked to be dynamic",
         "take the size from x.shape in the model, or pass dynamic_shapes without that dimension",

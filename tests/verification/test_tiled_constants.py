@@ -50,3 +50,26 @@ def test_parts_of_a_constant_that_the_trace_splits_are_constants(tmp_path: Path)
     result = nd.export(Turned().eval(), torch.randn(2, 3, 8), tmp_path / "net.onnx", verify="quick")
     assert result.verdict is not None
     assert result.verdict.check("derivation").status == "pass", result.verdict.summary()
+
+
+class Bilinear(nn.Module):
+    """A stock Bilinear lays its weights by sizes that the trace reads; a BatchNorm's scale goes into them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(5, 8)
+        self.norm, self.both = nn.BatchNorm1d(8, affine=False), nn.Bilinear(8, 8, 4)
+        self.norm.running_mean, self.norm.running_var = torch.randn(8), torch.rand(8) + 0.1
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.both(self.first(x), self.norm(self.second(y)))
+        return out
+
+
+def test_weights_that_the_trace_lays_by_sizes_are_constants(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    inputs = (torch.randn(2, 6), torch.randn(2, 5))
+    result = nd.export(Bilinear().eval(), inputs, tmp_path / "net.onnx", verify="quick")
+    assert result.verdict is not None
+    assert result.verdict.check("derivation").status == "pass", result.verdict.summary()
+    assert [row.action for row in result.ledger if row.where == "norm"] == ["folded"]

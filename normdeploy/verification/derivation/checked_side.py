@@ -121,7 +121,7 @@ class Side:
             tensor, node = self.tensor(value), value.producer()
             if tensor is not None:
                 return tensor.dtype
-            if not self.is_constant(value) or not has(node, Trait.MOVES):
+            if not self.is_sized(value) or not has(node, Trait.MOVES):
                 return None
             value = node.inputs[0]
         return None
@@ -131,7 +131,7 @@ class Side:
         dtype, node = self.stored_in(value), value.producer()
         if dtype is not None or node is None:
             return radius(number, dtype)
-        operands = [None if read is None else self.constant(read) for read in inputs_of(node)]
+        operands = [None if read is None else self.fixed(read) for read in inputs_of(node)]
         place = 1 if kind(node) == "DequantizeLinear" else 0  # its result is proportional to its scale
         read, part = node.inputs[place], operands[place]
         if read is None or part is None or not (place or has(node, Trait.MOVES)):

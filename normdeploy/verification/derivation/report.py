@@ -54,6 +54,8 @@ class Report:
         outputs: names of the outputs that are not confirmed to be the source's.
         follows: but for the operators that are open, the outputs would be the source's.
         used: hints and unrounded constants of the derivation that were needed.
+        confirmed_by_others: results of the operators that other hints confirm. Where these hints contradict one of
+            them, they are not of this file: of what else they contradict, last digits alone count.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -61,6 +63,7 @@ class Report:
     outputs: list[str] = field(default_factory=list)
     follows: bool = False
     used: Collection[Hint | Exact] = ()
+    confirmed_by_others: Collection[str] = ()
 
     @property
     def confirmed(self) -> bool:
@@ -82,7 +85,10 @@ class Report:
         if not self.follows or any(row.node not in wrong for row in self.open):
             return []
         first: dict[int, Row] = {}
+        refuted = any(row.result in self.confirmed_by_others for row in self.open)
         for row in self.open:
             found = wrong[row.node]
+            if refuted and (row.result in self.confirmed_by_others or not found.rounding):
+                continue
             first.setdefault(id(found), replace(row, wrong=found, reason=found.text))
         return list(first.values())
