@@ -141,8 +141,8 @@ def _convolution(node: ir.Node, _: int, shapes: list[Sizes], *, transposed: bool
 
 
 def _gemm(node: ir.Node, _: int, shapes: list[Sizes]) -> Iterator[str]:
-    rows = _axis(shapes[0], node.attributes.get_int("transA", 0))
-    columns = _axis(shapes[1], 1 - node.attributes.get_int("transB", 0))
+    turned, weight_turned = (bool(node.attributes.get_int(name, 0)) for name in ("transA", "transB"))  # 2 is true too
+    rows, columns = _axis(shapes[0], int(turned)), _axis(shapes[1], int(not weight_turned))
     yield from _spreads(shapes, 2, (rows, columns))
 
 

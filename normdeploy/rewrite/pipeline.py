@@ -34,6 +34,7 @@ from normdeploy.rewrite.lower import (
     LowerNorms,
     RemoveRoundTrips,
 )
+from normdeploy.rewrite.names_of_scopes import NamesOfScopes
 from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.rewrite.recognise import RecogniseNorms
@@ -180,11 +181,14 @@ def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
     strip_traces(work)  # no file that ships has them, and they outweigh the graph
     order = {str(output.name): index for index, node in enumerate(_nodes(work)) for output in node.outputs}
     context.carried.start(order)
+    names = NamesOfScopes(work)
     for step in understand(context):
         _apply(step, work, model)
+        names.settle(work)
     canonical = work.clone()
     for step in transform(context):
         _apply(step, work, model)
+        names.settle(work)
         context.carried.settle()
     ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
     return RewriteResult(work, canonical, Ledger(ordered), context.carried.derivation(work))

@@ -131,3 +131,19 @@ def test_what_a_file_declares_of_an_inner_value_is_no_contradiction(tmp_path: Pa
     model.graph.value_info.append(onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [7, 5]))
     onnx.save(model, path)
     asked(path, True)
+
+
+@pytest.mark.parametrize(("side", "x", "w"), [("transA", "3,N", "3,4"), ("transB", "N,3", "4,3")])
+def test_any_number_but_0_turns_an_operand_of_a_gemm(side: str, x: str, w: str, tmp_path: Path) -> None:
+    """As onnxruntime reads it; taken for an axis, 2 was out of the shape."""
+    numbers = ", ".join(str(n) for n in range(12))
+    held = f"float[{w}] w = {{{numbers}}}, float[4] s = {{1, 2, 3, 4}}"
+    body = f"{{ a = Relu (x) y = Gemm <{side} = 2> (a, w, s) }}"
+    path = tmp_path / "in.onnx"
+    text = f'<ir_version: 9, opset_import: ["": 20]> g (float[{x}] x) => (float[N,4] y) <{held}> {body}'
+    onnx.save(parser.parse_model(text), path)
+    asked(path, True)
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(3, 2) if side == "transA" else np.ones((2, 3), np.float32)}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = Evaluator(load_graph(path)).run(feeds)["y"]
+    np.testing.assert_array_equal(found, session.run(None, feeds)[0])

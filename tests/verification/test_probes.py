@@ -288,3 +288,23 @@ def test_a_scale_in_front_of_a_saturated_softmax_is_fed_from_further_up(write: C
     slight = [m for m in maps if m.name == "scale off by one in 1000"]
     assert [m.by for m in slight] == ["site", "site"]
     assert "exercised behind" in slight[1].note  # one cut serves both scales
+
+
+def test_a_file_that_is_not_evaluated_here_is_not_cut(tokens: tuple[Tokens, Path], tmp_path: Path):
+    """onnxruntime runs an operator of its own that has no meaning in float64: weak, with the reason, no exception."""
+    model, path = tokens
+    proto = onnx.load(str(path))
+    output = proto.graph.output[0].name
+    for node in proto.graph.node:
+        node.output[:] = ["before" if name == output else name for name in node.output]
+    hashed = helper.make_node("MurmurHash3", ["one"], ["hashed"], domain="com.microsoft", positive=1)
+    none = [helper.make_node("Cast", ["hashed"], ["number"], to=1), helper.make_node("Min", ["number", "zero"], ["0"])]
+    proto.graph.node.extend([hashed, *none, helper.make_node("Add", ["before", "0"], [output])])
+    held = {"one": np.ones(1, np.int32), "zero": np.zeros(1, np.float32)}
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in held.items())
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(proto, str(tmp_path / "hashed.onnx"))
+    verdict = verify(model, tmp_path / "hashed.onnx", args=IDS, level="quick")
+    assert verdict.status == "weak", verdict.summary()
+    notes = [mutant.note for site in verdict.sites for mutant in site.mutants]
+    assert any("the file cannot be evaluated in float64 (operator com.microsoft::MurmurHash3" in note for note in notes)

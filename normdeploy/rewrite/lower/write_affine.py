@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.edit import put_exact, take_out, take_place
+from normdeploy.graph.exact import tensor64
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine.affine_map import AffineMap, Array
@@ -137,7 +138,7 @@ def _as_written(graph: ir.Graph, node: ir.Node, written: tuple[Step, ...]) -> ir
         made = ir.Node(
             "",
             step.op_type,
-            [value if item is None else item for item in step.inputs],
+            [value if item is None else _there(graph, item) for item in step.inputs],
             list(step.attributes),
             outputs=[ir.Value(shape=node.outputs[0].shape, type=node.outputs[0].type)],
             name=step.name,
@@ -146,6 +147,15 @@ def _as_written(graph: ir.Graph, node: ir.Node, written: tuple[Step, ...]) -> ir
         graph.insert_before(node, made)
         value = made.outputs[0]
     return value
+
+
+def _there(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    """Return a constant of a map's author; anew where it left the graph because what else read it changed."""
+    tensor = value.const_value
+    if value.graph is not None or tensor is None:
+        return value
+    shape, dtype = tuple(tensor.shape.numpy()), tensor.dtype
+    return put_exact(graph, partial(tensor64, tensor), shape, dtype, str(value.name))
 
 
 def _batch_norm(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> ir.Value:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
+from normdeploy.verification.evaluation_cost import SINGLE
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families
-from normdeploy.verification.samples.family import Family, Kind, user_families
+from normdeploy.verification.samples.family import Family, Kind, holding, user_families
 from normdeploy.verification.samples.ranges import batch_name, resized
 from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.two_sides import Refused
@@ -37,6 +39,7 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
         context.not_checked.append("your own data (none was given)")
     generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons))
     kept = generated if context.level.families is None else generated[: context.level.families]
+    kept = [*_at_guards(context, [generated[0], families[0]]), *kept]
     checks: list[Check] = []
     always = 0 if (context.lean or context.confirmed_and_heavy) and _varied(example) else _ALWAYS
     for number, family in enumerate([*families, *kept]):
@@ -45,8 +48,31 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
             context.waiting.append(family)
             continue
         checks += add_case(context, family)
-    context.waiting += generated[len(kept) :]
+    context.waiting += [family for family in generated if not any(family is other for other in kept)]
     return checks
+
+
+def _at_guards(context: Context, bases: Sequence[Family]) -> Iterator[Family]:
+    """Yield families of the numbers that the reference takes of an integer input that a guard looks at.
+
+    Args:
+        bases: what the other places hold: the first that the reference takes.
+    """
+    for spec in context.specs:
+        base = next((base for base in bases if _takes(context, base)), None) if spec.guarded else None
+        if base is not None:
+            each = {number: next(holding(base, spec, [number]), None) for number in spec.guarded}
+            taken = [number for number, family in each.items() if family is not None and _takes(context, family)]
+            yield from holding(base, spec, taken, every=2)
+
+
+def _takes(context: Context, family: Family) -> bool:
+    context.effort.spend(SINGLE, family.feeds)
+    try:
+        context.reference.native(family.feeds)
+    except (Refused, GraphError):
+        return False
+    return True
 
 
 def _varied(example: Arrays) -> bool:

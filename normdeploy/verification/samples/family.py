@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+import numpy as np
 
 from normdeploy.errors import InputError
 from normdeploy.verification.samples.ranges import InputRange
@@ -41,6 +43,20 @@ class Family:
     def user(self) -> bool:
         """True where they were given: as the example or as data."""
         return self.kind in (Kind.EXAMPLE, Kind.DATA)
+
+
+def holding(family: Family, spec: InputRange, numbers: Sequence[int], *, every: int = 1) -> Iterator[Family]:
+    """Yield families of which an input holds some numbers, as many families as these need.
+
+    Args:
+        family: what the other places and inputs hold. spec: the input. every: at every how many-th place.
+    """
+    room = -(-family.feeds[spec.name].size // every)
+    for start in range(0, len(numbers), room) if room else ():
+        here = numbers[start : start + room]
+        held = family.feeds[spec.name].copy()
+        held.reshape(-1)[::every] = np.resize(np.array(here, spec.dtype), room)
+        yield Family(f"{spec.name!r} of {min(here)} to {max(here)}", {**family.feeds, spec.name: held})
 
 
 def user_families(data: Any, specs: Sequence[InputRange], *, rows: int) -> list[Family]:

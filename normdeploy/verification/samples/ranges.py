@@ -12,6 +12,7 @@ import onnx_ir as ir
 from normdeploy.errors import InputError
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.verification.samples.guards import guarded
 from normdeploy.verification.samples.roles import hides_scores
 from normdeploy.verification.sides.flat_values import Array
 
@@ -32,6 +33,7 @@ class InputRange:
         low, high: inclusive range of an integer input.
         table: rows of the smallest table that an integer input indexes; 0 if it indexes none.
         ends: further ranges, (lowest, highest), to which an integer input that is only computed with may go.
+        guarded: numbers worth trying of an integer input that something looks at before it is an index.
         hides: a float input of which 0 and 1 say which keys of an attention count.
     """
 
@@ -43,6 +45,7 @@ class InputRange:
     high: int = 1
     table: int = 0
     ends: tuple[tuple[int, int], ...] = ()
+    guarded: tuple[int, ...] = ()
     hides: bool = False
 
     @property
@@ -129,7 +132,7 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
     # A mask shows only ones in most examples
     spec = replace(spec, low=min(low, 0 if high <= 1 else low), high=max(high, 1))
     if not all(_only_computed_with(reader) for reader in readers):
-        return spec
+        return replace(spec, guarded=tuple(guarded(readers[0], spec.dtype)))
     ends = [int(info.max)]
     for bits in (8, 16, 32):
         # A little beyond what this width holds, with and without a sign

@@ -191,6 +191,17 @@ def test_a_clip_by_a_negative_number(graph, fold, seed, behind, cut):
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Clip": 1, "Conv": 1}
 
 
+@pytest.mark.parametrize("scale", [2.0, -2.0])
+def test_a_clip_whose_upper_bound_is_below_its_lower_one(graph, fold, scale):
+    """It gives the upper one everywhere; exchanged by a negative number they would give the other."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Clip", conv(g, g.input("x", ["N", 3, 4]), rng), np.float64(0.75), np.float64(-0.5))
+    g.output(g.op("Tanh", g.op("Mul", y, np.float64(scale))))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert result.actions == ["folded" if scale > 0 else "kept"]
+
+
 @given(SEED, st.booleans())
 def test_a_position_embedding_behind_a_biased_product(graph, fold, seed, norm):
     """(x W + b) + P, and a map of the features behind it."""
@@ -560,3 +571,20 @@ def test_constants_behind_a_norm_over_the_image_stay_one_number_per_channel(grap
     assert folding.ops == {"RMSNormalization": 1, "Max": 1, "ReduceMax": 1, "MatMul": 1}
     assert max(np.size(numpy_helper.to_array(item)) for item in folding.after.graph.initializer) == 16
     assert {hint.scale.size for hint in folding.result.derivation.hints} == {1, 3}
+
+
+@pytest.mark.parametrize("reader", ["Conv", "Add"])
+def test_a_constant_that_a_map_which_stays_shares_with_what_changes(graph, fold, reader):
+    """The bias of a folded layer once took the name, and with it the numbers, of the constant that the map reads."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x, shared = g.input("x", ["N", 4]), g.constant(rng.normal(size=4), "shared")
+    if reader == "Conv":
+        columns = g.op("Unsqueeze", x, np.array([2]))
+        y = g.op("Squeeze", g.op("Conv", columns, rng.normal(size=(4, 4, 1)), shared), np.array([2]))
+    else:
+        y = g.op("Add", g.op("MatMul", x, rng.normal(size=(4, 4))), shared)
+    y = g.op("Sigmoid", g.op("Mul", y, rng.uniform(0.5, 2, 4)))
+    g.output(g.op("Tanh", g.op("Mul", y, shared, name="stays")))
+    result = fold(g).agree(g.feeds(rng, N=3))
+    assert sorted(result.actions) == ["folded", "kept"]

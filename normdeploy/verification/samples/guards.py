@@ -1,0 +1,64 @@
+"""What stands between an integer input and the table that it looks up: clamp, remainder, masked_fill, where.
+
+Behind such a guard ids that lie beyond the table, or mean "nothing here", are legitimate, and an example shows none.
+The numbers at the guard's constants, next to them and far out are candidates; which of them the reference takes, it
+says (checks/reference_runs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import constant_tensor
+from normdeploy.graph.traits import Trait, has, is_standard
+
+_PLACED = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
+"""Operators of which the second operand says places: a number that is none of them is refused."""
+
+_FAR = tuple(2**bits + 2 ** (bits - 2) for bits in (8, 16, 32))
+"""A little beyond what integers of these widths hold."""
+
+_MOST = 24
+"""Candidates that are tried at most, the nearest to the constants first."""
+
+
+def guarded(value: ir.Value, dtype: np.dtype[Any]) -> list[int]:
+    """Return the numbers worth trying of an integer input that is looked at before it is an index; [] of another.
+
+    Args:
+        value: the input. dtype: its own.
+    """
+    constants: dict[int, None] = {}
+    queue, placed = [value], False
+    for current in queue:
+        for node, index in current.uses():
+            if has(node, Trait.SIZES):
+                continue
+            if is_standard(node, *_PLACED) and index == 1:
+                placed = True
+                continue
+            if not has(node, Trait.POINTWISE | Trait.CONVERTS) and not (has(node, Trait.MOVES) and index == 0):
+                return []  # it may be a size or a count, of which a large one has no end
+            constants.update(dict.fromkeys(_constants(node)))
+            queue += [output for output in node.outputs if output not in queue and _is_counted(output)]
+    if not placed or not constants:
+        return []
+    info = np.iinfo(dtype)
+    near = [number + step for number in constants for step in (0, -1, 1)]
+    found = [n for n in (*near, *_FAR, *(-n for n in _FAR)) if info.min <= n <= info.max]
+    return list(dict.fromkeys(found))[:_MOST]
+
+
+def _constants(node: ir.Node) -> Iterable[int]:
+    for value in node.inputs:
+        tensor = constant_tensor(value)
+        if tensor is not None and tensor.size == 1 and tensor.dtype.is_integer():
+            yield int(tensor.numpy().reshape(()))
+
+
+def _is_counted(value: ir.Value) -> bool:
+    return value.dtype is None or value.dtype.is_integer() or value.dtype is ir.DataType.BOOL
