@@ -68,5 +68,24 @@ def test_the_int64_extremes_are_compared_as_integers():
 @pytest.mark.parametrize(("dtype", "named"), [(torch.bfloat16, "bfloat16"), (torch.float64, "float64")])
 def test_a_type_that_the_runtime_has_few_operators_for_is_named_with_what_to_do(dtype, named, tmp_path):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(dtype).eval()
-    with pytest.raises(VerificationError, match=rf"its weights are {named}, .*: export model\.float\(\)"):
+    with pytest.raises(VerificationError, match=rf"computes in {named}, .*: export model\.float\(\)"):
         nd.export(model, torch.randn(2, 3, 8, 8, dtype=dtype), tmp_path / "net.onnx", verify="quick")
+
+
+class Autocast(nn.Module):
+    """Weights in float32; its own forward asks for another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.first(x)
+        out: torch.Tensor = self.last(y.float())
+        return out
+
+
+def test_autocast_in_forward_is_named_where_it_is_what_the_runtime_cannot_run(tmp_path):
+    with pytest.raises(VerificationError, match=r"computes in bfloat16, .*no torch\.autocast in its forward"):
+        nd.export(Autocast().eval(), torch.randn(2, 4), tmp_path / "net.onnx", verify="quick")
