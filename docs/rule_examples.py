@@ -170,6 +170,10 @@ EXAMPLES: dict[str, Example] = {
         f"{_X} {{ a = Conv <pads = [1, 1, 1, 1]> (x, W, b) c = Conv(x, V) d = Add(a, c) y = Add(d, x) }}",
         {"W": (2, 2, 3, 3), "b": (2,), "V": _W},
     ),
+    "branches.sum_of_maps": Example(
+        f"{_X} {{ a = Conv(x, V) b = BatchNormalization(a, gamma, beta, mean, var) c = Add(a, b) y = Relu(c) }}",
+        {"V": _W, **_BN},
+    ),
     "branches.dead_bias": Example(
         f"{_X} {{ a = Conv <pads = [1, 1, 1, 1]> (x, W, b) y = InstanceNormalization(a, g, c) }}",
         {"W": (2, 2, 3, 3), "b": (2,), "g": (2,), "c": (2,)},

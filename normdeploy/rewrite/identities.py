@@ -1,5 +1,8 @@
 """Identity, Dropout in evaluation, Reshape and Expand to the same sizes hand their input on: they leave the graph.
 
+So does a Where whose condition is one constant (torch.lerp's, which chooses a formula by its weight), with what it
+never chooses.
+
 A Dropout is removed where its training flag is absent or the constant false. A mask that is read stays (it is all
 true), made by the node; a result that is a graph output keeps its name. Dropout in training mode, or with a computed
 flag, stays as it is. Two sizes are the same where their numbers, their names or their origins are; a -1 of a Reshape is
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.graph import constant64
+from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import free_name, is_read, take_out, take_out_unread, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
@@ -28,11 +31,26 @@ class RemoveIdentities(ir.passes.InPlacePass):
             if not is_standard(node):
                 continue
             shapes.visit(node)
-            if node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
-                others = node.inputs[1:]
-                modified |= _remove(node)
+            chosen = _chosen(node)
+            if chosen or node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
+                others = [value for index, value in enumerate(node.inputs) if index != chosen]
+                modified |= _remove(node, node.inputs[chosen])
                 take_out_unread(others)
         return ir.passes.PassResult(model, modified)
+
+
+def _chosen(node: ir.Node) -> int:
+    """Return which operand a Where always hands on, as large as its result; 0 for none, and for other operators."""
+    condition = constant_tensor(node.inputs[0]) if node.op_type == "Where" else None
+    held = None if condition is None else condition.numpy()
+    if held is None or not held.size or held.any() != held.all():
+        return 0
+    index, result = 1 if held.any() else 2, node.outputs[0]
+    data = node.inputs[index]
+    if data is None or data.shape is None or result.shape is None or len(data.shape) != len(result.shape):
+        return 0
+    sizes = [(size_of(data, axis), size_of(result, axis)) for axis in range(len(data.shape))]
+    return index if all(a is not None and a == b for a, b in sizes) else 0
 
 
 def _is_inactive(node: ir.Node) -> bool:
@@ -62,15 +80,15 @@ def _keeps_sizes(node: ir.Node, shapes: KnownShapes) -> bool:
     return not other or (node.op_type == "Reshape" and other == [-1])
 
 
-def _remove(node: ir.Node) -> bool:
-    source, result, graph = node.inputs[0], node.outputs[0], node.graph
+def _remove(node: ir.Node, source: ir.Value | None) -> bool:
+    result, graph = node.outputs[0], node.graph
     if source is None or graph is None:
         return False
     if result.is_graph_output():
         # the output's name must be made by a node of this graph, under no second name
         producer = source.producer()
         if producer is None or producer.graph is not graph or source.is_graph_output():
-            return _as_identity(node, graph)
+            return _as_identity(node, source, graph)
     take_place(source, result, named=False)
     take_out([node])
     if node.graph is not None and result.name is None:  # a mask is read still, of a result that gave its name away
@@ -78,14 +96,14 @@ def _remove(node: ir.Node) -> bool:
     return True
 
 
-def _as_identity(node: ir.Node, graph: ir.Graph) -> bool:
+def _as_identity(node: ir.Node, source: ir.Value, graph: ir.Graph) -> bool:
     if node.op_type == "Identity" or is_read(*node.outputs[1:]):
         return False
     result = node.outputs[0]
     same = ir.Node(
         "",
         "Identity",
-        [node.inputs[0]],
+        [source],
         outputs=[ir.Value(shape=result.shape, type=result.type)],
         name=node.name,
         metadata_props=dict(node.metadata_props),

@@ -16,7 +16,7 @@ from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
-from normdeploy.rewrite.branches import MergeBranches, MovePads
+from normdeploy.rewrite.branches import AddMaps, MergeBranches, MovePads
 from normdeploy.rewrite.divide_first import DivideFirst
 from normdeploy.rewrite.einsum_to_product import LowerEinsum
 from normdeploy.rewrite.gauge.maps_into_bodies import EnterBodies
@@ -123,6 +123,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     return (
         LowerEinsum(context),
         RecogniseAffine(context),
+        AddMaps(context),
         MovePads(context),
         move,
         NormTables(context),

@@ -141,9 +141,20 @@ def _dropout(side: Side, node: ir.Node) -> Affine | None:
     return _same(side, node)
 
 
+def _chosen(side: Side, node: ir.Node) -> Affine | None:
+    """Return what a Where always chooses, where its condition is one constant."""
+    condition = side.constant(node.inputs[0])
+    if condition is None or not condition.size or condition.any() != condition.all():
+        return None
+    x = node.inputs[1 if condition.any() else 2]
+    return None if x is None or side.is_constant(x) else Affine(x, *_unit(), nodes=(node,))
+
+
 def _sum(side: Side, node: ir.Node) -> Affine | None:
     inputs = inputs_of(node)
     constants = [spread(side, value) for value in inputs]
+    if len(inputs) == 2 and constants[0] is None and constants[1] is None:
+        return _of_one(side, node)
     if len(inputs) != 2 or (constants[0] is None) == (constants[1] is None):
         return None
     first = constants[1] is not None
@@ -153,6 +164,24 @@ def _sum(side: Side, node: ir.Node) -> Affine | None:
     if kind(node) == "Sub":
         sign, scale = (-1.0, scale) if first else (1.0, -scale)
     return Affine(x, scale, sign * c, np.zeros(()), off, (node,))
+
+
+def _of_one(side: Side, node: ir.Node) -> Affine | None:
+    """Return a sum of two maps of one value: (s x + t) + (s' x + t') = (s + s') x + (t + t')."""
+    a, b = inputs_of(node)
+    if a is None or b is None:
+        return None
+    sign = -1.0 if kind(node) == "Sub" else 1.0
+    maps = {found.value: found for found in back(side, a)}
+    for other in back(side, b):
+        one = maps.get(other.value)
+        if one is not None:
+            parts = ((getattr(one, name), getattr(other, name)) for name in ("off_scale", "off_shift"))
+            off_scale, off_shift = (first + second for first, second in parts)
+            nodes = (node, *dict.fromkeys((*one.nodes, *other.nodes)))
+            scale, shift = one.scale + sign * other.scale, one.shift + sign * other.shift
+            return Affine(other.value, scale, shift, off_scale, off_shift, nodes)
+    return None
 
 
 def _product(side: Side, node: ir.Node) -> Affine | None:
@@ -215,6 +244,7 @@ _STEPS = {
     "Squeeze": _same,
     "Unsqueeze": _same,
     "Flatten": _same,
+    "Where": _chosen,
     "Add": _sum,
     "Sub": _sum,
     "Mul": _product,

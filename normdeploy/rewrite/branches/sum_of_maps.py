@@ -1,0 +1,115 @@
+"""A sum of affine maps of one value is an affine map: (s x + t) + (s' x + t') = (s + s') x + (t + t').
+
+x + x g, the mean of x and its BatchNorm, a lerp between a norm and a constant. Other operands of the sum stay. The one
+map that is left answers for the ledger rows of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from normdeploy.graph import FLOATS, compress, module_path
+from normdeploy.graph.edit import only_reader
+from normdeploy.graph.walk import graphs_of
+from normdeploy.rewrite.affine import AffineMap, affine_map, is_affine, new_affine, origins_of
+from normdeploy.rewrite.affine.constant import loses_digits, required, storable
+from normdeploy.rewrite.affine.replacement import Region
+from normdeploy.rewrite.branches.tree import Leaf, Tree, rebuild, tree_at
+from normdeploy.rewrite.rewrite_context import RewriteContext
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A leaf of a sum as a map of a value.
+
+    Args:
+        leaf: it. source: the value. nodes: the maps in between, source first. map: what they do.
+    """
+
+    leaf: Leaf
+    source: ir.Value
+    nodes: tuple[ir.Node, ...]
+    map: AffineMap
+
+
+class AddMaps(ir.passes.InPlacePass):
+    """Write a sum of affine maps of one value as one.
+
+    Args:
+        context: checks each sum.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Add maps in every graph, operands before what reads them."""
+        modified = False
+        for graph in graphs_of(model):
+            for node in list(graph):
+                tree = tree_at(node) if node.graph is graph else None
+                modified |= tree is not None and self._add(graph, tree)
+        return ir.passes.PassResult(model, modified)
+
+    def _add(self, graph: ir.Graph, tree: Tree) -> bool:
+        by_source: dict[ir.Value, list[_Term]] = {}
+        for leaf in tree.leaves:
+            term = _term(graph, leaf)
+            if term is not None:
+                by_source.setdefault(term.source, []).append(term)
+        for source, terms in by_source.items():
+            total = _total(terms)
+            if len(terms) > 1 and any(term.nodes for term in terms) and _fits(source, total):
+                self._write(graph, tree, terms, total)
+                return True
+        return False
+
+    def _write(self, graph: ir.Graph, tree: Tree, terms: Sequence[_Term], total: AffineMap) -> None:
+        nodes = [node for term in terms for node in term.nodes]
+        origins = [origin for node in nodes for origin in origins_of(node)]
+        region, root, source = Region(graph), tree.root, terms[0].source
+        whole = new_affine(graph, source, total, like=nodes[0], origins=origins)
+        region.adopt(whole, after=root)
+        region.before = [*nodes, *tree.nodes]
+        rest = [leaf for leaf in tree.leaves if all(leaf is not term.leaf for term in terms)]
+        region.same(root.outputs[0], rebuild(region, root, whole.outputs[0], rest, after=whole))
+        drawn = {source: [max(pair) for pair in zip(total.scale.shape, total.shift.shape, strict=True)]}
+        for leaf in rest:  # one number is enough to show its sign, whatever its shape
+            drawn.setdefault(leaf.value, [1] * total.rank)
+        feeds = {value: torch.from_numpy(self.context.rng.standard_normal(dims)) for value, dims in drawn.items()}
+        region.commit(self.context, "affine maps of one value into one", module_path(whole), feeds)
+
+
+def _term(graph: ir.Graph, leaf: Leaf) -> _Term | None:
+    """Return a leaf as a map of the last value that something else reads, or that is no map of another."""
+    value, reader, nodes = leaf.value, leaf.reader, list[ir.Node]()
+    if value.shape is None or value.dtype not in FLOATS:
+        return None
+    mapping = AffineMap.of(1.0, 0.0, value.shape.rank())
+    while True:
+        node = value.producer()
+        if node is None or node.graph is not graph or not is_affine(node) or only_reader(value) is not reader:
+            return _Term(leaf, value, tuple(reversed(nodes)), mapping)
+        mapping = affine_map(node).then(mapping)
+        nodes.append(node)
+        value, reader = required(node, 0), node
+
+
+def _total(terms: Sequence[_Term]) -> AffineMap:
+    with np.errstate(over="ignore", invalid="ignore"):  # a map that is not finite is not written
+        scale = sum(term.leaf.sign * term.map.scale for term in terms)
+        shift = sum(term.leaf.sign * term.map.shift for term in terms)
+    return AffineMap(compress(np.asarray(scale)), compress(np.asarray(shift)))
+
+
+def _fits(source: ir.Value, total: AffineMap) -> bool:
+    """Tell whether the file can hold a map."""
+    dtype = source.dtype or ir.DataType.FLOAT
+    held = total.finite and storable(dtype, total.scale, total.shift)
+    return held and not any(np.any(loses_digits(dtype, array)) for array in (total.scale, total.shift))
