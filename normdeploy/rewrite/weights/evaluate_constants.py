@@ -98,7 +98,7 @@ def _lifted(nodes: Sequence[ir.Node]) -> bool:
         constant = constant_of(tensor, str(result.name))
         assert isinstance(graph, ir.Graph)
         graph.register_initializer(constant)
-        result.replace_all_uses_with(constant)
+        take_place(constant, result, named=False)
         graph.remove(node, safe=True)
         found = True
     return found
