@@ -17,12 +17,14 @@ from normdeploy.graph import constant64
 from normdeploy.rewrite import Ledger, RewriteResult, rewrite
 from normdeploy.rewrite.branches.merge import PARALLEL, SERIAL
 
-QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
-"""While working: few examples, and what fails is not made smaller. CONTRIBUTING.md names it."""
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "")
+QUICK = PROFILE == "quick"
+"""While working: few examples, and what fails is not made smaller. CONTRIBUTING.md names both."""
+EXAMPLES = {"quick": 4, "thorough": 100}.get(PROFILE, 10)
 settings.register_profile(
     "affine",
     deadline=None,
-    max_examples=4 if QUICK else 20,
+    max_examples=EXAMPLES,
     phases=(Phase.explicit, Phase.generate) if QUICK else tuple(Phase),
     suppress_health_check=[HealthCheck.too_slow],
 )

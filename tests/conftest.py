@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from short_turns import SHORT
 
 # Tests run side by side (pytest -n auto), one core each: several threads apiece would wait for one another.
 # Set before torch and onnxruntime are imported, here and in the processes that tests start.
@@ -89,12 +90,6 @@ def torchlib_read_anew(_torchlib: Callable[[], None]) -> None:
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the tuner take turns of 2 ms and no pauses between them: its tests ask what follows from times, not of them.
-
-    Turns of 50 ms and pauses of 20 ms, fair to threads, are ten seconds a search; tests/runtime/test_latency.py asks
-    of those. Turns of the first look are a tenth as long too.
-    """
-    for module in ("trials", "final_comparison", "opponent"):
-        monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.STRETCH", 0.002)
-        monkeypatch.setattr(f"normdeploy.runtime.tuning.{module}.PAUSE", 0.0)
-    monkeypatch.setattr("normdeploy.runtime.tuning.first_look.TURN", 0.001)
+    """Let what is timed take turns of 2 ms, no pauses between them, and 20 rounds at most."""
+    for name, seconds in SHORT.items():
+        monkeypatch.setattr(name, seconds)

@@ -6,6 +6,7 @@ as a program does, through the interpreter's own end.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -22,6 +23,12 @@ IMPORTED = (
     *(f"normdeploy.{name}" for name in ("api", "cli.app", "exporting.trace", "rewrite", "train")),
 )  # fmt: skip
 """None starts a thread, as onnxruntime and pyarrow do: a fork has one, and waits at its end for those it has not."""
+_RANKS = """
+import runpy, sys
+from torch.multiprocessing import start_processes
+file, function, folder = sys.argv[1:]
+start_processes(runpy.run_path(file)[function], (folder,), nprocs=2, start_method="fork")
+"""
 
 
 class ForkedPython:
@@ -50,6 +57,15 @@ class ForkedPython:
         print(json.dumps({**asked, "timeout": timeout}), file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline())
         return subprocess.CompletedProcess(["python", "-c", code, *words], answer["code"], answer["out"], answer["err"])
+
+    def ranks(self, file: Path, function: str, folder: Path) -> None:
+        """Run a file's ``function(rank, folder)`` in two processes at once.
+
+        Raises:
+            AssertionError: one of them fails.
+        """
+        done = self.run(_RANKS, str(file), function, str(folder), folder=folder)
+        assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
         """End the process."""
@@ -86,6 +102,8 @@ def _serve() -> None:
         importlib.import_module(name)
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208 - of the kernel
         raise AssertionError(f"one of {IMPORTED} starts a thread")
+    gc.collect()
+    gc.freeze()  # else each fork's last collection goes through, and so copies, all that was imported
     for line in sys.stdin:
         asked = json.loads(line)
         streams = [os.memfd_create(name) for name in ("out", "err")]

@@ -180,6 +180,7 @@ assert not loaded, loaded
 """
 
 
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("beside", [False, True], ids=["one file", "data beside"])
 @pytest.mark.parametrize(
     "command",
@@ -197,6 +198,6 @@ def test_running_a_certified_file_imports_neither_torch_nor_onnx(tmp_path: Path,
     certify(net, nd.Verdict("pass"))
     np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
     if "plan" in command:
-        nd.tune(net, overwrite=True)
+        nd.tune(net, seconds=0.1, overwrite=True)
     words = command.format(net=net, plan=tmp_path / "net.plan.json", x=tmp_path / "x.npy", out=tmp_path / "y.npy")
     subprocess.run([sys.executable, "-c", CERTIFIED, net, *words.split()], check=True, stdout=subprocess.DEVNULL)

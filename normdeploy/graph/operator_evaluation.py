@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.exact import FLOATS, tensor64
+from normdeploy.graph.exact import FLOATS, constant_of, tensor64
 from normdeploy.graph.fitting_sizes import misfit
 from normdeploy.graph.onnx_reference import reference_session, run_reference
 from normdeploy.graph.operators import OPERATORS, Call
@@ -25,6 +25,8 @@ from normdeploy.graph.traits import is_standard, kind_of
 _DEFAULT_OPSET = 20
 OPERATOR_ERRORS = (ValueError, RuntimeError, IndexError, TypeError, KeyError, ArithmeticError)
 """What torch and our implementations raise on operands that do not fit."""
+_NARROW_INTEGERS = frozenset(kind for kind in ir.DataType if kind.is_integer() and kind.bitwidth < 8)
+_NARROW_FLOATS = frozenset(kind for kind in ir.DataType if kind.is_floating_point() and kind not in FLOATS)
 
 
 def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
@@ -50,9 +52,9 @@ def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
             f"constant {tensor.name!r} holds words; expected numbers: only onnxruntime computes with words"
         )
     value = tensor64(tensor)
-    if tensor.dtype.is_integer() and tensor.dtype.bitwidth < 8:
+    if tensor.dtype in _NARROW_INTEGERS:
         value = value.astype(np.int8)  # torch has no operators for these types, nor for floats of 8 bits and fewer
-    elif tensor.dtype.is_floating_point() and tensor.dtype not in FLOATS:
+    elif tensor.dtype in _NARROW_FLOATS:
         return torch.from_numpy(value.astype(np.float64)).to(dtype)
     # operators never write to their operands, so a weight need not be copied; torch warns of read-only memory
     shared = torch.from_numpy(value if value.flags.writeable and value.dtype.isnative else np.array(value))
@@ -92,7 +94,7 @@ def evaluate_node(
     """
     opset = opset_of(node, opset_imports if opset_imports is not None else imports_of(node))
     if is_standard(node, "Constant"):
-        tensor = ir.convenience.get_const_tensor(node.outputs[0])
+        tensor = constant_of(node)
         if tensor is None:
             raise GraphError(f"Constant {node.name} holds no tensor value; expected a dense one")
         return [as_constant(tensor, dtype)]

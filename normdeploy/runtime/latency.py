@@ -28,7 +28,7 @@ from normdeploy.errors import UsageError
 from normdeploy.parsing.amounts import require_seconds
 
 _NANO = 1e-9
-_FEWEST, _MOST = 5, 1000  # rounds
+_FEWEST, MOST = 5, 1000  # rounds
 SESSIONS, _FEWEST_SESSIONS = 6, 3
 # Student's 97.5 % quantiles for 1, 2, ... degrees of freedom
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -258,7 +258,7 @@ def measure_latency(
     gc.disable()  # a collection in the middle of one call would be charged to whoever happens to run
     begun, allowed, turn = time.perf_counter_ns(), round(seconds / _NANO), round(stretch / _NANO)
     try:
-        for done in range(rounds or _MOST):
+        for done in range(rounds or MOST):
             if rounds is None and done >= fewest and time.perf_counter_ns() - begun >= allowed:
                 break
             for index in order.permutation(len(names)):

@@ -30,6 +30,11 @@ class Net(nn.Module):
 '''
 
 
+@pytest.fixture(autouse=True)
+def _quick_searches(short_turns: None) -> None:
+    """In this room nothing asks of times."""
+
+
 @pytest.fixture
 def run() -> Callable[..., Result]:
     """Run a command line in this process."""

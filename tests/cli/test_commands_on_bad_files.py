@@ -19,7 +19,6 @@ from typer.testing import CliRunner, Result
 
 from normdeploy.cli.app import app
 
-pytestmark = pytest.mark.usefixtures("short_turns")
 COMMANDS = {
     "inspect": "inspect {}",
     "fold": "fold {} -o made.onnx --quick",

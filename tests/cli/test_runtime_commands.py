@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from normdeploy.cli.app import app
 
-pytestmark = pytest.mark.usefixtures("short_turns")
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 net (float[batch, 3, h, w] x) => (float[batch, 4] y) { p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, W) }"""
 

@@ -54,6 +54,7 @@ def test_every_public_function_has_an_example() -> None:
 
 def test_the_public_functions_examples_give_what_they_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(nd.tune.__kwdefaults__, "seconds", 0.2)
     for name in IN_ORDER:
         function = getattr(nd, name)
         found = of(function, function.__module__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from forked_python import ForkedPython
 from torch import Tensor, nn
 
 import normdeploy as nd
@@ -34,11 +34,10 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("layer", ["GRU", "LSTM"])
-def test_time_stays_dynamic_through_a_recurrent_layer(layer: str, tmp_path: Path):
+def test_time_stays_dynamic_through_a_recurrent_layer(layer: str, tmp_path: Path, forked: ForkedPython):
     """In a process of its own, twice: after some traces of other networks torch fixes a dimension, and it is told."""
-    done = subprocess.run(
-        [sys.executable, __file__, layer, str(tmp_path / "net.onnx")], capture_output=True, text=True, check=False
-    )
+    program = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
+    done = forked.run(program, layer, str(tmp_path / "net.onnx"), folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from forked_python import ForkedPython
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -252,10 +252,10 @@ def _process(rank: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
-def test_two_processes_pool_their_data(tmp_path: Path) -> None:
+def test_two_processes_pool_their_data(tmp_path: Path, forked: ForkedPython) -> None:
     data = [torch.randn(n, 3) + n for n in (4, 6, 3)]
     torch.save(data, tmp_path / "data")
-    mp.spawn(_process, (str(tmp_path),), nprocs=2)
+    forked.ranks(Path(__file__), "_process", tmp_path)
     model = Net(nn.BatchNorm1d(3))
     recalibrate(model, copy.deepcopy(data))
     for rank in (0, 1):

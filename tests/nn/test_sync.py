@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from forked_python import ForkedPython
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError
@@ -67,15 +67,15 @@ def _process(rank: int, folder: str) -> None:
                 dist.all_reduce(gradient)
             assert plain(model) == ["1", "3"]
             held = {"results": results, "gradients": gradients, "state": model.state_dict()}
-            torch.save(held, os.path.join(folder, f"{number}.{rank}"))  # noqa: PTH118 - a spawned process's plain string
+            torch.save(held, os.path.join(folder, f"{number}.{rank}"))  # noqa: PTH118 - a process's plain string
     finally:
         dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def joined(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> Path:
     folder = tmp_path_factory.mktemp("gloo")
-    mp.spawn(_process, (str(folder),), nprocs=2)
+    forked.ranks(Path(__file__), "_process", folder)
     return folder
 
 

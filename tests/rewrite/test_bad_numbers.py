@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from affine_graphs import EXAMPLES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -280,7 +281,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("bad")
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(list(FORMS)), st.integers(0, 99), st.sampled_from(BAD), st.sampled_from(list(KINDS)),
        st.booleans(), st.integers(0, 2**32 - 1), st.sampled_from(EPSILONS))  # fmt: skip
 def test_a_bad_number_changes_nothing_in_silence(

@@ -20,6 +20,11 @@ from normdeploy.runtime.latency import (
 )
 
 
+@pytest.fixture
+def short_turns() -> None:
+    """Nothing is shorter here, where times are asked of."""
+
+
 class Clock:
     """A clock that only the work under test moves, so that a busy machine cannot fail the test."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -78,12 +76,22 @@ def test_openvino_is_given_what_it_survives(number, write_model):
     np.testing.assert_array_equal(y, X[:, ::-1][:, ::-number])
 
 
-def test_tune_survives_and_says_so(write_model):
+TUNE = """
+import pytest
+from short_turns import SHORT
+from normdeploy.cli import main
+with pytest.MonkeyPatch.context() as patch:
+    for name, seconds in SHORT.items():
+        patch.setattr(name, seconds)
+    main()
+"""
+
+
+def test_tune_survives_and_says_so(write_model, forked, tmp_path):
     """In a process of its own, which would end by a signal."""
     pytest.importorskip("openvino", reason="the extra 'peers' is not installed")
     path = _write(write_model, weights=_step(LOWEST64))
-    words = ["tune", str(path), "--seconds", "0.1", "--batch", "1", "--json"]
-    done = subprocess.run([sys.executable, "-m", "normdeploy", *words], check=False, capture_output=True, text=True)
+    done = forked.run(TUNE, "tune", str(path), "--seconds", "0.1", "--batch", "1", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     reasons = [trial["reason"] for trial in json.loads(done.stdout)["trials"] if "OpenVINO" in trial["name"]]
     assert any(f"has a step of {LOWEST64}" in reason for reason in reasons), reasons

@@ -166,15 +166,14 @@ def test_installed_it_is_there_and_nothing_heavy_is_loaded(project: pytest.Pytes
     project.makepyfile("""
         import sys
 
-        def test_light():
+        def test_there_and_light(assert_equivalent, request):
+            assert callable(assert_equivalent)
+            assert request.config.getoption("--normdeploy-level") == "quick"
             assert not {"torch", "numpy", "onnx", "onnxruntime"} & set(sys.modules)
-
-        def test_there(assert_equivalent):
-            assert assert_equivalent("right.onnx", "right.onnx").level == "quick"
     """)
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder.parent), str(ROOT)]))
     run = project.runpytest_subprocess(
         "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--normdeploy-level=quick"
     )
-    run.assert_outcomes(passed=2)
+    run.assert_outcomes(passed=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from normdeploy.runtime.latency import PAUSE, STRETCH, Latency, Ratio, measure_latency, paired_ratio
+from normdeploy.runtime.latency import Latency, Ratio, fair_turn, measure_latency, paired_ratio
 from normdeploy.runtime.tuning.measured_candidate import LITTLE, MeasuredCandidate
 
 _FINALISTS, _MOST = 3, 6
@@ -47,8 +47,8 @@ def compare_finalists(
         finalists = _finalists(left, base)
         order = finalists if len(parts) % 2 == 0 else finalists[::-1]
         runs = {entry.candidate.name: opened(entry) for entry in order}
-        of_pass = seed + len(parts)
-        parts.append(measure_latency(runs, seconds=seconds, warmup=1, stretch=STRETCH, pause=PAUSE, seed=of_pass))
+        of_pass, (stretch, pause) = seed + len(parts), fair_turn(0)
+        parts.append(measure_latency(runs, seconds=seconds, warmup=1, stretch=stretch, pause=pause, seed=of_pass))
         for entry in finalists:
             entry.latency, entry.ratio = _joint(entry, base, parts), _ratio(entry, base, parts).to_dict()
         timed = [entry for entry in simplest if entry in finalists]

@@ -16,7 +16,7 @@ from normdeploy.ort.providers import find_providers
 from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.latency import PAUSE, STRETCH, measure_latency
+from normdeploy.runtime.latency import fair_turn, measure_latency
 from normdeploy.runtime.module_peers import COMPILED, ModuleContestant, torch_threads
 from normdeploy.runtime.plan import Trial
 
@@ -86,7 +86,8 @@ def against_openvino(
 
 def _trial(name: str, precision: str, runs: Mapping[str, Callable[[], object]], seconds: float, seed: int) -> Trial:
     """Time an opponent beside the plan and the untuned model, interleaved."""
-    found = measure_latency(runs, seconds=seconds, stretch=STRETCH, pause=PAUSE, seed=seed)
+    stretch, pause = fair_turn(0)
+    found = measure_latency(runs, seconds=seconds, stretch=stretch, pause=pause, seed=seed)
     ratio = found[name].ratio(found["plan"])
     reason = (
         f"an opponent, not a way that normdeploy runs, in {precision}: {ratio.value:.2f} of the plan's time "

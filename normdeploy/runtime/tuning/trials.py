@@ -11,7 +11,7 @@ from normdeploy.errors import in_one_line
 from normdeploy.ort.settings import Settings
 from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import Backend, open_backend
-from normdeploy.runtime.latency import PAUSE, STRETCH, measure_latency
+from normdeploy.runtime.latency import fair_turn, measure_latency
 from normdeploy.runtime.plan import Trial
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
 from normdeploy.runtime.tuning.first_look import glance
@@ -92,7 +92,8 @@ class Tried:
                 entry.hopeless = glances[label], glances[UNTUNED]  # with it in every round there would be few rounds
                 del runs[label]
         self.tell(f"timing {len(runs)} ways, {seconds:.0f} s")
-        measured = measure_latency(runs, seconds=seconds, warmup=1, stretch=STRETCH, pause=PAUSE, seed=self.seed)
+        stretch, pause = fair_turn(0)
+        measured = measure_latency(runs, seconds=seconds, warmup=1, stretch=stretch, pause=pause, seed=self.seed)
         for entry in opened:
             if entry.candidate.name in measured:
                 entry.latency = measured[entry.candidate.name]

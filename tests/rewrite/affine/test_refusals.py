@@ -58,6 +58,9 @@ CROSSING = {
     "Clip | cuts all channels at the same values": Case(
         lambda g: mul(g, g.op("Clip", conv(g, images(g)), np.array(0.0)), 3, 1)
     ),
+    "Clip | gives its upper bound, which is below the lower one": Case(
+        lambda g: minus(g, g.op("Clip", conv(g, images(g)), np.array(1.0), np.array(0.0)))
+    ),
     "Clip | has bounds that are computed at run time | 2": Case(
         lambda g: end(g, g.op("Clip", images(g), mul(g, x(g, 1, name="low"))))
     ),

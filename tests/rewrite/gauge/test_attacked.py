@@ -191,6 +191,17 @@ def test_a_clip_by_a_negative_number(graph, fold, seed, behind, cut):
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Clip": 1, "Conv": 1}
 
 
+@pytest.mark.parametrize("scale", [2.0, -2.0])
+def test_a_clip_whose_upper_bound_is_below_its_lower_one(graph, fold, scale):
+    """It gives the upper one everywhere; exchanged by a negative number they would give the other."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Clip", conv(g, g.input("x", ["N", 3, 4]), rng), np.float64(0.75), np.float64(-0.5))
+    g.output(g.op("Tanh", g.op("Mul", y, np.float64(scale))))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert result.actions == ["folded" if scale > 0 else "kept"]
+
+
 @given(SEED, st.booleans())
 def test_a_position_embedding_behind_a_biased_product(graph, fold, seed, norm):
     """(x W + b) + P, and a map of the features behind it."""

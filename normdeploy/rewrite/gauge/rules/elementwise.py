@@ -4,7 +4,8 @@
 - Products: Mul, Div. s_y = product (quotient) of the factors' scales, no shift.
 - Homogeneous functions, f(s x) = s f(x) for s > 0: Relu, LeakyRelu, PRelu, Abs.
 - Choices between operands: Max, Min (s > 0), Where: operands and result carry one gauge.
-- Clip: one number everywhere, and the bounds follow: (bound - t) / s; they change places where s < 0.
+- Clip: one number everywhere, and the bounds follow: (bound - t) / s; they change places where s < 0, which
+  an upper bound below the lower one, that then holds everywhere, does not allow.
 - Neg: t changes its sign.
 - Cast between floats: as it is.
 
@@ -185,11 +186,12 @@ def clip(node: ir.Node, ties: Ties) -> bool:
     gauge = ties.operand(node, 0)
     if gauge is None:
         return False
-    for index in (1, 2):
-        bound = optional(node, index)
-        if bound is not None and not is_constant(bound):
-            return ties.refuse(node, "has bounds that are computed at run time")
+    bounds = [bound for index in (1, 2) if (bound := optional(node, index)) is not None]
+    if not all(is_constant(bound) for bound in bounds):
+        return ties.refuse(node, "has bounds that are computed at run time")
     flat = ties.along(gauge, range(gauge.rank), Tie(node, "cuts all channels at the same values"))
+    if len(bounds) == 2 and array_of(bounds[0]) > array_of(bounds[1]):
+        ties.positive(flat, Tie(node, "gives its upper bound, which is below the lower one"))
     ties.of[node.outputs[0]] = flat
     return True
 
