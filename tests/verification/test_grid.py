@@ -111,7 +111,7 @@ def test_flips_that_an_optimizer_makes_are_no_fault_of_the_file(tmp_path: Path, 
 def test_a_file_that_moves_elements_itself_fails(tmp_path: Path, moved: float):
     right = quantized_conv(tmp_path / "q.onnx")
     wrong = quantized_conv(tmp_path / "wrong.onnx", moved=moved)
-    assert nd.verify(right, wrong).status == "fail"
+    assert nd.verify(right, wrong, level="quick").status == "fail"
 
 
 def test_damage_moves_further_than_flips_may_whatever_explains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -119,23 +119,23 @@ def test_damage_moves_further_than_flips_may_whatever_explains_it(tmp_path: Path
     right = quantized_conv(tmp_path / "q.onnx")
     wrong = quantized_conv(tmp_path / "wrong.onnx", moved=5.0)
     monkeypatch.setattr(grid, "explaining_optimizers", lambda *_: ("SomeFusion",))
-    refused = nd.verify(right, wrong)
+    refused = nd.verify(right, wrong, level="quick")
     assert not [check for check in refused.checks if check.name == "grid"], refused.summary()
     assert [check for check in refused.checks if (check.name, check.status) == ("rounding", "fail")]
     allowed = flips.FEW
     monkeypatch.setattr(flips, "FEW", float("inf"))
-    excused = nd.verify(right, wrong)
+    excused = nd.verify(right, wrong, level="quick")
     [check] = [check for check in excused.checks if check.name == "grid"]
     assert check.status == "note"
     assert check.measured.ratio > allowed
     monkeypatch.undo()
-    [own] = [check for check in nd.verify(right, right).checks if check.name == "grid"]
+    [own] = [check for check in nd.verify(right, right, level="quick").checks if check.name == "grid"]
     assert own.measured.ratio < allowed
 
 
 def test_without_a_grid_the_same_rounding_is_judged_as_any_other(tmp_path: Path):
     path = quantized_conv(tmp_path / "q.onnx", linear_end=True)
-    verdict = nd.verify(path, path)
+    verdict = nd.verify(path, path, level="quick")
     assert not [check for check in verdict.checks if check.name == "grid"]
 
 
