@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.operators.call import axis_of
-from normdeploy.graph.traits import MICROSOFT, kind_of
+from normdeploy.graph.traits import MICROSOFT, Trait, kind_of, kinds
 
 Sizes = Sequence[int | None] | None
 """The sizes of a value, None where it is not known how many it has, or how long one is."""
@@ -192,9 +192,8 @@ _ROWS: dict[tuple[str, str], _Row] = {
     **{("", name): partial(_along_axis, default=0) for name in ("GatherElements", "ScatterElements")},
     ("", "LpNormalization"): partial(_along_axis, default=-1, before=-1),
     **{("", name): _quantizer for name in ("QuantizeLinear", "DequantizeLinear")},
-    **{("", name): _over_axes for name in ("ReduceMax", "ReduceMin", "ReduceMean", "ReduceSum", "ReduceProd")},
-    **{("", name): _over_axes for name in ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")},
-    **{("", name): _over_axes for name in ("ReduceSumSquare", "MeanVarianceNormalization")},
+    **dict.fromkeys(kinds(Trait.REDUCES) - kinds(Trait.POOLS), _over_axes),
+    ("", "MeanVarianceNormalization"): _over_axes,
     (MICROSOFT, "GroupNorm"): partial(_group_norm, standard=False),
     (MICROSOFT, "SkipLayerNormalization"): partial(_along_last, places=(2, 3, 4)),
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): partial(_along_last, places=(2, 3)),

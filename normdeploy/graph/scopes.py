@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -15,12 +16,21 @@ _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 """What torch.export writes as the scope of constants that it made itself."""
 
 
+@lru_cache(maxsize=4096)
+def scopes_of(written: str) -> tuple[str, ...]:
+    """Return the names that an exporter wrote down of an operator: the modules around it, outermost first, and its own.
+
+    Operators of one module come one after another, and each pass that makes a row asks for them.
+    """
+    return tuple(str(name or "") for name in ast.literal_eval(written))
+
+
 def in_root(node: ir.Node) -> bool:
     """Return whether a node was traced from the forward of the model itself, and from no module inside it."""
     scopes = node.metadata_props.get(NAME_SCOPES)
     if not scopes or node.metadata_props.get(WHERE):
         return False
-    return not any(name and name != _NO_MODULE for name in ast.literal_eval(scopes)[:-1])
+    return not any(name and name != _NO_MODULE for name in scopes_of(scopes)[:-1])
 
 
 def module_path(node: ir.Node) -> str:
@@ -33,10 +43,9 @@ def module_path(node: ir.Node) -> str:
         return override
     scopes = node.metadata_props.get(NAME_SCOPES)
     if scopes:
-        names = ast.literal_eval(scopes)
-        modules = [name for name in names[:-1] if name and name != _NO_MODULE]
+        modules = [name for name in scopes_of(scopes)[:-1] if name and name != _NO_MODULE]
         if modules:
-            return str(modules[-1])
+            return modules[-1]
     if node.name:
         return node.name
     return node.outputs[0].name or node.op_type if node.outputs else node.op_type

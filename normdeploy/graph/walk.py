@@ -33,7 +33,8 @@ def graphs_of(model: ir.Model) -> list[ir.Graph]:
     found = [model.graph]
     for graph in found:
         for node in graph:
-            found += bodies_of(node)
+            if node.domain or node.op_type in HOLDING:
+                found += bodies_of(node)
     return found
 
 
@@ -44,8 +45,9 @@ def nodes_of(model: ir.Model) -> list[ir.Node]:
     def visit(graph: ir.Graph) -> None:
         for node in graph:
             found.append(node)
-            for body in bodies_of(node):
-                visit(body)
+            if node.domain or node.op_type in HOLDING:
+                for body in bodies_of(node):
+                    visit(body)
 
     visit(model.graph)
     return found

@@ -172,6 +172,8 @@ def _take_over(graph: ir.Graph, proto: onnx.GraphProto) -> None:
 
 def _complete(value: ir.Value, proto: onnx.TypeProto) -> None:
     """Take over what a value lacks: its type, its rank, and dimensions that are static after all."""
+    if value.type is not None and value.shape is not None and value.shape.is_static():
+        return
     if value.type is None:
         value.type = ir.serde.deserialize_type_proto_for_type(proto)
     found = ir.serde.deserialize_type_proto_for_shape(proto)

@@ -21,13 +21,19 @@ from normdeploy.rewrite.infer import infer_missing_types
 
 
 class ResolveSequences(ir.passes.InPlacePass):
-    """Replace SplitToSequence and its SequenceAts by one Split each."""
+    """Replace SplitToSequence and its SequenceAts by one Split each; then give values the types that they lack.
+
+    The sizes of the parts tell those of what is made of them, and constant targets of Reshape and Expand, which the
+    pass in front of this one evaluates, more than computed ones.
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph; sizes must be constants already."""
         result = edit_each(model, _resolve)
-        if result.modified:
-            infer_missing_types(model, anew=True)  # the parts' sizes tell those of what is made of them
+        inferred = infer_missing_types(model, anew=result.modified)
+        if inferred and (late := edit_each(model, _resolve)).modified:  # of a size that was not known
+            infer_missing_types(model, anew=True)
+            return late
         return result
 
 

@@ -7,13 +7,11 @@ inside a spelled-out activation (see :mod:`.activation`) belong to the activatio
 
 from __future__ import annotations
 
-import ast
-
 import onnx_ir as ir
 
 from normdeploy.graph import WHERE, is_constant, module_path
 from normdeploy.graph.edit import only_reader, share_names, take_out, take_place
-from normdeploy.graph.scopes import NAME_SCOPES
+from normdeploy.graph.scopes import NAME_SCOPES, scopes_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.graph.weight import fixed_weight
@@ -151,4 +149,4 @@ def _swap(graph: ir.Graph, node: ir.Node, affine: ir.Node) -> None:
 def _scope(node: ir.Node) -> tuple[str, ...] | None:
     """Return the modules a node was traced from, outermost first; None outside torch."""
     scopes = node.metadata_props.get(NAME_SCOPES)
-    return None if not scopes else tuple(ast.literal_eval(scopes)[:-1])
+    return None if not scopes else scopes_of(scopes)[:-1]

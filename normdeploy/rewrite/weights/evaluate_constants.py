@@ -33,10 +33,9 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
-from normdeploy.graph.edit import take_place
+from normdeploy.graph.edit import constant_of, take_place
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import nodes_of
-from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.weights.conditions import (
     EXACT,
     FREE_ELEMENTS,
@@ -61,36 +60,48 @@ class EvaluateConstants(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Evaluate all constant expressions of the main graph and of its body graphs."""
-        _write_numbers_as_tensors(nodes_of(model))
-        lifted = common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        lifted = _lifted(nodes_of(model))
         walk = _Walk(model.opset_imports)
         for node in nodes_of(model):
             walk.visit(node)
         walk.replace()
         # a dead Shape or a dead weight would still count as a reader of its operand
         cleaned = common_passes.RemoveUnusedNodesPass()(model)
-        infer_missing_types(model)  # constant targets of Reshape and Expand tell more than computed ones
-        return ir.passes.PassResult(model, lifted.modified or walk.modified or cleaned.modified)
+        return ir.passes.PassResult(model, lifted or walk.modified or cleaned.modified)
 
 
 _NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
 """What a Constant may hold in place of a tensor, and the type that it has."""
 
+_STRINGS = ("value_string", "value_strings")
 
-def _write_numbers_as_tensors(nodes: Sequence[ir.Node]) -> None:
-    """Give each Constant of numbers the tensor of the same numbers.
 
-    onnx_ir's pass makes one too; it asks of each number which of several protocols it follows, and that took as long as
+def _lifted(nodes: Sequence[ir.Node]) -> bool:
+    """Make each Constant an initializer of its name, but what is an output of its graph; tell whether there was one.
+
+    onnx_ir's pass does the same; it asks of each tensor which of several protocols it follows, and that took as long as
     evaluating all of a graph's constants.
     """
+    found = False
     for node in nodes:
-        if not is_standard(node, "Constant") or len(node.attributes) != 1:
+        if not is_standard(node, "Constant") or len(node.attributes) != 1 or node.outputs[0].is_graph_output():
             continue
+        result, graph = node.outputs[0], node.graph
         name, attribute = next(iter(node.attributes.items()))
-        if name in _NUMBERS and not attribute.is_ref():
-            tensor = ir.Tensor(np.array(attribute.value, _NUMBERS[name]), name=node.outputs[0].name)
-            node.attributes.clear()
-            node.attributes["value"] = ir.AttrTensor("value", tensor)
+        if attribute.is_ref() or not (name == "value" or name in _NUMBERS or name in _STRINGS):
+            continue
+        tensor = attribute.value
+        if name in _NUMBERS:
+            tensor = ir.Tensor(np.array(tensor, _NUMBERS[name]), name=result.name)
+        elif name in _STRINGS:
+            tensor = ir.StringTensor(np.array(tensor, np.bytes_), name=result.name)
+        constant = constant_of(tensor, str(result.name))
+        assert isinstance(graph, ir.Graph)
+        graph.register_initializer(constant)
+        take_place(constant, result, named=False)
+        graph.remove(node, safe=True)
+        found = True
+    return found
 
 
 class _Walk:

@@ -12,7 +12,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import SINGLE
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families
-from normdeploy.verification.samples.family import Family, Kind, holding, user_families
+from normdeploy.verification.samples.family import Family, Kind, holding, removing, user_families
 from normdeploy.verification.samples.ranges import batch_name, resized
 from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.two_sides import Refused
@@ -53,7 +53,7 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
 
 
 def _at_guards(context: Context, bases: Sequence[Family]) -> Iterator[Family]:
-    """Yield families of the numbers that the reference takes of an integer input that a guard looks at.
+    """Yield families of what the reference takes of an input that a guard looks at: integers, and minus infinity.
 
     Args:
         bases: what the other places hold: the first that the reference takes.
@@ -64,6 +64,8 @@ def _at_guards(context: Context, bases: Sequence[Family]) -> Iterator[Family]:
             each = {number: next(holding(base, spec, [number]), None) for number in spec.guarded}
             taken = [number for number, family in each.items() if family is not None and _takes(context, family)]
             yield from holding(base, spec, taken, every=2)
+        if spec.removes and spec.shape and _takes(context, removing(bases[0], spec)):
+            yield removing(bases[0], spec)
 
 
 def _takes(context: Context, family: Family) -> bool:

@@ -18,6 +18,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
 from normdeploy.verification.derivation.gauges import radius
+from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
 from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
 from normdeploy.verification.derivation.result_types import result_type
@@ -137,11 +138,8 @@ class Side:
         if read is None or part is None or not (place or has(node, Trait.MOVES)):
             return np.zeros_like(number, np.float64)
         operands[place] = self.off(read, part)
-        found = evaluate_node(
-            node,
-            [None if array is None else torch.from_numpy(np.array(array)) for array in operands],
-            opset_imports=self.imports,
-        )
+        tensors = [None if array is None else torch.from_numpy(np.array(array)) for array in operands]
+        found = evaluate_node(node, tensors, opset_imports=self.imports)
         return np.asarray(np.abs(found[value.index() or 0].numpy()))
 
     def constant(self, value: ir.Value | None) -> Array | None:
@@ -176,7 +174,8 @@ class Side:
             if operand is not None and array is None:
                 raise GraphError(f"constant {operand.name!r} cannot be computed")
             operands.append(None if array is None else torch.from_numpy(np.array(array)))
-        return evaluate_node(node, operands, opset_imports=self.imports)[value.index() or 0]
+        found = evaluate_node(node, as_stored(node, operands, self.type_of), opset_imports=self.imports)
+        return found[value.index() or 0]
 
     def _one_of(self, value: ir.Value) -> Array | None:
         dtype = self.type_of(value)
@@ -262,7 +261,8 @@ class Side:
             else:
                 if plain and kind(node) == "CastLike" and operands[1] is not None:
                     operands[1] = torch.zeros((), dtype=operands[1].dtype)  # its type alone is read
-                known.update(zip(node.outputs, self._sizes.of(node, operands), strict=False))
+                found = self._sizes.of(node, as_stored(node, operands, self.type_of))
+                known.update(zip(node.outputs, found, strict=False))
         return known
 
     def _with_bodies(self, node: ir.Node, known: Mapping[ir.Value, Tensor]) -> list[Tensor]:

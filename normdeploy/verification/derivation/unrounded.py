@@ -15,6 +15,7 @@ from normdeploy.graph.derivation import Derivation, Exact
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Array, Floats
 from normdeploy.verification.derivation.meant import Meant
+from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
@@ -71,6 +72,7 @@ class Constants:
             if read is not None and found is None:
                 found = self.expression(read, k)
             operands.append(None if found is None else torch.from_numpy(np.array(found)))
+        operands = as_stored(node, operands, self.file.type_of)
         return evaluate_node(self.operator(node), operands, opset_imports=self.file.imports)[value.index() or 0].numpy()
 
     def operator(self, node: ir.Node) -> ir.Node:

@@ -59,6 +59,15 @@ def holding(family: Family, spec: InputRange, numbers: Sequence[int], *, every: 
         yield Family(f"{spec.name!r} of {min(here)} to {max(here)}", {**family.feeds, spec.name: held})
 
 
+def removing(family: Family, spec: InputRange) -> Family:
+    """Return a family of which a float input is minus infinity in every other row, and at one place of the others."""
+    held = family.feeds[spec.name].copy()
+    rows = held.reshape(-1, held.shape[-1])
+    rows[::2] = -np.inf
+    rows[1::2, :1] = -np.inf
+    return Family(f"{spec.name!r} of minus infinity, in rows and alone", {**family.feeds, spec.name: held})
+
+
 def user_families(data: Any, specs: Sequence[InputRange], *, rows: int) -> list[Family]:
     """Turn the user's own data into families.
 

@@ -53,6 +53,27 @@ def guarded(value: ir.Value, dtype: np.dtype[Any]) -> list[int]:
     return list(dict.fromkeys(found))[:_MOST]
 
 
+def compared_with_infinity(value: ir.Value) -> bool:
+    """Tell whether a float input is added to what a graph compares with minus infinity, as attention's scores.
+
+    Args:
+        value: the input.
+    """
+    queue = [value]
+    for current in queue:
+        for node, index in current.uses():
+            if has(node, Trait.COMPARES) and any(map(_is_lowest, node.inputs)):
+                return True
+            if has(node, Trait.ADDS) or (has(node, Trait.MOVES | Trait.CONVERTS) and index == 0):
+                queue += [output for output in node.outputs if output not in queue]
+    return False
+
+
+def _is_lowest(value: ir.Value | None) -> bool:
+    tensor = constant_tensor(value)
+    return tensor is not None and tensor.size == 1 and bool(np.isneginf(np.asarray(tensor.numpy(), np.float64)).all())
+
+
 def _constants(node: ir.Node) -> Iterable[int]:
     for value in node.inputs:
         tensor = constant_tensor(value)

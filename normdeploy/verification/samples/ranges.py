@@ -12,7 +12,7 @@ import onnx_ir as ir
 from normdeploy.errors import InputError
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.verification.samples.guards import guarded
+from normdeploy.verification.samples.guards import compared_with_infinity, guarded
 from normdeploy.verification.samples.roles import hides_scores
 from normdeploy.verification.sides.flat_values import Array
 
@@ -34,6 +34,7 @@ class InputRange:
         table: rows of the smallest table that an integer input indexes; 0 if it indexes none.
         ends: further ranges, (lowest, highest), to which an integer input that is only computed with may go.
         guarded: numbers worth trying of an integer input that something looks at before it is an index.
+        removes: a float input of which minus infinity says which keys of an attention do not count.
         hides: a float input of which 0 and 1 say which keys of an attention count.
     """
 
@@ -46,6 +47,7 @@ class InputRange:
     table: int = 0
     ends: tuple[tuple[int, int], ...] = ()
     guarded: tuple[int, ...] = ()
+    removes: bool = False
     hides: bool = False
 
     @property
@@ -119,7 +121,7 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
         readers: the input in the reference's graph, and in the file's. example: as given.
     """
     if spec.is_float:
-        return replace(spec, hides=hides_scores(readers[0]))
+        return replace(spec, hides=hides_scores(readers[0]), removes=compared_with_infinity(readers[0]))
     if spec.dtype.kind not in "iu":
         return spec
     size = _table_size(readers[0])
