@@ -28,6 +28,7 @@ from normdeploy.verification.checks.dynamic_sizes import check_sizes
 from normdeploy.verification.checks.grid import check_grid
 from normdeploy.verification.checks.idle import check_idle
 from normdeploy.verification.checks.logic import check_logic
+from normdeploy.verification.checks.open_decisions import check_open_decisions
 from normdeploy.verification.checks.quantization import check_quantization
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision
 from normdeploy.verification.checks.reference_runs import check_reference
@@ -193,7 +194,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         context.checks += check_companions(context)
         context.checks += check_sizes(context)
-    for check in (check_grid, check_quantization, check_decided, check_finite, check_idle):
+    for check in (check_grid, check_quantization, check_decided, check_open_decisions, check_finite, check_idle):
         context.checks += check(context)
     context.subject.release()
     _diagnose(context)

@@ -240,3 +240,25 @@ def test_what_decisions_are_taken_on_is_looked_at_once(ends: tuple[str, str], wr
     path = write(f"{head} {{ {body} {ends[1]} }}", **known)
     verdict = verify(path, path, level="quick")
     assert verdict.status == "pass", verdict.summary()
+
+
+LOGITS = "g (float[N,8] x) => (int64[N] best) {{ m = MatMul(x, w) z = Relu(m) {} }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("best = ArgMax<axis=-1, keepdims=0>(z)", "pass"),
+        ("a = Cast<to=16>(z) b = Cast<to=1>(a) best = ArgMax<axis=-1, keepdims=0>(b)", "not-exercised"),
+        ("a = Cast<to=10>(z) b = Cast<to=1>(a) best = ArgMax<axis=-1, keepdims=0>(b)", "not-exercised"),
+        ("a = Cast<to=11>(z) b = Cast<to=1>(a) best = ArgMax<axis=-1, keepdims=0>(b)", "pass"),
+        ("b = Softmax<axis=-1>(z) best = ArgMax<axis=-1, keepdims=0>(b)", "not-exercised"),
+    ],
+)
+def test_what_an_output_decides_on_is_compared_where_no_algebra_shows_it(body: str, status: str, write: Write):
+    known = {"w": np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)}
+    right = write(LOGITS.format("best = ArgMax<axis=-1, keepdims=0>(z)"), "right", **known)
+    verdict = verify(right, write(LOGITS.format(body), "file", **known), level="quick")
+    assert verdict.status == status, verdict.summary()
+    if status != "pass":
+        assert {check.name for check in verdict.checks if check.status == status} == {"decisions"}

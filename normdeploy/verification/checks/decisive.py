@@ -33,13 +33,16 @@ from normdeploy.verification.sides.subgraph import opened
 _NOTE = "exercised in front of a decision: the value it is taken on was compared"
 
 
-def in_front(graph: ir.Graph) -> list[str]:
+def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[str]:
     """Return the names of the values of a graph's main level that its outputs are decisions on.
 
     Decisions are comparisons, orders and roundings; a reduction to one number hides what it reduces as they do.
+
+    Args:
+        graph: it. asked: those of its outputs that are asked for; all by default.
     """
     found: dict[str, None] = {}
-    queue = [(value, _single(value)) for value in graph.outputs]
+    queue = [(value, _single(value)) for value in (graph.outputs if asked is None else asked)]
     seen = {value for value, _ in queue}
     for value, single in queue:
         node = value.producer()

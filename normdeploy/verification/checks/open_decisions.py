@@ -1,0 +1,108 @@
+"""What outputs decide on (an argmax, a comparison, the best few), where algebra leaves an operator in front of it open.
+
+The output shows such an operator only where a sample's order turns: six logits through bfloat16 and back keep theirs in
+nearly every sample, though other rows lose it. So the numbers themselves are compared, by the same criterion as an
+output's: those that the file's decisions are taken on against those of the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import FLOATS, Evaluator
+from normdeploy.graph.traits import is_standard
+from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.check_context import Context
+from normdeploy.verification.checks.decisive import in_front
+from normdeploy.verification.family_case import make_case
+from normdeploy.verification.mutation.cut_sides import Cut, CutFile
+from normdeploy.verification.mutation.probes import judged_cut
+from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.sides.exact_agreement import shortened
+from normdeploy.verification.sides.part_reference import PartReference
+from normdeploy.verification.sides.subgraph import opened
+
+_FAMILIES = 3
+"""Families on which they are compared."""
+
+
+def check_open_decisions(context: Context) -> list[Check]:
+    """Compare what decisions are taken on, where nothing confirms it for every input."""
+    report, reference = context.proven, context.reference.graph
+    if report is None or report.confirmed or context.failed or reference is None or context.noisy is None:
+        return []
+    if any(is_standard(node, "QuantizeLinear") for node in reference.graph):
+        return []  # steps flip in front of it, which :mod:`.grid` judges
+    file, open_results = context.subject.model, {row.result for row in report.open}
+    named = {str(value.name): value for value in file.graph.outputs}
+    ours, theirs = dict[str, None](), dict[str, None]()
+    for output, name in zip(reference.graph.outputs, context.subject.output_names, strict=True):
+        if output.dtype in FLOATS:
+            continue
+        its, own = in_front(file.graph, [named[name]]), in_front(reference.graph, [output])
+        unsure = [value for value in its if _depends(file.graph, value, open_results)]
+        if unsure and len(own) != len(its):
+            return [_unseen(shortened([repr(value) for value in unsure]), "the reference decides on other values")]
+        if unsure:
+            ours.update(dict.fromkeys(own))
+            theirs.update(dict.fromkeys(its))
+    if not theirs or len(ours) != len(theirs):
+        return []
+    asked = shortened([repr(name) for name in theirs])
+    try:
+        problems = _problems(context, reference, list(ours), list(theirs))
+    except GraphError as error:
+        return [_unseen(asked, str(error))]
+    return [_unseen(asked, shortened(problems))] if problems else []
+
+
+def _problems(context: Context, reference: ir.Model, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
+    base, noisy = context.cases[0], opened(reference, ours)
+    dtypes = [*(np.asarray(a).dtype for a in base.eager), *(np.dtype(np.float32) for _ in ours)]
+    file = CutFile(opened(context.subject.model, theirs), [*context.subject.output_names, *theirs])
+    named = replace(base, names=[*base.names, *ours])
+    whole = PartReference(noisy, dtypes)
+    made = Cut("decisions", (), base.truth[0], whole, Evaluator(noisy), file, NoisyGraph(noisy), named)
+    for known in context.cases[:_FAMILIES]:
+        case = make_case(
+            made.reference,
+            made.noisy,
+            known.family,
+            named.names,
+            runs=context.noise_runs,
+            seed=context.seed,
+            precision=context.precision,
+            fast=context.heavy,
+        )
+        problems, _ = judged_cut(context, made, case)
+        if problems:
+            return problems
+    return []
+
+
+def _unseen(asked: str, why: str) -> Check:
+    text = (
+        f"an output is a decision on {asked}: no algebra shows what that is, and it is not what the reference decides "
+        f"on ({why}); the decisions alone were compared, of which samples turn few: return these numbers, too, or take "
+        "out what changes them"
+    )
+    return Check(Question.DECISIONS, Status.NOT_EXERCISED, text)
+
+
+def _depends(graph: ir.Graph, name: str, results: Collection[str]) -> bool:
+    """Tell whether a value is computed through one of some results."""
+    made = {str(value.name): node for node in graph for value in node.outputs}
+    queue = [made[name]] if name in made else []
+    seen = set(queue)
+    for node in queue:
+        if any(str(value.name) in results for value in node.outputs):
+            return True
+        before = {made.get(str(value.name)) for value in node.inputs if value is not None}
+        queue += [producer for producer in before if producer is not None and producer not in seen]
+        seen.update(producer for producer in before if producer is not None)
+    return False
