@@ -179,19 +179,16 @@ class Side:
 
     def _one_of(self, value: ir.Value) -> Array | None:
         dtype = self.type_of(value)
-        if dtype is None:
-            return None
-        return np.zeros(1) if dtype in FLOATS else np.zeros(1, dtype.numpy())
+        return None if dtype is None else np.zeros(1, np.float64 if dtype in FLOATS else dtype.numpy())
 
     def shapes(self, value: ir.Value) -> tuple[Shape, ...]:
         """Return a value's shape at each assignment; () where it is not known."""
         if value not in self._shapes:
             tensor, found = self.tensor(value), [run.get(value) for run in self.runs]
             computed = self.constant(value) if tensor is None else None  # runs leave constants out
-            if tensor is not None:
-                self._shapes[value] = (tuple(int(n) for n in tensor.shape.numpy()),) * max(len(self.runs), 1)
-            elif computed is not None:
-                self._shapes[value] = (computed.shape,) * max(len(self.runs), 1)
+            shape = tensor.shape.numpy() if tensor is not None else None if computed is None else computed.shape
+            if shape is not None:
+                self._shapes[value] = (tuple(map(int, shape)),) * max(len(self.runs), 1)
             else:
                 known = [tuple(t.shape) for t in found if t is not None]
                 self._shapes[value] = tuple(known) if len(known) == len(found) else ()
