@@ -59,7 +59,6 @@ class Evaluator:
             self.graph = model
         self.dtype = dtype
         self._imports = dict(self.graph.opset_imports)
-        self._constants: dict[ir.Node, tuple[ir.Attr, Tensor]] = {}
 
     @property
     def input_names(self) -> list[str]:
@@ -157,8 +156,6 @@ class Evaluator:
         if stand_in is not None:
             result = stand_in(inputs)
             return [result] if isinstance(result, Tensor) else list(result)
-        if is_standard(node, "Constant"):
-            return [self._constant(node)]
         if is_standard(node, *BODIES):
 
             def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:
@@ -173,17 +170,6 @@ class Evaluator:
             except OPERATOR_ERRORS as error:
                 raise failed(node, inputs, error) from error
         return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
-
-    def _constant(self, node: ir.Node) -> Tensor:
-        """Return what a Constant node holds: a graph is run many times, and its attribute cannot change, only go."""
-        held = next(iter(node.attributes.values()), None)
-        known = self._constants.get(node)
-        if known is None or known[0] is not held:
-            (found,) = evaluate_node(node, [], dtype=self.dtype, opset_imports=self._imports)
-            if held is None:
-                return found
-            known = self._constants[node] = (held, found)
-        return known[1]
 
 
 def _read_names(node: ir.Node) -> list[str]:

@@ -250,10 +250,10 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     producer = value.producer()
     if producer is None or producer.op_type != "Constant" or producer.domain:
         return None
-    return constant_of(producer)
+    return held_tensor(producer)
 
 
-def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+def held_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, or None where it holds none."""
     given = node.attributes.get("value")  # get_const_tensor asks it for each method of a tensor: 50 us
     if given is None or given.type is not ir.AttributeType.TENSOR or given.value is None:

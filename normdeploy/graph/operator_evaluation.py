@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.exact import FLOATS, constant_of, tensor64
+from normdeploy.graph.exact import FLOATS, held_tensor, tensor64
 from normdeploy.graph.fitting_sizes import misfit
 from normdeploy.graph.onnx_reference import reference_session, run_reference
 from normdeploy.graph.operators import OPERATORS, Call
@@ -94,7 +94,7 @@ def evaluate_node(
     """
     opset = opset_of(node, opset_imports if opset_imports is not None else imports_of(node))
     if is_standard(node, "Constant"):
-        tensor = constant_of(node)
+        tensor = held_tensor(node)
         if tensor is None:
             raise GraphError(f"Constant {node.name} holds no tensor value; expected a dense one")
         return [as_constant(tensor, dtype)]

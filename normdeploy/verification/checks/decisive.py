@@ -19,7 +19,7 @@ from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context
-from normdeploy.verification.family_case import make_case
+from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.mutation.cut_sides import Cut, CutFile
 from normdeploy.verification.mutation.probes import judged_cut
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
@@ -81,16 +81,7 @@ def probe_decisions(context: Context, targets: Sequence[Target]) -> None:
             alive = [t for t in mine if t.report is None]
             if not alive:
                 break
-            case = make_case(
-                made.reference,
-                made.noisy,
-                known.family,
-                made.base.names,
-                runs=context.noise_runs,
-                seed=context.seed,
-                precision=context.precision,
-                fast=context.heavy,
-            )
+            case = shown_case(context, made, known)
             if judged_cut(context, made, case)[0]:
                 break
             clean_run = CleanRun(made.mutated, case, [t.site for t in alive])
@@ -126,6 +117,17 @@ def _opened_graphs(context: Context, evaluator: Evaluator) -> Cut | None:
         return None
     if not names:
         return None
+    return shown_cut(context, reference, mutated, names)
+
+
+def shown_cut(context: Context, reference: ir.Model, mutated: ir.Model, names: Sequence[tuple[str, str, str]]) -> Cut:
+    """Return all three graphs with values of them as further outputs.
+
+    Args:
+        reference: the reference's graph. mutated: the one that mutants are made in.
+        names: of each value there, and in the file.
+    """
+    base, file = context.cases[0], context.subject
     before, inside, after = (list(part) for part in zip(*names, strict=True))
     graph = opened(reference, before)
     dtypes = [*(np.asarray(a).dtype for a in base.eager), *(np.dtype(np.float32) for _ in names)]
@@ -133,3 +135,17 @@ def _opened_graphs(context: Context, evaluator: Evaluator) -> Cut | None:
     named = replace(base, names=[*base.names, *inside])
     made = Evaluator(opened(mutated, inside))
     return Cut("decisions", (), base.truth[0], PartReference(graph, dtypes), made, shown, NoisyGraph(graph), named)
+
+
+def shown_case(context: Context, made: Cut, known: Case) -> Case:
+    """Return what the reference makes of a family with those outputs, and how far rounding reaches."""
+    return make_case(
+        made.reference,
+        made.noisy,
+        known.family,
+        made.base.names,
+        runs=context.noise_runs,
+        seed=context.seed,
+        precision=context.precision,
+        fast=context.heavy,
+    )

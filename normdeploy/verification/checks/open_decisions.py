@@ -8,24 +8,17 @@ output's: those that the file's decisions are taken on against those of the refe
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, Evaluator
+from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import is_standard
-from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context
-from normdeploy.verification.checks.decisive import in_front
-from normdeploy.verification.family_case import make_case
-from normdeploy.verification.mutation.cut_sides import Cut, CutFile
+from normdeploy.verification.checks.decisive import in_front, shown_case, shown_cut
 from normdeploy.verification.mutation.probes import judged_cut
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.exact_agreement import shortened
-from normdeploy.verification.sides.part_reference import PartReference
-from normdeploy.verification.sides.subgraph import opened
 
 _FAMILIES = 3
 """Families on which they are compared."""
@@ -62,24 +55,9 @@ def check_open_decisions(context: Context) -> list[Check]:
 
 
 def _problems(context: Context, reference: ir.Model, ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
-    base, noisy = context.cases[0], opened(reference, ours)
-    dtypes = [*(np.asarray(a).dtype for a in base.eager), *(np.dtype(np.float32) for _ in ours)]
-    file = CutFile(opened(context.subject.model, theirs), [*context.subject.output_names, *theirs])
-    named = replace(base, names=[*base.names, *ours])
-    whole = PartReference(noisy, dtypes)
-    made = Cut("decisions", (), base.truth[0], whole, Evaluator(noisy), file, NoisyGraph(noisy), named)
+    made = shown_cut(context, reference, reference, list(zip(ours, ours, theirs, strict=True)))
     for known in context.cases[:_FAMILIES]:
-        case = make_case(
-            made.reference,
-            made.noisy,
-            known.family,
-            named.names,
-            runs=context.noise_runs,
-            seed=context.seed,
-            precision=context.precision,
-            fast=context.heavy,
-        )
-        problems, _ = judged_cut(context, made, case)
+        problems, _ = judged_cut(context, made, shown_case(context, made, known))
         if problems:
             return problems
     return []

@@ -176,10 +176,9 @@ def _of_one(side: Side, node: ir.Node) -> Affine | None:
     for other in back(side, b):
         one = maps.get(other.value)
         if one is not None:
-            parts = ((getattr(one, name), getattr(other, name)) for name in ("off_scale", "off_shift"))
-            off_scale, off_shift = (first + second for first, second in parts)
-            nodes = (node, *dict.fromkeys((*one.nodes, *other.nodes)))
             scale, shift = one.scale + sign * other.scale, one.shift + sign * other.shift
+            off_scale, off_shift = one.off_scale + other.off_scale, one.off_shift + other.off_shift
+            nodes = (node, *dict.fromkeys((*one.nodes, *other.nodes)))
             return Affine(other.value, scale, shift, off_scale, off_shift, nodes)
     return None
 
