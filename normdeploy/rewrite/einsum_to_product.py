@@ -36,19 +36,15 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import derive, required, shape_of
 from normdeploy.rewrite.affine.replacement import Region
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
 
 
-class LowerEinsum(ir.passes.InPlacePass):
+class LowerEinsum(RewritePass):
     """Write each Einsum of data with a constant as Mul, Conv or MatMul.
 
     Args:
         context: makes the check of each.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""

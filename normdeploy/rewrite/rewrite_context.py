@@ -157,3 +157,15 @@ def relative_distance(expected: Tensor, got: Tensor) -> float:
     scale = float(expected[finite].abs().max()) if bool(finite.any()) else 0.0
     difference = float((expected - got)[~same].abs().max())
     return difference / scale if scale > 0 else difference
+
+
+class RewritePass(ir.passes.InPlacePass):
+    """A pass that writes in the ledger, or has what it changes checked.
+
+    Args:
+        context: shared by the passes of one rewriting.
+    """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self.context = context

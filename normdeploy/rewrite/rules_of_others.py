@@ -22,7 +22,7 @@ from normdeploy.graph import module_path
 from normdeploy.graph.edit import take_out, take_place
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.ledger import LedgerRow
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewritePass
 
 Rule = Callable[[ir.Node], "list[ir.Node] | None"]
 GROUP = "normdeploy.rules"
@@ -66,16 +66,12 @@ def installed_rules() -> dict[str, Rule]:
     return found
 
 
-class OutsideRules(ir.passes.InPlacePass):
+class OutsideRules(RewritePass):
     """Apply the rules of other packages, wherever one answers.
 
     Args:
         context: checks what they return and takes their rows.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Ask every rule about every node of every graph."""

@@ -29,19 +29,15 @@ from normdeploy.rewrite.affine.affine_node import (
 )
 from normdeploy.rewrite.affine.affine_operators import AFFINE_KIND, Match, NoMatch, match
 from normdeploy.rewrite.affine.constant import storable
-from normdeploy.rewrite.rewrite_context import OWN_AFFINE, STATISTIC, RewriteContext
+from normdeploy.rewrite.rewrite_context import OWN_AFFINE, STATISTIC, RewritePass
 
 
-class RecogniseAffine(ir.passes.InPlacePass):
+class RecogniseAffine(RewritePass):
     """Replace affine maps by Affine nodes; give what must stay its ledger row.
 
     Args:
         context: takes the ledger rows.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph of the model once."""

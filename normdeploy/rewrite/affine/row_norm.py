@@ -26,19 +26,15 @@ from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.constant import array_of, copy_cost, optional, shape_of
 from normdeploy.rewrite.affine.replacement import Region
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewritePass
 
 
-class NormTables(ir.passes.InPlacePass):
+class NormTables(RewritePass):
     """Norm constant tables in place of the rows gathered from them.
 
     Args:
         context: its ledger row of the norm changes from kept or fused to folded; each change is checked.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every norm once."""

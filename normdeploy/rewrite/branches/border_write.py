@@ -39,7 +39,7 @@ from normdeploy.rewrite.branches.operator_as_map import Frame, Reading
 from normdeploy.rewrite.branches.value_as_maps import Search
 from normdeploy.rewrite.branches.window import Place
 from normdeploy.rewrite.ledger import LedgerRow
-from normdeploy.rewrite.rewrite_context import TOLERANCE, RewriteContext, relative_distance
+from normdeploy.rewrite.rewrite_context import TOLERANCE, RewriteContext, RewritePass, relative_distance
 
 RULE = "a border written behind a convolution"
 KIND = "written border"
@@ -48,7 +48,7 @@ _SAME = 1e-12
 """Largest difference of float64 numbers, over the largest of their kind, that are one number computed in two ways."""
 
 
-class MovePads(ir.passes.InPlacePass):
+class MovePads(RewritePass):
     """Move pads in front of the convolutions whose bias is written around their results.
 
     Args:
@@ -56,8 +56,7 @@ class MovePads(ir.passes.InPlacePass):
     """
 
     def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
+        super().__init__(context)
         self._seen: set[ir.Node] = set()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -9,22 +9,18 @@ from normdeploy.rewrite.branches.border import fold_border
 from normdeploy.rewrite.branches.dead_bias import drop_dead_bias
 from normdeploy.rewrite.branches.merge import explain, merge
 from normdeploy.rewrite.branches.value_as_maps import Search
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewritePass
 
 ROUNDS = 4
 """Nested branches merge from the inside out; each round merges one more level."""
 
 
-class MergeBranches(ir.passes.InPlacePass):
+class MergeBranches(RewritePass):
     """Merge parallel and serial linear branches; say in the ledger why others stay apart.
 
     Args:
         context: takes the ledger rows, and checks each merge.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Merge in the main graph and in the bodies of control flow."""

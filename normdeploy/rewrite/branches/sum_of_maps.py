@@ -20,7 +20,7 @@ from normdeploy.rewrite.affine import AffineMap, affine_map, is_affine, new_affi
 from normdeploy.rewrite.affine.constant import loses_digits, required, storable
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.branches.tree import Leaf, Tree, rebuild, tree_at
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewritePass
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,12 @@ class _Term:
     map: AffineMap
 
 
-class AddMaps(ir.passes.InPlacePass):
+class AddMaps(RewritePass):
     """Write a sum of affine maps of one value as one.
 
     Args:
         context: checks each sum.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Add maps in every graph, operands before what reads them."""

@@ -35,7 +35,7 @@ from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.operator_names import describe, readers
 from normdeploy.rewrite.gauge.changed_values import takers_of
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _End:
         return self.body.outputs[self.at]
 
 
-class EnterBodies(ir.passes.InPlacePass):
+class EnterBodies(RewritePass):
     """Move maps behind an If into what its bodies end in.
 
     Args:
@@ -58,8 +58,7 @@ class EnterBodies(ir.passes.InPlacePass):
     """
 
     def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
+        super().__init__(context)
         self._engine = MoveAffine(context)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

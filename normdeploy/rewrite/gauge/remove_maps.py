@@ -43,7 +43,7 @@ from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan, Search, halves_of, saved
 from normdeploy.rewrite.gauge.rules.stored_bias import WHOLE_STEPS, has_stored_bias
 from normdeploy.rewrite.gauge.smaller_places import closed, opened
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
 
 _Form = list[tuple[ir.Node, tuple[ir.Value | None, ...]]]
 """The operators of a graph, and what they read."""
@@ -53,7 +53,7 @@ def _form(graph: ir.Graph) -> _Form:
     return [(node, tuple(node.inputs)) for node in graph]
 
 
-class MoveAffine(ir.passes.InPlacePass):
+class MoveAffine(RewritePass):
     """Absorb Affine nodes into the operators around them.
 
     Args:
@@ -61,8 +61,7 @@ class MoveAffine(ir.passes.InPlacePass):
     """
 
     def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
+        super().__init__(context)
         self._left: dict[ir.Graph, _Form] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -40,7 +40,7 @@ from normdeploy.rewrite.integer.write_layer import (
     write_sums,
 )
 from normdeploy.rewrite.ledger import LedgerRow
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewritePass
 
 QUANTIZER, LAYER = "quantizer", "integer layer"
 """What the ledger calls them."""
@@ -49,16 +49,12 @@ _MOST = 1 << 20
 """Thresholds of one quantizer, over all channels."""
 
 
-class OnIntegers(ir.passes.InPlacePass):
+class OnIntegers(RewritePass):
     """Write quantized layers and their quantizers on integers.
 
     Args:
         context: takes the rows.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit the main graph."""

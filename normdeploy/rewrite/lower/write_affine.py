@@ -32,22 +32,18 @@ from normdeploy.rewrite.affine.affine_node import (
     written_of,
 )
 from normdeploy.rewrite.affine.far_from_zero import is_centred
-from normdeploy.rewrite.rewrite_context import RewriteContext
+from normdeploy.rewrite.rewrite_context import RewritePass
 
 _BATCH_NORM_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 _UNTRIED = "nothing was asked to absorb it"
 
 
-class LowerAffine(ir.passes.InPlacePass):
+class LowerAffine(RewritePass):
     """Replace each Affine by standard operators and settle its ledger rows as kept.
 
     Args:
         context: takes the rows.
     """
-
-    def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower every Affine of the model."""

@@ -36,7 +36,7 @@ from normdeploy.rewrite.recognise.ledger_rows import (
 from normdeploy.rewrite.recognise.norm_grammar import repeated
 from normdeploy.rewrite.recognise.norm_region import GraphRegions
 from normdeploy.rewrite.recognise.probe import Probe
-from normdeploy.rewrite.rewrite_context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext
+from normdeploy.rewrite.rewrite_context import RMS_OPSET, STATISTIC, TOLERANCE, RewriteContext, RewritePass
 
 RULE = "recognise norms"
 RMS_IR_VERSION = 11
@@ -63,7 +63,7 @@ class _Outcome:
             self.rows.append(row)
 
 
-class RecogniseNorms(ir.passes.InPlacePass):
+class RecogniseNorms(RewritePass):
     """Replace every normalization that computes statistics, in any spelling, by the fastest single operator.
 
     1. A region qualifies by what it computes (``search``); its spelling does not matter.
@@ -77,8 +77,7 @@ class RecogniseNorms(ir.passes.InPlacePass):
     """
 
     def __init__(self, context: RewriteContext) -> None:
-        super().__init__()
-        self.context = context
+        super().__init__(context)
         self._unsolved = ""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
