@@ -45,7 +45,7 @@ from normdeploy.rewrite.rules_of_others import OutsideRules
 from normdeploy.rewrite.sequence_splits import ResolveSequences
 from normdeploy.rewrite.unexpand import DropExpansions
 from normdeploy.rewrite.untile import UntileStatistics
-from normdeploy.rewrite.weights import EvaluateConstants
+from normdeploy.rewrite.weights import EvaluateConstants, FollowSizes
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,15 @@ class MarkBatchNorms(ir.passes.InPlacePass):
 
 def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead to the canonical model."""
+    evaluate = EvaluateConstants()
     return (
         common.InlinePass(),
         RaiseOpset(),
         ResolveCasts(),
         LowerQonnx(),
         QuantizeConstants(),
-        EvaluateConstants(),
+        evaluate,
+        FollowSizes(evaluate),
         ResolveSequences(),
         RemoveIdentities(),
         UntileStatistics(),

@@ -33,7 +33,7 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
-from normdeploy.graph.edit import constant_of, take_place
+from normdeploy.graph.edit import take_place
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.weights.conditions import (
@@ -46,6 +46,7 @@ from normdeploy.rewrite.weights.conditions import (
     storable,
 )
 from normdeploy.rewrite.weights.expression import Expressions, Step
+from normdeploy.rewrite.weights.lifted_constants import lift_constants
 from normdeploy.rewrite.weights.shape_computations import KnownShapes, integer_constant
 
 HELD_ELEMENTS = 1 << 14
@@ -56,52 +57,26 @@ class EvaluateConstants(ir.passes.InPlacePass):
     """Replace every constant expression by its value (conditions in the module's docstring).
 
     Names are kept: the value that was computed becomes an initializer of the same name.
+
+    Attributes:
+        integers: names of the integers that the last run evaluated.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.integers = set[str]()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Evaluate all constant expressions of the main graph and of its body graphs."""
-        lifted = _lifted(nodes_of(model))
+        lifted = lift_constants(nodes_of(model))
         walk = _Walk(model.opset_imports)
         for node in nodes_of(model):
             walk.visit(node)
         walk.replace()
+        self.integers = walk.integers
         # a dead Shape or a dead weight would still count as a reader of its operand
         cleaned = common_passes.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, lifted or walk.modified or cleaned.modified)
-
-
-_NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
-"""What a Constant may hold in place of a tensor, and the type that it has."""
-
-_STRINGS = ("value_string", "value_strings")
-
-
-def _lifted(nodes: Sequence[ir.Node]) -> bool:
-    """Make each Constant an initializer of its name, but what is an output of its graph; tell whether there was one.
-
-    onnx_ir's pass does the same; it asks of each tensor which of several protocols it follows, and that took as long as
-    evaluating all of a graph's constants.
-    """
-    found = False
-    for node in nodes:
-        if not is_standard(node, "Constant") or len(node.attributes) != 1 or node.outputs[0].is_graph_output():
-            continue
-        result, graph = node.outputs[0], node.graph
-        name, attribute = next(iter(node.attributes.items()))
-        if attribute.is_ref() or not (name == "value" or name in _NUMBERS or name in _STRINGS):
-            continue
-        tensor = attribute.value
-        if name in _NUMBERS:
-            tensor = ir.Tensor(np.array(tensor, _NUMBERS[name]), name=result.name)
-        elif name in _STRINGS:
-            tensor = ir.StringTensor(np.array(tensor, np.bytes_), name=result.name)
-        constant = constant_of(tensor, str(result.name))
-        assert isinstance(graph, ir.Graph)
-        graph.register_initializer(constant)
-        take_place(constant, result, named=False)
-        graph.remove(node, safe=True)
-        found = True
-    return found
 
 
 class _Walk:
@@ -116,6 +91,7 @@ class _Walk:
         self.unread: dict[ir.Value, int] = {}
         self.evaluated: list[ir.Node] = []
         self.shape_nodes: dict[ir.Node, npt.NDArray[Any]] = {}
+        self.integers = set[str]()
         self.modified = False
 
     def visit(self, node: ir.Node) -> None:
@@ -262,6 +238,7 @@ class _Walk:
         output.name = name
         take_place(constant, output)
         graph.register_initializer(constant)
+        self.integers |= {name} if tensor.dtype in EXACT else set()
 
     def _constant(self, output: ir.Value, result: torch.Tensor, shape: ir.Shape, name: str) -> ir.TensorProtocol:
         dtype = output.dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -19,8 +19,7 @@ from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.family import Kind
-from normdeploy.verification.sides.exact_agreement import is_float, shortened
-from normdeploy.verification.sides.flat_values import Array
+from normdeploy.verification.sides.exact_agreement import nowhere_finite, shortened
 from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting
 
@@ -127,9 +126,9 @@ def check_finite(context: Context) -> list[Check]:
     """Say which outputs and stored weights are not numbers: NaN equals NaN, and nothing would have been compared."""
     bad: list[str] = []
     for i, name in enumerate(context.subject.output_names):
-        if _nowhere_finite([case.truth[i] for case in context.cases]):
+        if nowhere_finite([case.truth[i] for case in context.cases]):
             bad.append(f"output {name!r} of the reference is NaN or infinite on every input")
-        elif _nowhere_finite([case.eager[i] for case in context.cases]):
+        elif nowhere_finite([case.eager[i] for case in context.cases]):
             bad.append(f"output {name!r} of the reference is NaN or infinite in {context.precision} on every input")
     for name, value in context.subject.model.graph.initializers.items():
         tensor = value.const_value
@@ -140,13 +139,8 @@ def check_finite(context: Context) -> list[Check]:
             bad.append(f"weight {name!r} is NaN in {nan} of {tensor.size} entries")
     if not bad:
         return []
-    remedy = "what depends on it cannot be compared: load weights that are numbers"
+    remedy = "what depends on it cannot be compared: load weights that are numbers, or give data (data=, --data)"
     return [Check(Question.FINITE, Status.NOT_EXERCISED, f"{shortened(bad)}; {remedy}")]
-
-
-def _nowhere_finite(arrays: Sequence[Array]) -> bool:
-    """Tell whether floats hold no finite number at all."""
-    return all(is_float(array) and array.size and not np.isfinite(array).any() for array in arrays)
 
 
 def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:

@@ -42,6 +42,11 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
+def nowhere_finite(arrays: Sequence[Array]) -> bool:
+    """Tell whether floats hold no finite number at all."""
+    return all(is_float(array) and array.size and not np.isfinite(array).any() for array in arrays)
+
+
 def nonfinite_problems(truth: Array, eager: Array, got: Array, name: str) -> tuple[list[str], list[str], Array]:
     """Compare NaN positions and signs of infinities.
 

@@ -1,0 +1,60 @@
+"""Sizes that became known because what computes them was evaluated: the channels of a part that a Slice cuts out.
+
+A tracer writes ``x.chunk(2, 1)`` with a dynamic batch as Slices whose ends are computed from x.shape. onnx's inference
+knows nothing of what such a Slice returns, nor of what is made of it. Once the ends are constants it does, and then the
+sizes of what is made of the parts are constants, too, which other Slices may be computed from.
+"""
+
+from __future__ import annotations
+
+import re
+
+import onnx_ir as ir
+
+from normdeploy.graph.walk import nodes_of
+from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.weights.evaluate_constants import EvaluateConstants
+
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+class FollowSizes(ir.passes.InPlacePass):
+    """Infer the sizes that evaluated integers tell, and evaluate what follows from these, until no more are known.
+
+    Args:
+        evaluate: the pass that has evaluated the constants.
+    """
+
+    def __init__(self, evaluate: EvaluateConstants) -> None:
+        super().__init__()
+        self._evaluate = evaluate
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Look at every operator that reads an evaluated integer."""
+        modified = False
+        given = {name for value in model.graph.inputs for name in _names(value)}
+        while waiting := self._waiting(model, given):
+            unknown = sum(_unknown(value, given) for value in waiting)
+            infer_missing_types(model, anew=True)
+            if sum(_unknown(value, given) for value in waiting) == unknown or not self._evaluate(model).modified:
+                break
+            modified = True
+        return ir.passes.PassResult(model, modified)
+
+    def _waiting(self, model: ir.Model, given: set[str]) -> list[ir.Value]:
+        """Return results of unknown size of the operators that read what the last evaluation found."""
+        readers = (
+            n for n in nodes_of(model) if any(v is not None and v.name in self._evaluate.integers for v in n.inputs)
+        )
+        return [value for node in readers for value in node.outputs if _unknown(value, given)]
+
+
+def _unknown(value: ir.Value, given: set[str]) -> int:
+    """Return how many sizes of a value are known neither as a number nor by the names of the graph's inputs' sizes."""
+    sizes = [] if value.shape is None else [size for size in value.shape if not isinstance(size, int)]
+    return sum(size.value is None or not given.issuperset(_NAME.findall(size.value)) for size in sizes)
+
+
+def _names(value: ir.Value) -> list[str]:
+    sizes = [] if value.shape is None else [size for size in value.shape if not isinstance(size, int)]
+    return [name for size in sizes for name in _NAME.findall(size.value or "")]
