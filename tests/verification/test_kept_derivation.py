@@ -303,7 +303,7 @@ def test_a_disk_that_fails_leaves_none_of_the_three(
 
 
 def test_a_large_one_is_bounded_and_says_so(
-    judge: Callable[[Path], Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    judge: Callable[[Path], Verdict], merged: tuple[nn.Module, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(written, "MOST_BYTES", 1500)
     path = tmp_path / "net.onnx"
