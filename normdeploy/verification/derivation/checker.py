@@ -210,6 +210,8 @@ class _Checker:
         row.hinted = row.hinted or bool(hinted)
         proven = False
         for hint, target in hinted:
+            if proven and self.hints.meant.another(hint, value):
+                continue  # what is computed alike, as queries, keys and values of one norm
             known_already = relation.known(target.value, value)
             sure = self.hints.meant.only(hint, value)
             if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
@@ -252,10 +254,12 @@ class _Checker:
 
     def _laws(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
         relation, direct = self.relation, target.value.producer()
-        if direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
-            same = confirm_same(relation, node, direct)
-            if isinstance(same, Proof):  # what is the most frequent is cheap to see
-                yield same
+        known: dict[ir.Node, Finding] = {}
+        plain = bool((target.scale == 1).all() and (target.shift == 0).all())
+        if plain and direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
+            known[direct] = confirm_same(relation, node, direct)
+            if isinstance(known[direct], Proof):  # what is the most frequent is cheap to see
+                yield known[direct]
         yield confirm_affine(relation, value, target)
         yield confirm_linear(relation, value, target)
         yield confirm_table(relation, value, target)
@@ -268,7 +272,7 @@ class _Checker:
             yield confirm_moved(relation, value, step.value)
             yield confirm_cast(relation, node, origin)
             if kind(origin) == kind(node) and step.value.index() == value.index():
-                same = confirm_same(relation, node, origin)
+                same = known[origin] if origin in known else confirm_same(relation, node, origin)
                 if not isinstance(same, Wrong) or step.gauges_as(target.scale, target.shift):
                     yield same  # other numbers are no fault in what is meant to be scaled
                 yield confirm_carried(relation, node, origin)
