@@ -1,0 +1,49 @@
+"""Numbers that say how many elements there are: the ends of a Range, sizes that are halved and floored.
+
+A rounding of 16.0 in front of a Range would make it one element longer, which no float32 run does: what follows from
+sizes and from numbers of the program alone gets no noise on its way there.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph.traits import is_standard
+from normdeploy.verification.bounds.accuracy import rounds
+
+_MEASURE = ("Shape", "Size")
+_COUNT = ("Range", "Floor", "Ceil", "Round")
+
+
+def counting(graph: ir.Graph) -> set[ir.Node]:
+    """Return the operators that round, follow from sizes and constants alone, and lead to a number of elements.
+
+    Args:
+        graph: the graph; its bodies are looked at alone, each without the graph around it.
+    """
+    known: set[ir.Node] = set()
+    ends: list[ir.Node] = []
+    for node in graph.all_nodes():
+        if is_standard(node, *_MEASURE) or all(_is_known(value, known) for value in node.inputs):
+            known.add(node)
+            if is_standard(node, *_COUNT) or _to_integers(node):
+                ends.append(node)
+    found: set[ir.Node] = set()
+    while ends:
+        for value in ends.pop().inputs:
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in known and maker not in found:
+                found.add(maker)
+                ends.append(maker)
+    return {node for node in found if rounds(node)}
+
+
+def _is_known(value: ir.Value | None, known: set[ir.Node]) -> bool:
+    if value is None or value.is_initializer():
+        return True
+    node = value.producer()
+    return node is not None and node in known
+
+
+def _to_integers(node: ir.Node) -> bool:
+    return is_standard(node, "Cast") and ir.DataType(node.attributes.get_int("to", 1)).is_integer()
