@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import rounds
 
-_MEASURE = ("Shape", "Size")
 _COUNT = ("Range", "Floor", "Ceil", "Round")
 
 
@@ -21,13 +21,8 @@ def counting(graph: ir.Graph) -> set[ir.Node]:
     Args:
         graph: the graph; its bodies are looked at alone, each without the graph around it.
     """
-    known: set[ir.Node] = set()
-    ends: list[ir.Node] = []
-    for node in graph.all_nodes():
-        if is_standard(node, *_MEASURE) or all(_is_known(value, known) for value in node.inputs):
-            known.add(node)
-            if is_standard(node, *_COUNT) or _to_integers(node):
-                ends.append(node)
+    known = fixed_nodes(graph.all_nodes(), by_sizes=True)
+    ends = [node for node in known if is_standard(node, *_COUNT) or _to_integers(node)]
     found: set[ir.Node] = set()
     while ends:
         for value in ends.pop().inputs:
@@ -36,13 +31,6 @@ def counting(graph: ir.Graph) -> set[ir.Node]:
                 found.add(maker)
                 ends.append(maker)
     return {node for node in found if rounds(node)}
-
-
-def _is_known(value: ir.Value | None, known: set[ir.Node]) -> bool:
-    if value is None or value.is_initializer():
-        return True
-    node = value.producer()
-    return node is not None and node in known
 
 
 def _to_integers(node: ir.Node) -> bool:
