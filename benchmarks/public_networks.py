@@ -1,25 +1,29 @@
 """The networks that the verifier is measured on: the reference models, transformers' and timm's, all by name.
 
 ``digits_cnn`` is a recipe in export/; ``zoo:BERT`` one of the tests' published architectures (extra ``zoo``),
-configured small; ``timm:resnet18`` any of timm's at its own input size. The last two have random weights; BatchNorms
-have the statistics of random data, as training leaves them.
+configured small; ``timm:resnet18`` any of timm's at its own input size; ``listed:AlbertModel`` a line of zoo_timm.txt
+or zoo_transformers.txt. All but the first have random weights; BatchNorms have the statistics of random data, as
+training leaves them.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from of_tests import ZOO, load_timm, shake
 from torch import nn
+from zoo_lines import Line, read_list
+from zoo_run import LISTS
 
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.parsing.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
+BATCHES, BATCH = 2, 8
 
 
 @dataclass
@@ -39,24 +43,25 @@ def reference_names() -> list[str]:
 
 def zoo_names() -> list[str]:
     """Return the names of transformers' architectures."""
-    return [f"zoo:{name}" for name in _zoo()[0]]
+    return [f"zoo:{name}" for name in ZOO]
 
 
 def network(name: str) -> tuple[nn.Module, Any]:
     """Return a network in evaluation mode and its example."""
     library, _, own = name.rpartition(":")
     if library == "zoo":
-        known, shake = _zoo()
-        make, inputs = known[own]
+        make, inputs = ZOO[own]
         torch.manual_seed(0)
         return settled(shake(make()), _batches(inputs)), Plain((), inputs)
     if library == "timm":
-        import timm
-
         torch.manual_seed(0)
-        model = timm.create_model(own, pretrained=False)
+        model = load_timm().create_model(own, pretrained=False)
         example = torch.randn(1, *model.default_cfg["input_size"])
         return settled(awake(model), _batches({"x": example})), Plain((example,))
+    if library == "listed":
+        line = next(line for path in LISTS for line in read_list(path) if line.name == own)
+        model, example = made(line)
+        return model, Plain(example.args, dict(example.kwargs))
     recipe = load_recipe(ROOT / "export" / f"{own}.toml")
     trained = load_trained(recipe)
     return trained, recipe_example(recipe, trained)
@@ -68,12 +73,12 @@ def networks(names: Iterable[str]) -> Iterator[tuple[str, nn.Module, Any]]:
         yield name.rpartition(":")[2], *network(name)
 
 
-def _zoo() -> tuple[Any, Any]:
-    if str(ROOT / "tests") not in sys.path:
-        sys.path.insert(0, str(ROOT / "tests"))  # the networks are those of the tests
-    from zoo_networks import ZOO, shake
-
-    return ZOO, shake
+def made(line: Line) -> tuple[nn.Module, Any]:
+    """Return a network of a list with drawn scales and settled statistics, and its example."""
+    model = awake(line.model())
+    drawn = (line.example(model, seed=1 + number, rows=BATCH) for number in range(BATCHES))
+    settled(model, (Plain(batch.args, batch.kwargs) for batch in drawn))
+    return model, line.example(model)
 
 
 def awake(model: nn.Module) -> nn.Module:

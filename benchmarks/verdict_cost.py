@@ -2,7 +2,8 @@
 
     python benchmarks/verdict_cost.py [--json OUT] [--levels quick,default] [--parts] [NETWORK ...]
 
-Networks as in public_networks.py (``digits_cnn``, ``zoo:BERT``, ``timm:resnet18``), by default the reference models.
+Networks as in public_networks.py (``digits_cnn``, ``zoo:BERT``, ``timm:resnet18``, ``listed:AlbertModel``), by default
+the reference models.
 Each level of each is measured in a process of its own, with one thread: ``torch.onnx.export`` as anyone calls it, then
 the verdict as ``normdeploy.export`` asks for it (trace and rewriting are handed over). Processor time of all threads
 and children. A busy machine measures more than an idle one does (caches and pipelines are shared), of both alike, so

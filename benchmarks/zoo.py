@@ -4,9 +4,9 @@
     python -m benchmarks.zoo [LIST ...] [--out zoo.jsonl] --table verdicts|folds|kept
 
 A LIST names networks by their factories (benchmarks/zoo_lines.py has the grammar); without one, zoo_timm.txt and
-zoo_transformers.txt beside this file: architectures of timm (``pip install --no-deps timm``, and a torchvision that
-fits torch) and transformers (extra ``zoo``), built from configurations, nothing downloaded. Scales and shifts are drawn
-and BatchNorms have the statistics of forward passes in training mode; all seeds are fixed.
+zoo_transformers.txt beside this file: architectures of timm (``pip install --no-deps timm``) and transformers (extra
+``zoo``), built from configurations, nothing downloaded. Scales and shifts are drawn and BatchNorms have the statistics
+of forward passes in training mode; all seeds are fixed.
 
 Each network is measured in a process of its own with one thread, so that one that ends its process is a row that says
 how: after --limit seconds of processor time (a time-out), by a signal, or by an error. Rows go to OUT as they are

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from of_tests import load_timm
 from torch import nn
 
 from normdeploy.errors import UsageError
@@ -51,6 +52,8 @@ class Line:
 
     def model(self) -> nn.Module:
         """Return the network as its factory makes it, from a fixed seed."""
+        if self.factory.startswith("timm"):
+            load_timm()  # a plain import asks for a torchvision that fits
         torch.manual_seed(0)
         model: nn.Module = build(self.factory, {key: value(text) for key, text in self.arguments.items()})
         return model.eval()

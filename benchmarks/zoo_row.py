@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from public_networks import Plain, awake, settled
+from public_networks import made
 from torch import Tensor, nn
 from verdict_cost import taken, torch_export
 from verify_cost import Peak, resident
@@ -28,17 +28,8 @@ Row = dict[str, Any]
 BRANCHES = ("parallel branches", "operators in a row", "written border")
 """Kinds of ledger rows that are neither a norm nor a map."""
 
-BATCHES, BATCH = 2, 8
 RUNS = 4
 """Inputs on which errors against float64 are measured."""
-
-
-def made(line: Line) -> tuple[nn.Module, Any]:
-    """Return a network with drawn scales and settled statistics, and its example."""
-    model = awake(line.model())
-    drawn = (line.example(model, seed=1 + number, rows=BATCH) for number in range(BATCHES))
-    settled(model, (Plain(batch.args, batch.kwargs) for batch in drawn))
-    return model, line.example(model)
 
 
 def measure(line: Line, tell: Callable[[Row], None], *, level: str) -> None:

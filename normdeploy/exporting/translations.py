@@ -97,6 +97,20 @@ def log_sigmoid(self: Any) -> Any:
     return op.Neg(op.Softplus(op.Neg(self)))
 
 
+def log(self: Any) -> Any:
+    """Translate aten.log; of a sigmoid as log_sigmoid, of a softmax as LogSoftmax.
+
+    The sigmoid of onnxruntime's CPU kernel is 0 from -18 on in float32, its softmax from about -87 on, where eager
+    torch's are not: their logarithms would be infinite (docs/upstream/onnxruntime.md).
+    """
+    node = self.producer()
+    if node is not None and node.domain == "" and node.op_type == "Sigmoid":
+        return log_sigmoid(node.inputs[0])
+    if node is not None and node.domain == "" and node.op_type == "Softmax":
+        return op.LogSoftmax(node.inputs[0], axis=node.attributes.get_int("axis", -1))
+    return op.Log(self)
+
+
 def _resize_antialiased(
     x: Any,
     output_size: Any,
@@ -162,6 +176,7 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
     return {
         aten.avg_pool2d.default: avg_pool2d,
         aten.avg_pool3d.default: avg_pool3d,
+        aten.log.default: log,
         aten.log_sigmoid.default: log_sigmoid,
         aten.rrelu.default: rrelu,
         aten._upsample_bilinear2d_aa.default: bilinear_antialiased,

@@ -91,6 +91,27 @@ def test_log_sigmoid_where_the_sigmoid_is_zero():
     same_as_eager([nn.LogSigmoid()], x.repeat(2, 1))
 
 
+def test_logarithms_of_a_sigmoid_and_of_a_softmax_written_out():
+    x = torch.tensor([[-80.0, -18.0, -1.0, 0.0, 1.0, 90.0], [-85.0, -30.0, -17.5, 2.0, 0.5, 3.0]])
+    same_as_eager([Call(lambda y: y.sigmoid().log()), Call(lambda y: torch.log(functional.softmax(y, 0)))], x)
+    traced = trace(Call(lambda y: torch.log(y.relu())), x)
+    assert [node.op_type for node in traced.model.graph] == ["Relu", "Log"]
+
+
+def test_such_a_logarithm_is_judged_where_float64_would_lose_it(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), Call(lambda y: torch.log(torch.sigmoid(y))))
+    model[0].weight.data.mul_(30)
+    x = torch.tensor([[40.0, -40, 40, 40], [0, 1, 0, 0]])
+    result = nd.export(model.eval(), x, tmp_path / "net.onnx", verify="quick")
+    assert result.verdict.status == "pass"
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", None)
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    exact = functional.logsigmoid(model[:2].double()(x.double())).detach().numpy()
+    assert exact.min() < -800
+    np.testing.assert_allclose(found, exact, rtol=1e-4)
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_antialiased_resizing_samples_by_the_scale_given(mode):
     torch.manual_seed(0)

@@ -119,3 +119,27 @@ def test_what_a_program_derives_from_its_precision_stays():
     masked = np.where(y > 0, -float(np.finfo(np.float32).max), y)
     np.testing.assert_allclose(rest.numpy(), y / (np.abs(y).sum(-1, keepdims=True) + eps) + masked, rtol=1e-13)
     assert torch.finfo(torch.float64).eps == 2.0**-52  # given back
+
+
+def test_the_logarithm_of_a_sigmoid_or_softmax_is_not_lost():
+    x = torch.tensor([[-2000.0, -1.0, 3.0]])
+    with float64_mode():
+        sigmoid, softmax = torch.sigmoid(x), x.softmax(-1)
+        found, shares = sigmoid.log(), torch.log(softmax)
+        changed = torch.sigmoid(x)
+        changed += 1.0
+        copied = torch.sigmoid(x).clone()
+        exact = changed.log(), copied.log()
+    torch.testing.assert_close(found, torch.nn.functional.logsigmoid(x.double()))
+    torch.testing.assert_close(shares, torch.log_softmax(x.double(), -1))
+    torch.testing.assert_close(exact[0], torch.log1p(torch.sigmoid(x.double())))  # written to since
+    assert exact[1][0, 0] == -torch.inf  # not the sigmoid itself
+
+
+def test_what_a_sigmoid_read_may_have_changed_before_its_logarithm():
+    x = torch.tensor([[0.5, -1.0]], dtype=torch.float64)
+    with float64_mode():
+        sigmoid = torch.sigmoid(x)
+        x.zero_()
+        found = sigmoid.log()
+    torch.testing.assert_close(found, torch.log(torch.sigmoid(torch.tensor([[0.5, -1.0]], dtype=torch.float64))))

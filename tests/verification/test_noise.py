@@ -90,3 +90,32 @@ def test_stored_scales_are_where_to_read_and_do_not_round(opset: int, body: str)
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 5, 5)).astype(np.float32)}
     (spread,), _ = NoisyGraph(model).spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=12, seed=1)
     assert np.abs(spread).max() < 8 * 2.0**-24 * np.abs(feeds["x"]).max()
+
+
+LINSPACE = """g (float[n] x) => (float[16] y) {
+    count = Constant<value = int64 {16}>() first = Constant<value = int64 {0}>() step = Constant<value = int64 {1}>()
+    start = Cast<to = 1>(first) limit = Cast<to = 1>(count) delta = Cast<to = 1>(step)
+    places = Range(start, limit, delta) high = ReduceSumSquare<keepdims = 0>(x) y = Mul(places, high)
+}"""
+
+FLOORED = """g (float[n] x) => (float[n] y) {
+    long = Shape(x) size = Cast<to = 1>(long) three = Constant<value = float {3.0}>() part = Div(size, three)
+    whole = Mul(part, three) floor = Floor(whole) back = Cast<to = 7>(floor)
+    high = ReduceSumSquare<keepdims = 1>(x) y = Expand(high, back)
+}"""
+
+
+@pytest.mark.parametrize("text", [LINSPACE, FLOORED])
+def test_how_many_elements_there_are_is_not_rounded(text: str, graph_of: Callable[[str], ir.Model]):
+    noisy = NoisyGraph(graph_of(text))
+    x = np.linspace(0.1, 1, 6, dtype=np.float32)
+    (s,), _ = noisy.spread({"x": x}, roundoff=1e-3, floor=FLOOR, runs=12)
+    assert s.any()  # what is computed from the data is
+
+
+def test_a_cast_of_what_its_type_holds_adds_no_noise(graph_of: Callable[[str], ir.Model]):
+    model = graph_of("g (int64[4] x) => (float[4] y, float16[4] z) { y = Cast<to = 1>(x) z = Cast<to = 10>(x) }")
+    x = np.array([3, 2**11 + 1, 2**24 - 1, 2**24 + 1])
+    single, half = NoisyGraph(model).spread({"x": x}, roundoff=U, floor=FLOOR)[0]
+    np.testing.assert_array_equal(single != 0, [False, False, False, True])
+    np.testing.assert_array_equal(half != 0, [False, True, True, True])

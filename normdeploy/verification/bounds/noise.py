@@ -32,6 +32,7 @@ from normdeploy.verification.bounds.accuracy import (
     gate_weights,
 )
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
+from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.bounds.noise_hook import NoiseHook
 from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Array, Arrays, Feeds, to_numpy
@@ -74,6 +75,7 @@ class NoisyGraph:
         copy = model.clone()
         self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph)
         self._arithmetic, self._tables = arithmetic_before(self.deciding)
+        self._counting = counting(copy.graph)
         gates = gate_weights(copy.graph)
         for number, value in enumerate(copy.graph.initializers.values()):
             tensor = value.const_value
@@ -153,6 +155,7 @@ class NoisyGraph:
             one_size=lambda node, index: (_named(node, index), node.op_type, index) in self._one_size,
             exact=self._arithmetic if exact else (),
             unit=exact,
+            counting=self._counting,
         )
 
     def _fed(self, feeds: Feeds, hook: NoiseHook, dtype: torch.dtype) -> dict[str, Array | Tensor]:

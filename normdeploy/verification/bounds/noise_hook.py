@@ -9,10 +9,12 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import CELL_REACH, FUNCTIONS, INITIAL_CELL, reduction_length, rounds
 from normdeploy.verification.bounds.cancellation import drift, is_looked_at, row_shift, terms
 from normdeploy.verification.bounds.decisions import representable
 from normdeploy.verification.bounds.hashing import hashed_noise
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 
 _ORDINARY = 2.0**-80
 """A result that reaches this far is nowhere near underflow as a whole."""
@@ -33,6 +35,7 @@ class NoiseHook:
         constants: returns a constant operand of a sum, given the node and the operand's place.
         one_size: tells whether a constant operand of a product, given as above, is of one size, signs aside.
         exact: nodes whose results get no noise where a format of unit roundoff ``unit`` holds them.
+        counting: nodes whose results get none (:mod:`normdeploy.verification.bounds.counts`).
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class NoiseHook:
         one_size: Callable[[ir.Node, int], bool] | None = None,
         exact: Collection[ir.Node] = (),
         unit: float = 0.0,
+        counting: Collection[ir.Node] = (),
     ) -> None:
         self._plain, self._distinct = plain, distinct
         self._roundoff, self._floor = roundoff, floor
@@ -58,21 +62,28 @@ class NoiseHook:
         self._left = {} if plain or operands is None else dict(operands)
         self._kept = {name: tensor for name, tensor in feeds.items() if name in self._left}
         self._constants, self._one_size = constants, one_size
-        self._exact, self._unit = exact, unit
+        self._exact, self._unit, self._counting = exact, unit, counting
 
     def __call__(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         """Return the results with noise."""
         for output, result in zip(node.outputs, results, strict=False):
             self._shapes[str(output.name)] = tuple(result.shape)
-        if rounds(node):
+        if rounds(node) and node not in self._counting:
             noisy = self._rounded(node, results)
-            if node in self._exact and results[0].dtype == torch.float64:
-                noisy = [torch.where(representable(results[0], self._unit), results[0], noisy[0])]
+            unit = self._holds(node)
+            if unit and results[0].dtype == torch.float64:
+                noisy = [torch.where(representable(results[0], unit), results[0], noisy[0])]
             results = noisy
         for output, result in zip(node.outputs, results, strict=False):
             if output.name in self._left:
                 self._kept[str(output.name)] = result
         return results
+
+    def _holds(self, node: ir.Node) -> float:
+        """Return the unit roundoff of the format that holds some of a node's results exactly; 0 where none is asked."""
+        if is_standard(node, "Cast"):
+            return UNIT_ROUNDOFF[ir.DataType(node.attributes.get_int("to", 1)).numpy().name]
+        return self._unit if node in self._exact else 0.0
 
     def rounded_once(self, value: Tensor) -> Tensor:
         """Return what an operator outside the graph would have computed, with the noise of its one rounding."""

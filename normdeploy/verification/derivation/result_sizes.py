@@ -17,6 +17,13 @@ from normdeploy.graph.traits import Trait, has, is_standard
 SMALL = 64
 """Constants up to this size may decide a shape."""
 
+MOST = 20_000
+"""Answers that a process keeps, of a few kilobytes each at most."""
+
+_Key = tuple[Any, ...]
+_KEPT: dict[_Key, list[Tensor]] = {}
+"""Answers for all graphs of this process: sizes, and a few numbers, of standard operators, which nobody redefines."""
+
 _PLAIN = frozenset(
     {
         ir.AttributeType.INT,
@@ -40,7 +47,7 @@ class Sizes:
 
     def __init__(self, imports: Mapping[str, int], others: Sizes | None = None) -> None:
         self._imports = imports
-        self._known: dict[tuple[Any, ...], list[Tensor]] = {} if others is None else others._known
+        self._known: dict[_Key, list[Tensor]] = {} if others is None else others._known
 
     def of(self, node: ir.Node, operands: Sequence[Tensor | None]) -> list[Tensor]:
         """Return a node's results; [] where it cannot be evaluated."""
@@ -49,11 +56,19 @@ class Sizes:
         key = self._key(node, operands)
         if key is None:
             return self._evaluated(node, list(operands))
-        if key not in self._known:
-            self._known[key] = self._evaluated(node, list(operands))
-        return self._known[key]
+        known = self._known.get(key, _KEPT.get(key))
+        if known is not None:
+            return known
+        found = self._evaluated(node, list(operands))
+        if is_standard(node) and all(t.is_meta or t.numel() <= SMALL for t in found):
+            if len(_KEPT) >= MOST:
+                _KEPT.clear()
+            _KEPT[key] = found
+        else:
+            self._known[key] = found
+        return found
 
-    def _key(self, node: ir.Node, operands: Sequence[Tensor | None]) -> tuple[Any, ...] | None:
+    def _key(self, node: ir.Node, operands: Sequence[Tensor | None]) -> _Key | None:
         """Return all that a result depends on; None where that is too much to compare."""
         attributes = list(node.attributes.values())
         if any(a.type not in _PLAIN or a.is_ref() for a in attributes):

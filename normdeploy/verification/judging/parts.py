@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import bare_proto, module_path, weight_bytes
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.family_case import make_case
 from normdeploy.verification.judging.outputs import hold_against
@@ -157,7 +158,8 @@ def _same_bits(a: Array, b: Array) -> bool:
 
 def _cuts(graph: ir.Graph, size: int) -> Iterator[list[_Part]]:
     """Yield two cuts of a graph into parts of about ``size`` operators, without a border in common."""
-    nodes = [node for node in graph if node.op_type != "Constant"]
+    fixed = fixed_nodes(graph, by_sizes=False)  # weights stored in integers among them: each part has its own
+    nodes = [node for node in graph if node not in fixed]
     crossing = _crossing(nodes, graph)
     taken: set[int] = set()
     for first in (size, size // 2):

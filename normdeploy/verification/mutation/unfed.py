@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from normdeploy.graph import Evaluator, constant_tensor
-from normdeploy.graph.traits import Trait, has
-from normdeploy.graph.walk import bodies_of
+from normdeploy.graph import Evaluator
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.mutation.harmless import change_in_roundoffs
 from normdeploy.verification.mutation.rerun import CleanRun, Target
@@ -28,14 +27,7 @@ _PROOF = (
 
 def unfed(graph: ir.Graph) -> set[ir.Value]:
     """Return the computed values of a graph that are the same whatever is fed: from constants and sizes alone."""
-    found: set[ir.Value] = set()
-    for node in graph:
-        sizes = node.op_type in ("Shape", "Size")
-        if has(node, Trait.RANDOM) or bodies_of(node):
-            continue
-        if sizes or all(v is None or v in found or constant_tensor(v) is not None for v in node.inputs):
-            found.update(node.outputs)
-    return found
+    return {value for node in fixed_nodes(graph, by_sizes=True) for value in node.outputs}
 
 
 def prove_unfed(context: Context, targets: Sequence[Target]) -> None:

@@ -4,6 +4,8 @@
 call into torch is intercepted instead: float16, bfloat16 and float32 arguments are promoted to float64, and every
 request for one of these dtypes asks for float64. Weights are promoted one call at a time, so memory stays flat.
 
+The logarithm of a sigmoid or of a softmax is that of real numbers: float64 loses it where these underflow.
+
 What a program derives from its precision is part of the function it computes: ``nn.RMSNorm`` without an epsilon adds
 ``finfo(x.dtype).eps``, masks hold ``finfo(x.dtype).min``. Those stay the numbers of the precision the model runs in.
 """
@@ -18,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
+
+from normdeploy.verification.sides.logarithms import Logarithms
 
 LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double}
@@ -57,6 +61,7 @@ class Float64Mode(TorchFunctionMode):
     def __init__(self, native: torch.dtype = torch.float32, seen: Seen | None = None) -> None:
         super().__init__()
         self._native, self._seen = native, seen
+        self._logarithms = Logarithms()
         self.written: set[str] = set()
 
     def __torch_function__(
@@ -81,7 +86,10 @@ class Float64Mode(TorchFunctionMode):
         in_place = is_in_place(name)
         promoted_args = tree_map(_promote, args)
         promoted_kwargs = tree_map(_promote, kwargs)
-        result = func(*promoted_args, **promoted_kwargs)
+        result = self._logarithms.of(func, promoted_args)
+        if result is None:
+            result = func(*promoted_args, **promoted_kwargs)
+            self._logarithms.note(func, promoted_args, promoted_kwargs, result)
         if target is not None and in_place:
             self.written.add(name)
             with torch._C.DisableTorchFunction():

@@ -188,6 +188,11 @@ def _first(inputs: Sequence[Tensor | None]) -> Tensor:
     return inputs[0]
 
 
+def turned(size: int, share: float = SHARE) -> int:
+    """Return how many of a quantizer's values are turned, of so many."""
+    return min(size, max(FEWEST, math.ceil(share * size)))
+
+
 def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, StandIn]:
     """Return what stands for the quantizers of a graph where the values nearest to ties go to the other side."""
 
@@ -199,15 +204,15 @@ def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, Stan
             # beyond the range both sides of a tie are one integer, and nothing would be flipped
             least, most = _cut(node, low, high)
             far = far.masked_fill(((value < least - 0.5) | (value > most + 0.5)).reshape(-1), math.inf)
-            count = min(int(far.isfinite().sum()), max(FEWEST, math.ceil(share * far.numel())))
+            count = min(int(far.isfinite().sum()), turned(far.numel(), share))
             # equal values, as of rows that saturate alike, turn together
             limit = torch.topk(far, count, largest=False).values.max() + _EQUAL if count else -math.inf
             chosen = torch.nonzero(far <= limit).reshape(-1)
-            turned = whole.reshape(-1).clone()
-            turned[chosen] += torch.where(value.reshape(-1)[chosen] >= whole.reshape(-1)[chosen], 1.0, -1.0).to(
-                turned.dtype
+            other = whole.reshape(-1).clone()
+            other[chosen] += torch.where(value.reshape(-1)[chosen] >= whole.reshape(-1)[chosen], 1.0, -1.0).to(
+                other.dtype
             )
-            result = turned.reshape(whole.shape).clamp(low, high)
+            result = other.reshape(whole.shape).clamp(low, high)
             zero = inputs[2] if len(inputs) > 2 else None
             if node.op_type == "Round":
                 return result

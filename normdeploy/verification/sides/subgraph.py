@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.sides.flat_values import Array
 
@@ -37,13 +38,14 @@ def opened(model: ir.Model, names: Collection[str]) -> ir.Model:
 def subgraph(
     model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[str], values: Mapping[str, Array]
 ) -> ir.Model:
-    """Return a model of some nodes: what they read from outside become inputs, constants stay constants.
+    """Return a model of some nodes: what they read from outside become inputs, but for what follows from constants.
 
     Args:
         model: where the nodes are from. nodes: in order. outputs: names of values they compute.
         values: an array per value name, for the dtypes of inputs and outputs.
     """
-    made = {value for node in nodes for value in node.outputs}
+    fixed = fixed_nodes(model.graph, by_sizes=False)
+    made = {value for node in (*nodes, *fixed) for value in node.outputs}
     known = dict.fromkeys(value for node in nodes for value in values_read(node, model.graph))
     read = [value for value in known if value not in made and constant_tensor(value) is None]
     graph = ir.convenience.extract(model.graph, read, outputs)

@@ -1,0 +1,37 @@
+"""Numbers that say how many elements there are: the ends of a Range, sizes that are halved and floored.
+
+A rounding of 16.0 in front of a Range would make it one element longer, which no float32 run does: what follows from
+sizes and from numbers of the program alone gets no noise on its way there.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from normdeploy.graph.fixed_values import fixed_nodes
+from normdeploy.graph.traits import is_standard
+from normdeploy.verification.bounds.accuracy import rounds
+
+_COUNT = ("Range", "Floor", "Ceil", "Round")
+
+
+def counting(graph: ir.Graph) -> set[ir.Node]:
+    """Return the operators that round, follow from sizes and constants alone, and lead to a number of elements.
+
+    Args:
+        graph: the graph; its bodies are looked at alone, each without the graph around it.
+    """
+    known = fixed_nodes(graph.all_nodes(), by_sizes=True)
+    ends = [node for node in known if is_standard(node, *_COUNT) or _to_integers(node)]
+    found: set[ir.Node] = set()
+    while ends:
+        for value in ends.pop().inputs:
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in known and maker not in found:
+                found.add(maker)
+                ends.append(maker)
+    return {node for node in found if rounds(node)}
+
+
+def _to_integers(node: ir.Node) -> bool:
+    return is_standard(node, "Cast") and ir.DataType(node.attributes.get_int("to", 1)).is_integer()
