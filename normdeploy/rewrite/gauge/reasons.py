@@ -141,7 +141,8 @@ def _between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
     """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
-    asked = np.fromiter(unknowns - {0}, np.int64)
+    asked = np.zeros((ties.scales if scale else ties.shifts).size, bool)
+    asked[list(unknowns - {0})] = True
     beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
     queue, seen = deque([start]), {start}
     while queue:
@@ -150,7 +151,7 @@ def _between(
             gauge = None if value is None else ties.of.get(value)
             if value is None or gauge is None or value in beside:
                 continue
-            if not np.isin(gauge.scale_of if scale else gauge.shift_of, asked).any():
+            if not asked[gauge.scale_of if scale else gauge.shift_of].any():
                 continue
             producer = value.producer()
             around = {*readers(value), *(() if producer is None else (producer,))}
@@ -263,7 +264,7 @@ def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
         before = None if inner is None else ties.of[inner]
         if before is None or (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
             system = ties.scales if scale else ties.shifts
-            whys = [why for held in system.held for why in held.stated.whys]
+            whys = [held.stated.why(row) for held in system.held for row in held.origin.tolist()]
             clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
             what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
             return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]
@@ -286,7 +287,7 @@ def _cancelled(node: ir.Node, ties: Ties) -> list[str]:
 
 
 def _distinct(gauge: Gauge) -> int:
-    return len(np.unique(np.stack([gauge.scale_of.reshape(-1), gauge.shift_of.reshape(-1)]), axis=1).T)
+    return len(set(zip(gauge.scale_of.reshape(-1).tolist(), gauge.shift_of.reshape(-1).tolist(), strict=True)))
 
 
 def _passed_on(node: ir.Node, ties: Ties) -> ir.Value | None:

@@ -74,6 +74,8 @@ def build(
             if usage.node.graph is not graph:
                 ties.pinned(ties.of[value], Tie(usage.node, "reads it inside a control-flow body"))
                 break
+    ties.scales.settle()
+    ties.shifts.settle()
     return ties
 
 

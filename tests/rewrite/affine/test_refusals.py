@@ -75,7 +75,7 @@ CROSSING = {
         lambda g: ranked(g, g.op("Add", add(g, x(g, "N", 3, 4), 3, 1), unranked(g)))
     ),
     "any | its scale cannot leave: in front of it {} is given (tied by {})": Case(
-        lambda g: (lambda v: g.op("Conv", g.op("Add", v, turned(g, v)), some(2, 4, 1)))(mul(g, x(g, "N", 4, 4), 4))
+        lambda g: (lambda v: g.op("MatMul", g.op("Add", v, turned(g, v)), some(4, 2)))(mul(g, x(g, "N", 4, 4), 4))
     ),
     "DepthToSpace | turns channels into positions of one channel, which have to agree": Case(
         lambda g: mul(g, g.op("DepthToSpace", conv(g, images(g, 2, 2), some(12, 3, 1, 1)), blocksize=2), 4)
