@@ -45,12 +45,13 @@ class Product:
 
 def product_of(node: ir.Node) -> Product | None:
     """Return a MatMul or Gemm as a product by a fixed weight; None for any other."""
+    linear = linear_of(node) if is_standard(node, "MatMul", "Gemm") else None
+    if linear is None:
+        return None
     dims = [dims_of(required(node, index)) for index in (0, 1)]
     result = dims_of(node.outputs[0])
     if result is None or any(side is None or len(side) < 2 for side in dims):
         return None
-    linear = linear_of(node)
-    assert linear is not None  # the rule's operators are
     weight = fixed_weight(required(node, linear.weight))
     if weight is None or constant_tensor(required(node, linear.data)) is not None:
         return None
