@@ -47,6 +47,7 @@ class Sizes:
 
     def __init__(self, imports: Mapping[str, int], others: Sizes | None = None) -> None:
         self._imports = imports
+        self._said: dict[ir.Node, tuple[Any, ...] | None] = {}
         self._known: dict[_Key, list[Tensor]] = {} if others is None else others._known
 
     def of(self, node: ir.Node, operands: Sequence[Tensor | None]) -> list[Tensor]:
@@ -70,16 +71,25 @@ class Sizes:
 
     def _key(self, node: ir.Node, operands: Sequence[Tensor | None]) -> _Key | None:
         """Return all that a result depends on; None where that is too much to compare."""
-        attributes = list(node.attributes.values())
-        if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
+        if node not in self._said:
+            self._said[node] = self._of_node(node)
+        said = self._said[node]
+        if said is None:
             return None
         if any(t is not None and (type(t) is not Tensor or (not t.is_meta and t.numel() > SMALL)) for t in operands):
             return None
-        said = tuple((a.name, a.type, str(a.value)) for a in attributes)
         read = tuple(
-            None if t is None else (tuple(t.shape), t.dtype, None if t.is_meta else repr(t.tolist())) for t in operands
+            None if t is None else (t.shape, t.dtype, None if t.is_meta else repr(t.tolist())) for t in operands
         )
-        return node.domain, node.op_type, opset_of(node, self._imports), len(node.outputs), said, read
+        return said, read
+
+    def _of_node(self, node: ir.Node) -> tuple[Any, ...] | None:
+        """Return all that a result depends on but operands; None where that is too much to compare."""
+        attributes = list(node.attributes.values())
+        if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
+            return None
+        said = tuple((a.name, a.type, str(a.value)) for a in attributes)
+        return node.domain, node.op_type, opset_of(node, self._imports), len(node.outputs), said
 
     def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
         """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""
