@@ -18,7 +18,7 @@ from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.operator_names import describe, readers
+from normdeploy.rewrite.affine.operator_names import describe, describe_end, readers
 from normdeploy.rewrite.gauge.contradiction import proof_of
 from normdeploy.rewrite.gauge.expression_rows import Rows
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
@@ -141,8 +141,7 @@ def _between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
     """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
-    asked = np.zeros((ties.scales if scale else ties.shifts).size, bool)
-    asked[list(unknowns - {0})] = True
+    asked = np.isin(np.arange((ties.scales if scale else ties.shifts).size), list(unknowns - {0}))
     beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
     queue, seen = deque([start]), {start}
     while queue:
@@ -232,9 +231,10 @@ def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> _Limit | None:
             return None
         producer = value.producer()
         if producer is None or producer.graph is not ties.graph:
-            where = "is given" if value.is_graph_input() else "comes from outside this control-flow body"
-            kind = "the graph input" if value.is_graph_input() else "the value"
-            return _Limit(next(iter(ties.graph), None), f"{kind} '{value.name}' {where}", tuple(way), given=True)
+            told = f"the value '{value.name}' comes from outside this control-flow body"
+            if value.is_graph_input():
+                told = f"{describe_end(value, value.graph or ties.graph, 'input')} is given"
+            return _Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
         inner = _passed_on(producer, ties)
         inner_gauge = None if inner is None else ties.of[inner]
         if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():

@@ -40,6 +40,7 @@ from refusal_graphs import (
     unranked,
     window,
     x,
+    zero_beside,
 )
 from refusal_reasons import clauses, pattern
 
@@ -340,6 +341,12 @@ FURTHER = {
                 ),
             ),
         )
+    ),
+    "any | {} would have to undo a scale of 0, by which nothing can be divided": Case(
+        lambda g: zero_beside(g, lambda v: mul(g, v, 3, 1)), SINGLE
+    ),
+    "any | {} would have to undo a scale of 0, by which nothing can be divided | 2": Case(
+        lambda g: zero_beside(g, lambda v: conv(g, v)), SINGLE
     ),
     "any | channel {} ({} in all) is scaled by 0, and what others read in front of it would have to carry its shift "
     "over 0": Case(lambda g: switched_off(g, [1.0, 0.0, 2.0], [0.1, 0.5, 0.2])),
