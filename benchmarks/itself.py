@@ -33,7 +33,7 @@ def main() -> None:
     options = parser.parse_args()
     settings = Settings(threads=options.threads)
     feeds = make_samples(open_backend(options.file, settings).inputs, options.batch)
-    stretch, pause = fair_turn(options.threads)
+    turn = fair_turn(options.threads)
 
     def prepare(session: int) -> dict[str, Callable[[], object]]:
         order = NAMES if session % 2 == 0 else NAMES[::-1]
@@ -42,7 +42,7 @@ def main() -> None:
     held = alone = 0
     values = []
     for seed in range(options.times):
-        found = measure_in_sessions(prepare, seconds=options.seconds, stretch=stretch, pause=pause, seed=seed)
+        found = measure_in_sessions(prepare, seconds=options.seconds, seed=seed, **turn)
         ratio, rounds = session_ratio(found, *NAMES), paired_ratio(*(joined(found, name) for name in NAMES))
         held += ratio.low <= 1 <= ratio.high
         alone += rounds.low <= 1 <= rounds.high

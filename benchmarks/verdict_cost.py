@@ -151,8 +151,8 @@ def parts(name: str) -> list[tuple[str, float]]:
         feeds, evaluator = reference.signature.feeds, Evaluator(traced.model)
         with reference.ready():
             reference.native(feeds)  # what torch prepares once
-            read, _ = taken(lambda: read_model(file).copy_to(copy))
-            opened, session = taken(lambda: open_session(copy / file.name, Setting()))
+            read, copied = taken(lambda: read_model(file).copy_to(copy))
+            opened, session = taken(lambda: open_session(copied.runs, Setting()))
             outputs = [output.name for output in session.get_outputs()]
             run, _ = taken(lambda: run_session(session, feeds, outputs))
             native, _ = taken(lambda: reference.native(feeds))

@@ -205,11 +205,13 @@ def whitening() -> dict[str, Any]:
     }
     found = {}
     for name, x in ways.items():
-        largest = float(torch.linalg.eigvalsh(x.T @ x / len(x))[-1])
+        products, wanted = x.T @ x / len(x), x.T @ target / len(x)
+        rate, rest = 1 / float(torch.linalg.eigvalsh(products)[-1]), target.square().mean()
         weight, steps = torch.zeros(4, dtype=torch.float64), 0
-        while float((x @ weight - target).square().mean()) > 1e-3 and steps < 100_000:
-            weight = weight - (1 / largest) * (x.T @ (x @ weight - target)) / len(x)
-            steps += 1
+        slope = -wanted
+        while float(weight @ (slope - wanted) + rest) > 1e-3 and steps < 100_000:  # the mean of squared errors
+            weight, steps = weight - rate * slope, steps + 1
+            slope = products @ weight - wanted
         found[name] = steps
     return found
 

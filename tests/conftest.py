@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -15,6 +16,11 @@ from short_turns import SHORT
 # Set before torch and onnxruntime are imported, here and in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Bytecode is kept, also where a container's environment says that it is not: each process would compile some thousand
+# modules again, ours and those that pytest rewrites, which is half of collecting the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same draws in every run: what fails, fails for everybody. --hypothesis-profile=default draws anew.
 settings.register_profile("repeatable", derandomize=True)

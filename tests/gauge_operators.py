@@ -184,6 +184,16 @@ def gather_elements(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(*dims), d.g.input("at", shape, np.int64) if d.flag() else indices, axis=axis)
 
 
+def gather_nd(op: str, d: Draw) -> Any:
+    dims = d.dims(2)
+    batch = d.number(0, 1)
+    taken = d.number(1, len(dims) - batch)
+    shape = [*dims[:batch], *[2] * d.number(1 - batch, 1), taken]
+    chosen = dims[batch : batch + taken]
+    indices = d.rng.integers([-size for size in chosen], chosen, shape)
+    return d.g.op(op, d.x(*dims), d.g.input("at", shape, np.int64) if d.flag() else indices, batch_dims=batch)
+
+
 def concat(op: str, d: Draw) -> Any:
     dims = d.dims(2)
     axis = d.number(0, len(dims) - 1)
@@ -352,6 +362,7 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Split", split),
         ("", "Gather", gather),
         ("", "GatherElements", gather_elements),
+        ("", "GatherND", gather_nd),
         ("", "Concat", concat),
         ("", "Tile", tile),
         ("", "DepthToSpace", depth_to_space),

@@ -125,8 +125,7 @@ def latency_table(
     torch.set_num_threads(bench.threads)
     try:
         with evaluation_mode(model, fast=True), torch.inference_mode():
-            stretch, pause = fair_turn(bench.threads)
-            parts = measure_in_sessions(prepare, rounds=bench.repeats, stretch=stretch, pause=pause)
+            parts = measure_in_sessions(prepare, rounds=bench.repeats, **fair_turn(bench.threads))
     finally:
         torch.set_num_threads(threads)
     names = ["eager torch", *files]

@@ -160,6 +160,25 @@ def take_out(nodes: Iterable[ir.Node]) -> None:
         drop_if_unread(value)
 
 
+def drop_unread(model: ir.Model) -> bool:
+    """Take every operator and constant out that nothing reads; tell whether there was one.
+
+    onnx_ir's pass also drops results of the operators that stay; it looks up what onnx says of each, which takes longer
+    than all the rest.
+    """
+    found = False
+    for graph in reversed(graphs_of(model)):
+        for node in reversed(graph):
+            if not is_read(*node.outputs):
+                graph.remove(node, safe=True)
+                found = True
+        for name, value in list(graph.initializers.items()):
+            if not value.is_graph_input() and not is_read(value):
+                graph.initializers.pop(name)
+                found = True
+    return found
+
+
 def take_out_unread(values: Iterable[ir.Value | None]) -> None:
     """Take out what only computed some values that nothing reads, as far back as that goes, within their graphs."""
     waiting = list(values)

@@ -234,6 +234,17 @@ LINEAR = frozenset(_FORMS)
 """The linear operators, by domain and name."""
 
 
+def layer_of(node: ir.Node) -> Linear | None:
+    """Describe a linear layer, an operator of ONNX's own on floats that adds a bias; None for any other.
+
+    A recurrent operator is none: what lies behind its bias is not linear.
+    """
+    linear = None if node.domain else linear_of(node)
+    if linear is None or linear.bias is None or linear.form is Form.RECURRENT or linear.data_steps is not None:
+        return None
+    return linear
+
+
 def linear_of(node: ir.Node) -> Linear | None:
     """Describe a linear operator; None for any other.
 

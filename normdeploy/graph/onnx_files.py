@@ -15,7 +15,16 @@ from onnx.external_data_helper import uses_external_data
 from normdeploy.errors import GraphError, InputError
 from normdeploy.files import storage, written_together
 from normdeploy.graph.model_check import check_model, check_proto, dense
-from normdeploy.onnxfile import forget_unknown_sizes, graphs, point_to, pointed, put_inside, read_model, spell_domains
+from normdeploy.onnxfile import (
+    ModelFile,
+    forget_unknown_sizes,
+    graphs,
+    point_to,
+    pointed,
+    put_inside,
+    read_model,
+    spell_domains,
+)
 from normdeploy.ort.specs import TensorSpec
 
 ONE_FILE_LIMIT = 2 * 1024**3 - 64 * 1024**2
@@ -27,17 +36,19 @@ _STAYS = 1024
 _SHIPPED_METADATA_PREFIXES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node")
 
 
-def load_graph(path: str | os.PathLike[str], *, called: str | os.PathLike[str] | None = None) -> ir.Model:
+def load_graph(
+    path: str | os.PathLike[str], *, called: str | os.PathLike[str] | None = None, read: ModelFile | None = None
+) -> ir.Model:
     """Read and check an ONNX file; weights that lie beside it are mapped, not copied.
 
     Args:
-        path: the file.
+        path: the file. read: it, where it was read already and is asked for nothing else.
         called: what messages call it, where ``path`` is a copy that its user does not know.
 
     Raises:
         GraphError: the file is missing or not a valid ONNX model, or its weights may not be read, are missing or short.
     """
-    file = read_model(path)
+    file = read_model(path) if read is None else read
     proto, name = file.proto, os.fspath(called or path)
     spell_domains(proto, name)  # onnx's checker does not find operators by the long spelling inside bodies
     forget_unknown_sizes(proto)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+_HOLDER = "normdeploy.holder"
 _ONE, _SEVERAL = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 HOLDING = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -36,6 +37,19 @@ def graphs_of(model: ir.Model) -> list[ir.Graph]:
             if node.domain or node.op_type in HOLDING:
                 found += bodies_of(node)
     return found
+
+
+def note_holders(model: ir.Model) -> None:
+    """Note for each body which operator holds it, for :func:`holder_of`."""
+    for node in nodes_of(model):
+        for body in bodies_of(node):
+            body.meta[_HOLDER] = node
+
+
+def holder_of(graph: ir.Graph) -> ir.Node | None:
+    """Return the operator that holds a body, where that was noted; None for the main graph."""
+    held: ir.Node | None = graph.meta.get(_HOLDER)
+    return held
 
 
 def nodes_of(model: ir.Model) -> list[ir.Node]:

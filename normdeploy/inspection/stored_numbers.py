@@ -9,15 +9,16 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, module_path
 from normdeploy.graph.exact import tensor64
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.site import Array
 from normdeploy.inspection.stored_statistics import check_epsilon
 
-_MEANT = ("Where", "Clip", "Max", "Min", "Pad", "IsInf", "IsNaN", "Equal", "Less", "Greater", "ScatterElements")
-"""What reads an infinity, or the largest number there is, as a bound or as a mark."""
+_BOUNDED = ("Where", "Clip", "Max", "Min", "Pad", "IsInf", "IsNaN", "ScatterElements", "ScatterND")
+"""What reads an infinity, or the largest number there is, as a bound or as a mark; comparisons do, too."""
 _SHARES = ("Softmax", "LogSoftmax", "Attention")
-_BETWEEN = ("Add", "Sub", "Mul", "Where", "Cast", "Reshape", "Expand", "Slice", "Unsqueeze", "Transpose", "Concat",
-            "Gather", "Identity", "Max", "Min")  # fmt: skip
+_BETWEEN = Trait.BROADCASTS | Trait.MOVES | Trait.JOINS | Trait.CONVERTS
+"""What a mask passes on its way to a softmax."""
 _STEPS = 8
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _RANGES = {
@@ -61,7 +62,7 @@ def _check(node: ir.Node, place: int, name: str, array: Array, dtype: ir.DataTyp
     if not array.size:
         return
     low, high = float(array.min()), float(array.max())
-    mask = node.op_type in _MEANT or _is_shared(node)
+    mask = is_standard(node, *_BOUNDED) or has(node, Trait.COMPARES) or _is_shared(node)
     if np.isnan(low) or (not mask and (np.isinf(low) or np.isinf(high))):
         broken = ~np.isfinite(array)
         yield Finding(
@@ -114,6 +115,6 @@ def _is_shared(node: ir.Node) -> bool:
     for _ in range(_STEPS):
         if any(one.op_type in _SHARES for one in reached):
             return True
-        ahead = [one for one in reached if one.op_type in _BETWEEN]
+        ahead = [one for one in reached if has(one, _BETWEEN)]
         reached = list(dict.fromkeys(use.node for one in ahead for value in one.outputs for use in value.uses()))
     return False

@@ -25,12 +25,15 @@ def all_digests(content: str, data: dict[str, str]) -> dict[str, str]:
     return {CONTENT: content} | {f"./{name}" if name == CONTENT else name: digest for name, digest in data.items()}
 
 
-def own_digest(path: str | os.PathLike[str]) -> tuple[str | None, str] | None:
+def own_digest(model: str | os.PathLike[str] | bytes) -> tuple[str | None, str] | None:
     """Return the certificate's digest that a file names, and the SHA-256 of its other bytes.
 
     The fields of the outermost message are walked; what is inside them is not looked at. Of a file that protobuf wrote
     this is the digest of its content (`normdeploy.onnxfile.model.content_digest`). Another writer may have ordered the
     fields otherwise: where the digest is not the expected one, the file has to be read to know.
+
+    Args:
+        model: the file, or its bytes.
 
     Returns:
         (what the entry says or None, SHA-256); None where the bytes are no message.
@@ -38,22 +41,30 @@ def own_digest(path: str | os.PathLike[str]) -> tuple[str | None, str] | None:
     Raises:
         StorageError: the file cannot be read.
     """
-    with storage(path, "read"), open_regular(path) as stream:
+    if isinstance(model, bytes):
+        return _digested(model)
+    with storage(model, "read"), open_regular(model) as stream:
         if not os.fstat(stream.fileno()).st_size:
             return None
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            named: str | None = None
-            digest, kept = hashlib.sha256(), 0
-            try:
-                for number, start, body, end in _fields(content, 0, len(content)):
-                    entry = _entry(content, body, end) if number == _METADATA else ("", "")
-                    if entry[0] == KEY:
-                        named = entry[1] if named is None else named
-                        _add(digest, content, kept, start)
-                        kept = end
-                _add(digest, content, kept, len(content))
-            except (ValueError, IndexError):
-                return None
+            return _digested(content)
+
+
+def _digested(content: mmap.mmap | bytes) -> tuple[str | None, str] | None:
+    if not len(content):
+        return None
+    named: str | None = None
+    digest, kept = hashlib.sha256(), 0
+    try:
+        for number, start, body, end in _fields(content, 0, len(content)):
+            entry = _entry(content, body, end) if number == _METADATA else ("", "")
+            if entry[0] == KEY:
+                named = entry[1] if named is None else named
+                _add(digest, content, kept, start)
+                kept = end
+        _add(digest, content, kept, len(content))
+    except (ValueError, IndexError):
+        return None
     return named, digest.hexdigest()
 
 
@@ -71,18 +82,18 @@ def holds_functions(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _add(digest: hashlib._Hash, content: mmap.mmap, start: int, end: int) -> None:
+def _add(digest: hashlib._Hash, content: mmap.mmap | bytes, start: int, end: int) -> None:
     with memoryview(content) as view, view[start:end] as part:
         digest.update(part)
 
 
-def _entry(content: mmap.mmap, start: int, end: int) -> tuple[str, str]:
+def _entry(content: mmap.mmap | bytes, start: int, end: int) -> tuple[str, str]:
     """Return key and value of a metadata entry."""
     parts = {number: content[body:stop].decode() for number, _, body, stop in _fields(content, start, end)}
     return parts.get(1, ""), parts.get(2, "")
 
 
-def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def _fields(content: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (number, start, start of its body, end) of each field of a message.
 
     Raises:
@@ -107,7 +118,7 @@ def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int
         place = stop
 
 
-def _varint(content: mmap.mmap, place: int) -> tuple[int, int]:
+def _varint(content: mmap.mmap | bytes, place: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 70:
         byte = content[place]

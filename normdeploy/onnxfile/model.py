@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,10 @@ import onnx
 from normdeploy.files import copy_with_digest, sha256_file, storage
 from normdeploy.onnxfile.light import KEY, all_digests
 from normdeploy.onnxfile.outline import Outline, parse_into
+from normdeploy.onnxfile.stored import graphs
+
+HELD = 256 * 1024**2
+"""Bytes up to which a copy is held in memory: beside what reads a model, it is the weights once more."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +32,30 @@ class ModelFile(Outline):
     def copy_to(self, folder: Path) -> Copied:
         """Copy the file and its data into an empty folder, under the names they have.
 
+        What keeps all its data itself, ends by its looks and is not large is held in memory, and written where its path
+        is asked for: runtimes take its bytes.
+
         Raises:
             StorageError: something cannot be read or written.
         """
         target = folder / self.path.name
+        held = None if self.data or self._turns or len(self.content) > HELD else self.content
         with storage(folder):
-            target.write_bytes(self.content)
+            if held is None:
+                target.write_bytes(self.content)
             digests = {}
             for location, file in self.data.items():
                 copy = folder / location
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 digests[location] = sha256_file(copy) if copy == target else copy_with_digest(file, copy)
         whole = hashlib.sha256(self.content).hexdigest()
-        return Copied(target, whole, content_digest(self.proto, known=(self.content, whole)), digests)
+        return Copied(target, whole, content_digest(self.proto, known=(self.content, whole)), digests, held)
+
+    @property
+    def _turns(self) -> bool:
+        """True where a file has to be looked at before it is run: it may go on for ever (:mod:`.endless`)."""
+        loops = any(node.op_type == "Loop" for graph in graphs(self.proto) for node in graph.node)
+        return loops or bool(self.proto.functions)
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of the content (the certificate's entry left out) and of each data file."""
@@ -53,19 +69,34 @@ class Copied:
     """A copy of a model, and the digests of the very bytes that were copied.
 
     Args:
-        path: of the copy. file: SHA-256 of the file. content: SHA-256 of the content, see `content_digest`.
-        data: SHA-256 of each data file.
+        target: where it lies, or is written. file: SHA-256 of the file. content: SHA-256 of the content, see
+            `content_digest`.
+        data: SHA-256 of each data file. held: the bytes of a copy in memory; None where the copy is a file.
     """
 
-    path: Path
+    target: Path
     file: str
     content: str
     data: dict[str, str]
+    held: bytes | None = None
+
+    @cached_property
+    def path(self) -> Path:
+        """The copy as a file."""
+        if self.held is not None:
+            with storage(self.target):
+                self.target.write_bytes(self.held)
+        return self.target
+
+    @property
+    def runs(self) -> bytes | Path:
+        """What runtimes are given."""
+        return self.path if self.held is None else self.held
 
     @property
     def files(self) -> dict[str, str]:
         """The SHA-256 of each file, by name."""
-        return {self.path.name: self.file} | self.data
+        return {self.target.name: self.file} | self.data
 
     @property
     def digests(self) -> dict[str, str]:

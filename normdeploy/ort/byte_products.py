@@ -45,7 +45,8 @@ def product_entries(model: str | os.PathLike[str] | bytes) -> dict[str, str]:
     """
     if not saturates(this_machine()):
         return {}
-    if not isinstance(model, bytes) and not words_in(model, [_DEQUANTIZE.encode()]):
+    word = _DEQUANTIZE.encode()
+    if not (word in model if isinstance(model, bytes) else words_in(model, [word])):
         return dict([EXACT_PRODUCTS])
     proto = parsed(model) if isinstance(model, bytes) else read_outline(model).proto
     return dict([EXACT_PRODUCTS]) if can_be_asked(proto) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import onnx
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError, NormdeployError, RewriteError
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.fitting_sizes import require_fit
 from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.graph.walk import nodes_of
@@ -30,10 +31,11 @@ def infer_missing_types(model: ir.Model, *, anew: bool = False) -> bool:
         model: completed in place.
         anew: run it in any case, since sizes have become known.
     """
-    if not anew and not any(_untyped(output) for node in nodes_of(model) for output in node.outputs):
+    nodes = list(model.graph) if anew else _unknown(model)
+    if not nodes:
         return False
     try:
-        _take_over(model.graph, infer_shapes(described(model)).graph)
+        _take_over(nodes, infer_shapes(described(model, nodes)).graph)
     except NotInferredError as error:
         _logger.warning("onnx could not infer shapes (%s); they stay unknown", error.said)
     except ir.serde.SerdeError as error:  # element types that no graph can have: an attribute names them
@@ -113,14 +115,43 @@ def contradictions_named(graph: ir.Model, step: str) -> Iterator[None]:
         raise RewriteError(step, "the graph", f"{type(error).__name__}: {said}") from error
 
 
+def _unknown(model: ir.Model) -> list[ir.Node]:
+    """Return the operators that lack a type, those behind them, and what computes sizes for these.
+
+    Of a graph with bodies all, since these read what they like.
+    """
+    every, found = nodes_of(model), dict[ir.Node, None]()
+    if len(every) > len(model.graph):
+        return list(model.graph) if any(_untyped(output) for node in every for output in node.outputs) else []
+    behind: set[ir.Value | None] = set()
+    for node in every:
+        if any(map(_untyped, node.outputs)) or not behind.isdisjoint(node.inputs):
+            found[node] = None
+            behind.update(node.outputs)
+    waiting = [value for node in found for value in node.inputs]
+    while waiting:
+        value = waiting.pop()
+        maker = None if value is None or value.dtype in FLOATS else value.producer()
+        if maker is not None and maker not in found:
+            found[maker] = None
+            waiting += maker.inputs
+    return [node for node in every if node in found]
+
+
 def _untyped(value: ir.Value) -> bool:
     if value.shape is not None and value.dtype is not None:
         return False
     return is_read(value)
 
 
-def described(model: ir.Model) -> onnx.ModelProto:
-    """Return the nodes, types and small constants of a model, for onnx; large weights are inputs of their shape."""
+def described(model: ir.Model, nodes: Sequence[ir.Node] | None = None) -> onnx.ModelProto:
+    """Return nodes of a model, with types and small constants, for onnx; large weights are inputs of their shape.
+
+    Args:
+        model: whose constants and inputs they have.
+        nodes: of its main graph; what others make is an input. All by default.
+    """
+    nodes = list(model.graph) if nodes is None else nodes
     proto = onnx.ModelProto(ir_version=model.ir_version)
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -128,7 +159,9 @@ def described(model: ir.Model) -> onnx.ModelProto:
         ir.serde.serialize_function_into(proto.functions.add(), function)
     graph = proto.graph
     graph.name = "shapes"
-    for value in dict.fromkeys((*model.graph.inputs, *model.graph.initializers.values())):
+    made = {output for node in nodes for output in node.outputs}
+    read = (value for node in nodes for value in node.inputs if value is not None and value not in made)
+    for value in dict.fromkeys((*model.graph.inputs, *model.graph.initializers.values(), *read)):
         tensor = value.const_value if value.is_initializer() else None
         if tensor is not None and tensor.nbytes <= _KNOWN_BYTES and not value.is_graph_input():
             ir.serde.serialize_tensor_into(graph.initializer.add(), tensor)
@@ -137,7 +170,7 @@ def described(model: ir.Model) -> onnx.ModelProto:
             graph.input.append(onnx.helper.make_tensor_value_info(str(value.name), tensor.dtype, tensor.shape.numpy()))
         else:
             ir.serde.serialize_value_into(graph.input.add(), value)
-    for node in model.graph:
+    for node in nodes:
         _describe(node, graph.node.add())
         for output in node.outputs:
             if output.name and output.type is not None:
@@ -155,13 +188,14 @@ def _describe(node: ir.Node, proto: onnx.NodeProto) -> None:
         ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
 
 
-def _take_over(graph: ir.Graph, proto: onnx.GraphProto) -> None:
-    """Give the values of a graph, and of the bodies in it, what was inferred for them."""
-    values = {output.name: output for node in graph for output in node.outputs if output.name}
+def _take_over(nodes: Iterable[ir.Node], proto: onnx.GraphProto) -> None:
+    """Give what nodes, and those of the bodies in them, write what was inferred for it."""
+    nodes = list(nodes)
+    values = {output.name: output for node in nodes for output in node.outputs if output.name}
     for info in (*proto.value_info, *proto.output):
         if info.name in values:
             _complete(values[info.name], info.type)
-    for node, described in zip(graph, proto.node, strict=True):
+    for node, described in zip(nodes, proto.node, strict=True):
         for attribute in described.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 _take_over(node.attributes[attribute.name].as_graph(), attribute.g)

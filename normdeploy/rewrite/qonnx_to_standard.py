@@ -22,6 +22,7 @@ import onnx_ir.tape
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import free_name, put_constant, share_names, take_place
 from normdeploy.graph.operators.qonnx import QONNX, integer_range, rounding_of
+from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
 
 _TYPES = {True: (ir.DataType.INT8, -128, 127), False: (ir.DataType.UINT8, 0, 255)}
@@ -32,7 +33,7 @@ class LowerQonnx(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
-        nodes = [node for node in model.graph.all_nodes() if (node.domain, node.op_type) in QONNX]
+        nodes = [node for node in nodes_of(model) if (node.domain, node.op_type) in QONNX]
         if not nodes:
             return ir.passes.PassResult(model, modified=False)
         share_names(model)

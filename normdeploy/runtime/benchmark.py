@@ -204,8 +204,8 @@ def _cell(
                 runs.pop(contestant.name, None)
         return {contestant.name: runs[contestant.name].call for contestant in contestants if contestant.name in runs}
 
-    stretch, pause = fair_turn(*(_threads(contestant, threads) for contestant in contestants))
-    parts = measure_in_sessions(prepare, rounds=rounds, seconds=seconds, stretch=stretch, pause=pause, seed=seed)
+    turn = fair_turn(*(_threads(contestant, threads) for contestant in contestants))
+    parts = measure_in_sessions(prepare, rounds=rounds, seconds=seconds, seed=seed, **turn)
     return [
         BenchRow(
             contestant.name,

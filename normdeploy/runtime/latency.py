@@ -21,6 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -126,12 +127,19 @@ def paired_ratio(latency: Latency, baseline: Latency, z: float = _TWO_SIDED_95) 
     return Ratio(float(np.median(ratios)), float(ratios[rank - 1]), float(ratios[count - rank]))
 
 
-def fair_turn(*threads: int) -> tuple[float, float]:
+class Turn(TypedDict):
+    """How a turn is taken: `measure_latency` has both."""
+
+    stretch: float
+    pause: float
+
+
+def fair_turn(*threads: int) -> Turn:
     """Return the stretch and the pause for contenders with these numbers of threads; 0 stands for all cores.
 
     One thread needs no pause: nobody's other threads spin.
     """
-    return STRETCH, PAUSE if any(count != 1 for count in threads) else 0.0
+    return Turn(stretch=STRETCH, pause=PAUSE if any(count != 1 for count in threads) else 0.0)
 
 
 Sessions = Sequence[Mapping[str, Latency]]

@@ -15,7 +15,7 @@ from normdeploy.errors import NormdeployError, TraceError, UsageError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.forward import flatten_arguments
 from normdeploy.exporting.trace import Traced, trace
-from normdeploy.onnxfile import Copied, read_model
+from normdeploy.onnxfile import Copied, ModelFile, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.samples.example import example_from_file
@@ -42,10 +42,15 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
 
 
-def copied_file(path: str | os.PathLike[str], folder: Path) -> Copied:
-    """Copy a file and the data beside it, so that what is judged is what is digested."""
+def copied_file(path: str | os.PathLike[str], folder: Path) -> tuple[Copied, ModelFile | None]:
+    """Copy a file and the data beside it, so that what is judged is what is digested; return what was read besides.
+
+    Nothing where the copy has to be read again: places of data are those of the file that was copied.
+    """
     folder.mkdir()
-    return read_model(path).copy_to(folder)
+    read = read_model(path)
+    copied = read.copy_to(folder)
+    return copied, None if read.data else read
 
 
 def compared_file(
@@ -62,7 +67,7 @@ def compared_file(
     """
     source = reference
     if not copied and not isinstance(reference, ir.Model):
-        source = copied_file(reference, workspace / "reference").path
+        source = copied_file(reference, workspace / "reference")[0].path
     graph = GraphReference(source, workspace, called=None if isinstance(reference, ir.Model) else reference)
     wanted, have = graph.input_names, list(subject.input_names)
     if sorted(wanted) != sorted(have):

@@ -118,8 +118,9 @@ def verify(
     with one_thread(), tempfile.TemporaryDirectory(prefix="normdeploy-verify-") as folder:
         workspace = Path(folder)
         # What is judged is a copy: a file that is replaced meanwhile is not what the verdict and its digests are of
-        judged = copied_file(path, workspace / "file")
-        subject = Subject(judged.path, called=path)
+        judged, read = copied_file(path, workspace / "file")
+        subject = Subject(judged, called=path, read=read)
+        del read  # the graph has it now
         try:
             if isinstance(reference, nn.Module):
                 compared = compared_module(reference, args, kwargs, subject, dynamic_shapes, traced)
@@ -166,7 +167,7 @@ def verify(
 def _hints(path: str | os.PathLike[str], judged: Copied, derived: RewriteResult | None, *, own: bool) -> Hints:
     if derived is None:
         return Hints(Derivation())
-    return Hints(derived.derivation, OWN) if own else kept_hints(path, judged.path, derived.derivation)
+    return Hints(derived.derivation, OWN) if own else kept_hints(path, judged.runs, derived.derivation)
 
 
 def _ask(context: Context, example: Arrays, data: Any) -> None:

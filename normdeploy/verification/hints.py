@@ -36,7 +36,7 @@ class Hints:
     anew: Derivation | None = None
 
 
-def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str], anew: Derivation) -> Hints:
+def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str] | bytes, anew: Derivation) -> Hints:
     """Return the hints that are kept beside a file, or those made anew.
 
     Args:

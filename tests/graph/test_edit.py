@@ -102,6 +102,26 @@ def test_what_only_computed_an_unread_value_goes_as_far_back_as_that(graph: ir.G
     assert not graph.initializers
 
 
+def test_what_nothing_reads_leaves_every_graph_of_a_model(graph: ir.Graph) -> None:
+    """A chain as far back as nothing else reads it, its constants, and in bodies; what is given out or read stays."""
+    b, bias = named(graph, "b"), edit.put_constant(graph, np.float32([1, 2, 3]), "bias", ir.DataType.FLOAT)
+    first = ir.Node("", "Add", [b, bias], outputs=[value("dead", "n", 3)])
+    second = ir.Node("", "Exp", [first.outputs[0]], outputs=[value("deader", "n", 3)])
+    kept, lost = (ir.Node("", op, [named(graph, "a")], outputs=[value(op, "n", 3)]) for op in ("Abs", "Floor"))
+    body = ir.Graph([], [kept.outputs[0]], nodes=[kept, lost])
+    condition = edit.put_constant(graph, np.array(True), "condition", ir.DataType.BOOL)
+    chooser = ir.Node("", "If", [condition], [ir.AttrGraph("then_branch", body)], outputs=[value("chosen", "n", 3)])
+    for node in (first, second, chooser):
+        graph.append(node)
+    graph.outputs.append(chooser.outputs[0])
+    model = ir.Model(graph, ir_version=10)
+    assert edit.drop_unread(model)
+    assert [node.op_type for node in graph] == ["Relu", "Mul", "Neg", "If"]
+    assert [node.op_type for node in body] == ["Abs"]
+    assert sorted(graph.initializers) == ["condition", "w"]
+    assert not edit.drop_unread(model)
+
+
 def test_a_reader_is_alone_where_nobody_else_looks(graph: ir.Graph) -> None:
     assert edit.only_reader(named(graph, "a")).op_type == "Mul"
     assert edit.only_reader(named(graph, "b")) is None  # an output, too

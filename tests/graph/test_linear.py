@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import evaluate_node
-from normdeploy.graph.linear_view import LINEAR, Channels, Form, Linear, linear_of
+from normdeploy.graph.linear_view import LINEAR, Channels, Form, Linear, layer_of, linear_of
 from normdeploy.graph.traits import MICROSOFT, Trait, kinds
 
 
@@ -233,6 +233,13 @@ def test_another_domain_s_operator_of_the_same_name_is_not_described() -> None:
     assert linear_of(ir.Node("my.own", "Conv", values)) is None
     assert linear_of(ir.Node("ai.onnx", "Conv", values)) is not None
     assert linear_of(ir.Node("", "Conv", values[:1])) is None
+
+
+def test_layers_are_the_standard_operators_on_floats_that_add_a_bias() -> None:
+    values = [ir.Value(name=name) for name in "abcdefghi"]
+    found = {kind for kind in LINEAR if layer_of(ir.Node(*kind, values)) is not None}
+    assert found == {("", "Conv"), ("", "ConvTranspose"), ("", "DeformConv"), ("", "Gemm")}
+    assert layer_of(ir.Node("", "Relu", values[:1])) is None
 
 
 def test_what_is_described_multiplies() -> None:

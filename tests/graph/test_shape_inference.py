@@ -40,7 +40,8 @@ def model_of(text: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("what", ENDING)
-def test_what_ends_onnx_is_an_error_of_ours(what: str, tmp_path: Path) -> None:
+def test_what_ends_onnx_is_an_error_of_ours(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape_inference, "_MEMORY", 2**28)  # filling 2 GiB, four times, takes 19 s of processor time
     model = model_of(ENDING[what])
     with pytest.raises(NotInferredError, match="cannot be inferred"):
         infer_shapes(model)
@@ -63,6 +64,33 @@ def test_what_is_inferred_comes_back_for_bodies_too() -> None:
     (node,) = model.graph
     inside = node.attributes["then_branch"].as_graph()
     assert [value.shape.numpy() for each in inside for value in each.outputs if value.shape] == [(3, 2), (3, 2)]
+
+
+def test_what_lacks_a_type_is_inferred_by_itself_with_what_lies_behind_and_what_computes_its_sizes(monkeypatch) -> None:
+    text = """g (float[2, 3] x) => (float[p, q] y, float[2, 3] beside) {
+      a = Relu (x)
+      beside = Exp (a)
+      s = Shape (a)
+      r = Identity (s)
+      t = Reshape (a, r)
+      y = Neg (t) }"""
+    model = ir.from_proto(model_of(text))
+    assert infer_missing_types(model)
+    found = {value.name: value for node in model.graph for value in node.outputs}
+    shapes = {name: (value.dtype, value.shape) for name, value in found.items()}
+    assert found["y"].shape is not None
+    seen: list[list[str]] = []
+
+    def noted(proto: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+        seen.append([node.op_type for node in proto.graph.node])
+        return infer_shapes(proto, **options)
+
+    monkeypatch.setattr("normdeploy.rewrite.infer.infer_shapes", noted)
+    assert not infer_missing_types(model)
+    found["t"].shape = found["t"].type = None
+    assert infer_missing_types(model)
+    assert seen == [["Shape", "Identity", "Reshape", "Neg"]]
+    assert {name: (value.dtype, value.shape) for name, value in found.items()} == shapes
 
 
 RELU = "g (float[2, 3] x) => (float[p, q] y) { z = Relu (x)\n y = Relu (z) }"

@@ -359,6 +359,18 @@ def test_inspect_tells_of_an_operators_epsilon(form, epsilon: float, tmp_path: P
 
 
 @pytest.mark.parametrize("value", [-np.inf, float(np.finfo(np.float32).min)])
+@pytest.mark.parametrize(("between", "operands"), [("Div", "m two"), ("Flatten", "m"), ("Neg", "m")])
+def test_what_a_mask_passes_on_its_way_to_a_softmax_is_told_by_its_traits(
+    between: str, operands: str, value: float, tmp_path: Path
+) -> None:
+    nodes = [node(between, operands, "n"), node("Add", "x n", "a"), node("Softmax", "a", "y")]
+    numbers = {"m": np.array([0.0, value, 0.0]), "two": np.array(2.0)}
+    path = write((nodes, numbers, (2, 3)), np.float32, tmp_path / "in.onnx")
+    found = [finding for finding in nd.inspect(path) if finding.kind in ("not-finite", "magnitude")]
+    assert bool(found) == (between == "Neg")  # an infinity with the other sign is no mask
+
+
+@pytest.mark.parametrize("value", [-np.inf, float(np.finfo(np.float32).min)])
 def test_a_mask_in_front_of_a_softmax_may_be_infinite(value: float, tmp_path: Path) -> None:
     nodes = [node("Add", "x m", "a"), node("Softmax", "a", "y")]
     path = write((nodes, {"m": np.array([0.0, value, 0.0])}, (2, 3)), np.float32, tmp_path / "in.onnx")

@@ -143,7 +143,7 @@ CROSSING = {
             "SpaceToDepth",
         ),
     ),
-    "Concat, Split, Slice, Gather, GatherElements on an axis": Row(
+    "Concat, Split, Slice, Gather, GatherElements, GatherND on an axis": Row(
         (
             f"{SHAPE}::test_concat_behind",
             f"{SHAPE}::test_concat_in_front",
@@ -152,7 +152,7 @@ CROSSING = {
             f"{SHAPE}::test_a_split_in_front_of_two_convolutions",
         ),
         (f"{CORNERS}::test_selections_along_a_dynamic_axis",),
-        ("Concat", "Split", "Slice", "Gather", "GatherElements"),
+        ("Concat", "Split", "Slice", "Gather", "GatherElements", "GatherND"),
     ),
     "Add (residual)": Row(
         (

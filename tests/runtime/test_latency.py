@@ -223,9 +223,9 @@ def test_sessions_share_rounds_and_stop_when_time_is_over(clock):
 
 
 def test_a_turn_is_a_stretch_with_one_thread_too():
-    assert fair_turn(1) == (STRETCH, 0.0)
-    assert fair_turn(1, 2) == (STRETCH, PAUSE)
-    assert fair_turn(0) == (STRETCH, PAUSE)
+    assert fair_turn(1) == {"stretch": STRETCH, "pause": 0.0}
+    assert fair_turn(1, 2) == {"stretch": STRETCH, "pause": PAUSE}
+    assert fair_turn(0) == {"stretch": STRETCH, "pause": PAUSE}
 
 
 def test_a_gain_of_warm_calls_shows_with_one_thread(clock):
@@ -244,6 +244,5 @@ def test_a_gain_of_warm_calls_shows_with_one_thread(clock):
         found = measure_latency(runs, rounds=9, **how)
         return found["plan"].ratio(found["other"]).value
 
-    stretch, pause = fair_turn(1)
-    assert ratio(stretch=stretch, pause=pause) == pytest.approx(0.7, abs=0.02)
+    assert ratio(**fair_turn(1)) == pytest.approx(0.7, abs=0.02)
     assert ratio() > 0.8

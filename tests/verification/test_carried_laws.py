@@ -189,6 +189,7 @@ LAWS: dict[str, list[Law]] = {
     "LayerNormalization": list(norms("LayerNormalization<axis = 1, epsilon = @>(a, g, h)", SQUARE, COLUMN)),
     "LayerNormalization of columns": list(norms("LayerNormalization<axis = 1, epsilon = @>(a, g, h)", SQUARE, ROW)),
 }  # fmt: skip
+LAWS = {name: list({repr(law): law for law in laws}.values()) for name, laws in LAWS.items()}  # each once
 
 
 def confirmed(law: Law, source: onnx.ModelProto, file: onnx.ModelProto) -> bool:

@@ -87,7 +87,7 @@ LAYERS = {
     data=st.data(),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_estimate_kills_what_an_exact_run_leaves_alive(kind: str, norm: str, data: st.DataObject, seed: int):
     """Networks of one nature behind a norm, scales of any size: what the estimate calls dead is dead."""
     layers = data.draw(st.lists(st.sampled_from(LAYERS[kind]), min_size=1, max_size=5))

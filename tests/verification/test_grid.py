@@ -13,9 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, load_graph, save_graph
 from normdeploy.ort.byte_products import EXACT_PRODUCTS
 from normdeploy.parsing.recipe import load_recipe
+from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.checks import grid
 from normdeploy.verification.judging import flips
@@ -351,10 +353,13 @@ def test_a_network_of_signs_passes_as_floats_and_a_damage_of_it_fails(tmp_path: 
     model = load_trained(recipe)
     example = recipe_example(recipe, model)
     given = {"kwargs": example.kwargs, "dynamic_shapes": example.dynamic_shapes}
-    exported = nd.export(model, example.args, tmp_path / "net.onnx", **given)
-    assert exported.verdict is not None
-    assert exported.verdict.status == "pass", exported.verdict.summary()
-    graph = load_graph(tmp_path / "net.onnx")
+    traced = trace(model, example.args, input_names=example.input_names, **given)
+    rewritten = rewrite(traced.model)
+    known = {"args": example.args, "traced": traced, "rewritten": rewritten, "level": "quick", **given}
+    right = save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    verdict = verify(model, right, **known)
+    assert verdict.status == "pass", verdict.summary()
+    graph = load_graph(right)
     (head,) = (n for n in graph.graph if n.op_type in ("Gemm", "MatMul"))
     weight = head.inputs[1]
     assert weight is not None
@@ -365,5 +370,5 @@ def test_a_network_of_signs_passes_as_floats_and_a_damage_of_it_fails(tmp_path: 
         damaged[place] *= factor
         weight.const_value = ir.Tensor(damaged, name=weight.name)
         path = save_graph(graph.clone(), tmp_path / "wrong.onnx", overwrite=True)
-        verdict = verify(model, path, args=example.args, level="quick", **given)
+        verdict = verify(model, path, **known)
         assert verdict.status == "fail", verdict.summary()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 import torch
 from skip_norms import loses_digits
 from torch import Tensor, nn
 
 from normdeploy.exporting.trace import trace
-from normdeploy.graph import save_graph
+from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
+from normdeploy.verification.mutation.called_parts import CallWatch
+from normdeploy.verification.mutation.mutate_affine import affine_sites
+from normdeploy.verification.mutation.rerun import Target
 from normdeploy.verification.record.answers import Question
 
 
@@ -107,3 +112,51 @@ def test_a_row_without_a_neighbour_beside_it_has_one_further_off(tmp_path: Path)
     verdict = verify(model, path, args=(x,), traced=traced, rewritten=rewritten)
     (mutant,) = (m for site in verdict.sites for m in site.mutants if m.name == "a neighbouring row's statistics")
     assert mutant.killed, verdict.summary()
+
+
+@pytest.mark.parametrize("numbers", [[0.5], [1.0, 1.0, 1.0], [0.5, 2.0, 3.0]])
+@pytest.mark.parametrize("operator", ["Mul", "Add"])
+def test_what_a_mutant_of_constants_changes_is_known_before_anything_runs(numbers: list[float], operator: str):
+    """One number has no neighbour; scales of ones, and shifts where there is none, may be dropped."""
+    graph = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 20]> g (float[N,{len(numbers)}] x) => (float[N,{len(numbers)}] z)
+        <float[{len(numbers)}] c = {{{", ".join(map(str, numbers))}}}> {{ y = {operator}(x, c) z = Relu(y) }}"""
+    )
+    (site,) = affine_sites(graph)
+    x = torch.randn(5, len(numbers), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    c = torch.tensor(numbers, dtype=torch.float64)
+    right = x * c if operator == "Mul" else x + c
+    assert torch.equal(site.clean([x]), right)
+    assert {m.name: m.nothing for m in site.mutants} == {m.name: torch.equal(m.apply([x]), right) for m in site.mutants}
+
+
+def test_mutants_that_change_nothing_take_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Attention's scale is one number, which has no neighbour and no shift: these two are proven by what they are."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.LayerNorm(8), Scaled(), nn.Linear(8, 3)).eval(), torch.randn(2, 5, 8)
+    path = tmp_path / "net.onnx"
+    traced = trace(model, (x,))
+    rewritten = rewrite(traced.model)
+    save_graph(rewritten.model.clone(), path)
+    asked: list[str] = []
+    take = CallWatch.__init__
+
+    def watched(self: CallWatch, evaluator: Evaluator, targets: Sequence[Target], *rest: object) -> None:
+        asked.extend(target.mutant.name for target in targets if target.site.is_affine)
+        take(self, evaluator, targets, *rest)
+
+    monkeypatch.setattr(CallWatch, "__init__", watched)
+    verdict = verify(model, path, args=(x,), level="quick", traced=traced, rewritten=rewritten)
+    assert verdict.status == "pass", verdict.summary()
+    assert "scale dropped" in asked
+    assert not {"shift dropped", "a neighbouring channel's constants"} & set(asked)
+    spared = {m.name for site in verdict.sites for m in site.mutants if m.harmless and "same function" in m.note}
+    assert {"shift dropped", "a neighbouring channel's constants"} <= spared
+
+
+class Scaled(nn.Module):
+    """Attention in one call of torch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = nn.functional.scaled_dot_product_attention(x, x, x)
+        return y

@@ -110,7 +110,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_value_in_any_place_is_read_or_told(certified: Path, tmp_path: Path, data: st.DataObject) -> None:
     values = json.loads(certificate_path(certified).read_text())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,10 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-import normdeploy as nd
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import save_graph
+from normdeploy.rewrite import rewrite
+from normdeploy.verification import verify
 from normdeploy.verification.record.answers import Question, Status
 from normdeploy.verification.record.verdict import Verdict
 
@@ -28,12 +33,14 @@ class Rows(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, tuple[Tensor, Tensor], Path]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[..., Verdict], Path]:
+    """Return what judges a changed file, with one trace for all of them, and the file."""
     torch.manual_seed(0)
     model, args = Rows().eval(), (torch.randn(3, 4), torch.randint(0, 12, (3,)))
-    path = tmp_path_factory.mktemp("idle") / "net.onnx"
-    nd.export(model, args, path, verify=False)
-    return model, args, path
+    traced = trace(model, args)
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), tmp_path_factory.mktemp("idle") / "net.onnx")
+    return partial(verify, model, args=args, traced=traced, rewritten=rewritten), path
 
 
 def with_operators(path: Path, value: str, text: str, constants: Numbers) -> Path:
@@ -85,11 +92,11 @@ IDLE: dict[str, tuple[str, str, Numbers, str]] = {
 
 @pytest.mark.parametrize("name", IDLE)
 def test_what_no_sample_shows_at_work_is_no_pass(
-    name: str, exported: tuple[Rows, tuple[Tensor, Tensor], Path], tmp_path: Path
+    name: str, exported: tuple[Callable[..., Verdict], Path], tmp_path: Path
 ):
     value, text, constants, named = IDLE[name]
-    model, args, path = exported
-    verdict = nd.verify(model, with_operators(path, value, text, constants), args=args)
+    judge, path = exported
+    verdict = judge(with_operators(path, value, text, constants))
     found = [check for check in verdict.checks if check.name is Question.IDLE]
     if not named:  # every index there is was tried
         assert verdict.status is Status.PASS
@@ -101,17 +108,17 @@ def test_what_no_sample_shows_at_work_is_no_pass(
     assert "data=" in check.detail
 
 
-def test_inputs_on_which_it_acts_decide(exported: tuple[Rows, tuple[Tensor, Tensor], Path]):
-    model, args, path = exported
+def test_inputs_on_which_it_acts_decide(exported: tuple[Callable[..., Verdict], Path]):
+    judge, path = exported
     changed = with_operators(path, "x", "y = Min(x, c)", {"c": number(1e5)})
     rows = {"x": np.array([[1e6, 0, 1, 2], [3e5, -1e6, 2e5, 0]], np.float32), "ids": np.array([0, 1])}
-    assert nd.verify(model, changed, args=args, data=rows).status is Status.FAIL
+    assert judge(changed, data=rows).status is Status.FAIL
 
 
-def test_what_acts_and_gives_it_back_is_a_pass(exported: tuple[Rows, tuple[Tensor, Tensor], Path]):
+def test_what_acts_and_gives_it_back_is_a_pass(exported: tuple[Callable[..., Verdict], Path]):
     """max(x, 0) + min(x, 0) is x, and no algebra of the checker says so: both are seen at work."""
-    model, args, path = exported
+    judge, path = exported
     changed = with_operators(path, "x", "a = Max(x, c) b = Min(x, c) y = Add(a, b)", {"c": number(0)})
-    verdict: Verdict = nd.verify(model, changed, args=args)
+    verdict: Verdict = judge(changed)
     assert verdict.status is Status.PASS
     assert any(check.name is Question.DERIVATION and check.status is Status.NOTE for check in verdict.checks)

@@ -89,7 +89,7 @@ def test_a_number_that_changes_an_output_is_never_confirmed(power):
     caught = 0
     for name in list(good.graph.initializers):
         for step in (1, -1, 5):
-            wrong = written(model)
+            wrong = good.clone()
             value = wrong.graph.initializers[name]
             array = np.array(value.const_value.numpy())
             array.reshape(-1)[-1] += np.asarray(step).astype(array.dtype)
@@ -98,10 +98,9 @@ def test_a_number_that_changes_an_output_is_never_confirmed(power):
                 same = np.array_equal(outputs(wrong, x), want)
             except Exception:  # onnxruntime refuses an index outside its table
                 same = False
-            report = checked(model, wrong)
             if not same:
                 caught += 1
-                assert not report.confirmed, (name, step)
+                assert not checked(model, wrong).confirmed, (name, step)
     assert caught > 10
 
 

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.errors import OutputExistsError, StorageError
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import derivation as written
 from normdeploy.graph import load_graph
 from normdeploy.graph.derivation import Derivation, Exact, Hint, read_derivation
 from normdeploy.onnxfile import set_metadata
+from normdeploy.verification import Verdict, verify
 from normdeploy.verification import hints as hints_room
 from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.hints import ANEW
@@ -46,6 +49,13 @@ def home(merged: tuple[nn.Module, Tensor], tmp_path_factory: pytest.TempPathFact
     assert result.verdict is not None
     assert result.verdict.check("derivation").status == "pass"
     return folder
+
+
+@pytest.fixture(scope="module")
+def judge(merged: tuple[nn.Module, Tensor]) -> Callable[[Path], Verdict]:
+    """Return what judges a file, with one trace for all of them."""
+    model, x = merged
+    return partial(verify, model, args=x, traced=trace(model, x), level="quick")
 
 
 @pytest.fixture
@@ -73,13 +83,13 @@ def forge(path: Path, text: str) -> None:
 
 
 def test_what_export_keeps_is_named_by_the_certificate_and_explains_the_file(
-    path: Path, merged: tuple[nn.Module, Tensor], without_hints: None
+    path: Path, judge: Callable[[Path], Verdict], without_hints: None
 ):
     assert sorted(p.name for p in path.parent.iterdir()) == ["net.certificate.json", "net.derivation.json", "net.onnx"]
     kept = derivation_path(path).read_bytes()
     assert json.loads(certificate_path(path).read_text())["derivation"] == hashlib.sha256(kept).hexdigest()
     assert read_derivation(kept).to_json().encode() == kept
-    check = nd.verify(merged[0], path, args=merged[1], level="quick").check("derivation")
+    check = judge(path).check("derivation")
     assert check.status == "pass"
     assert check.measured.hints == "net.derivation.json"
     report = check_certificate(path)
@@ -89,9 +99,9 @@ def test_what_export_keeps_is_named_by_the_certificate_and_explains_the_file(
     assert "samples only" not in " ".join(report.not_covered)
 
 
-def test_a_missing_one_is_made_anew(path: Path, merged: tuple[nn.Module, Tensor]):
+def test_a_missing_one_is_made_anew(path: Path, judge: Callable[[Path], Verdict]):
     derivation_path(path).unlink()
-    verdict = nd.verify(merged[0], path, args=merged[1], level="quick")
+    verdict = judge(path)
     assert verdict.check("derivation").status == "pass"
     assert verdict.check("derivation").measured.hints == ANEW
     assert "derivation.json" not in " ".join(verdict.not_checked)
@@ -100,9 +110,9 @@ def test_a_missing_one_is_made_anew(path: Path, merged: tuple[nn.Module, Tensor]
     assert "net.derivation.json is missing" in " ".join(report.not_covered)
 
 
-def test_without_any_hints_the_operator_is_open(path: Path, merged: tuple[nn.Module, Tensor], without_hints: None):
+def test_without_any_hints_the_operator_is_open(path: Path, judge: Callable[[Path], Verdict], without_hints: None):
     derivation_path(path).unlink()
-    assert nd.verify(merged[0], path, args=merged[1], level="quick").check("derivation").status == "note"
+    assert judge(path).check("derivation").status == "note"
 
 
 def other_text(path: Path) -> None:
@@ -155,10 +165,10 @@ def of_another_schema(path: Path) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_one_that_does_not_fit_is_not_used_and_named(
-    change: Callable[[Path], None], why: str, path: Path, merged: tuple[nn.Module, Tensor]
+    change: Callable[[Path], None], why: str, path: Path, judge: Callable[[Path], Verdict]
 ):
     change(path)
-    verdict = nd.verify(merged[0], path, args=merged[1], level="quick")
+    verdict = judge(path)
     assert verdict.check("derivation").status == "pass"
     assert verdict.check("derivation").measured.hints == ANEW
     (said,) = [text for text in verdict.not_checked if "net.derivation.json is not used" in text]
@@ -167,7 +177,7 @@ def test_one_that_does_not_fit_is_not_used_and_named(
 
 @pytest.mark.parametrize("change", [other_text, too_long], ids=lambda f: f.__name__)
 def test_what_does_not_fit_is_not_parsed(
-    change: Callable[[Path], None], path: Path, merged: tuple[nn.Module, Tensor], monkeypatch: pytest.MonkeyPatch
+    change: Callable[[Path], None], path: Path, judge: Callable[[Path], Verdict], monkeypatch: pytest.MonkeyPatch
 ):
     change(path)
 
@@ -175,7 +185,7 @@ def test_what_does_not_fit_is_not_parsed(
         raise AssertionError("parsed")
 
     monkeypatch.setattr(hints_room, "read_derivation", parsed)
-    assert nd.verify(merged[0], path, args=merged[1], level="quick").check("derivation").status == "pass"
+    assert judge(path).check("derivation").status == "pass"
 
 
 def test_an_unfit_certificate_names_nothing(path: Path, merged: tuple[nn.Module, Tensor]):
@@ -209,9 +219,9 @@ HOSTILE: dict[str, Callable[[Path], str]] = {
 
 
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
-def test_a_hostile_one_decides_nothing(kind: str, path: Path, merged: tuple[nn.Module, Tensor]):
+def test_a_hostile_one_decides_nothing(kind: str, path: Path, judge: Callable[[Path], Verdict]):
     forge(path, HOSTILE[kind](path))
-    verdict = nd.verify(merged[0], path, args=merged[1], level="quick")
+    verdict = judge(path)
     check = verdict.check("derivation")
     assert check.measured.hints == ANEW
     assert check.status == "pass"
@@ -232,16 +242,16 @@ def test_two_runs_write_the_same_bytes(path: Path, merged: tuple[nn.Module, Tens
 
 
 def test_moved_together_it_is_used_and_left_behind_it_is_not(
-    path: Path, merged: tuple[nn.Module, Tensor], tmp_path: Path
+    path: Path, judge: Callable[[Path], Verdict], tmp_path: Path
 ):
     there = tmp_path / "there"
     there.mkdir()
     for place in (derivation_path, certificate_path, Path):
         shutil.move(place(path), place(there / "other.onnx"))
-    check = nd.verify(merged[0], there / "other.onnx", args=merged[1], level="quick").check("derivation")
+    check = judge(there / "other.onnx").check("derivation")
     assert (check.status, check.measured.hints) == ("pass", "other.derivation.json")
     alone = shutil.move(there / "other.onnx", tmp_path / "alone.onnx")
-    check = nd.verify(merged[0], alone, args=merged[1], level="quick").check("derivation")
+    check = judge(alone).check("derivation")
     assert (check.status, check.measured.hints) == ("pass", ANEW)
 
 
@@ -251,9 +261,9 @@ def test_fold_keeps_it_too(small: Any, tmp_path: Path, without_hints: None):
     assert (check.status, check.measured.hints) == ("pass", "folded.derivation.json")
 
 
-def test_certifying_again_keeps_the_same(path: Path, merged: tuple[nn.Module, Tensor]):
+def test_certifying_again_keeps_the_same(path: Path, judge: Callable[[Path], Verdict]):
     kept = derivation_path(path).read_bytes()
-    certify(path, nd.verify(merged[0], path, args=merged[1], level="quick"))
+    certify(path, judge(path))
     assert derivation_path(path).read_bytes() == kept
     assert check_certificate(path).matches
 
@@ -293,7 +303,7 @@ def test_a_disk_that_fails_leaves_none_of_the_three(
 
 
 def test_a_large_one_is_bounded_and_says_so(
-    merged: tuple[nn.Module, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    judge: Callable[[Path], Verdict], merged: tuple[nn.Module, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(written, "MOST_BYTES", 1500)
     path = tmp_path / "net.onnx"
@@ -303,7 +313,7 @@ def test_a_large_one_is_bounded_and_says_so(
     kept = read_derivation(text)
     assert kept.left_out
     assert kept.hints
-    check = nd.verify(merged[0], path, args=merged[1], level="quick").check("derivation")
+    check = judge(path).check("derivation")
     assert (check.status, check.measured.hints) == ("pass", "net.derivation.json")  # the rest is made anew
     exported = load_graph(path)
     assert [node.op_type for node in exported.graph] == ["Conv", "Relu"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ from torch import Tensor, nn
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
-from normdeploy.verification import verify
+from normdeploy.verification import Verdict, verify
 
+Judge = Callable[[Path], Verdict]
 X = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
 
 
@@ -58,7 +61,19 @@ def stored_at(proto: onnx.ModelProto, op: str) -> str:
     return next(name for node in proto.graph.node if node.op_type == op for name in node.input if name in held)
 
 
-@pytest.mark.parametrize("fold", [True, False])
+@pytest.fixture(scope="module", params=[True, False], ids=["folded", "plain"])
+def right(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Judge, Path]:
+    """Return what judges a file, and a right one."""
+    net = Net().eval()
+    traced = trace(net, X)
+    rewritten = rewrite(traced.model)
+    graph = rewritten.model if request.param else traced.model
+    path = save_graph(graph.clone(), tmp_path_factory.mktemp("narrow") / "net.onnx")
+    judge = partial(verify, net, args=X, traced=traced, rewritten=rewritten, level="quick")
+    assert judge(path).check("derivation").status == "pass"
+    return judge, path
+
+
 @pytest.mark.parametrize(
     ("change", "op", "to"),
     [
@@ -70,18 +85,15 @@ def stored_at(proto: onnx.ModelProto, op: str) -> str:
     ],
     ids=["weight through float16", "weight through bfloat16", "weight in float16", "sized", "sized, in double"],
 )
-def test_a_constant_through_a_narrow_type_is_another_number(change, op: str, to: int, fold: bool, tmp_path: Path):
-    net = Net().eval()
-    traced = trace(net, X)
-    rewritten = rewrite(traced.model)
-    path = save_graph((rewritten.model if fold else traced.model).clone(), tmp_path / "net.onnx")
-    known = {"args": X, "traced": traced, "rewritten": rewritten, "level": "quick"}
-    assert verify(net, path, **known).check("derivation").status == "pass"
-    proto = onnx.load(path)
+def test_a_constant_through_a_narrow_type_is_another_number(
+    change, op: str, to: int, right: tuple[Judge, Path], tmp_path: Path
+):
+    judge, file = right
+    proto = onnx.load(file)
     followed = next(node.output[0] for node in proto.graph.node if node.op_type == "Sigmoid")
     change(proto, followed if op == "Add" else stored_at(proto, op), to)
-    onnx.save(proto, path)
-    verdict = verify(net, path, **known)
+    onnx.save(proto, tmp_path / "net.onnx")
+    verdict = judge(tmp_path / "net.onnx")
     exact = to == TensorProto.DOUBLE
     assert (verdict.check("derivation").status == "pass") is exact, verdict.summary()
     assert (verdict.status == "pass") is exact, verdict.summary()

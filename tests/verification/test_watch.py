@@ -39,9 +39,15 @@ class Net(nn.Module):
         return self.last(self.linear(y))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def net() -> nn.Module:
     return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def graph(net: nn.Module) -> ir.Model:
+    """Return the network's trace, which nobody changes."""
+    return trace(net, X).model
 
 
 def watched(net: nn.Module, graph: ir.Model) -> tuple[int, dict[Key, float]]:
@@ -71,8 +77,8 @@ def mutated(graph: ir.Model, kind: str, change: str) -> ir.Model:
     return copy
 
 
-def test_each_site_is_found_in_the_module_and_every_mutant_would_have_shown(net: nn.Module):
-    count, found = watched(net, trace(net, X).model)
+def test_each_site_is_found_in_the_module_and_every_mutant_would_have_shown(net: nn.Module, graph: ir.Model):
+    count, found = watched(net, graph)
     assert count == 2
     assert {where for where, _, _ in found} == {"norm", "last"}
     assert all(ratio > 2 for ratio in found.values()), found
@@ -80,9 +86,10 @@ def test_each_site_is_found_in_the_module_and_every_mutant_would_have_shown(net:
 
 @pytest.mark.parametrize("change", ["epsilon x10", "epsilon /10", "epsilon 0", "shift dropped", "scale dropped"])
 @pytest.mark.parametrize(("kind", "where"), [("BatchNormalization", "norm"), ("LayerNormalization", "last")])
-def test_a_trace_that_is_a_mutant_is_seen_as_was_said(net: nn.Module, kind: str, where: str, change: str):
+def test_a_trace_that_is_a_mutant_is_seen_as_was_said(
+    net: nn.Module, graph: ir.Model, kind: str, where: str, change: str
+):
     """The number says by how much; the very error in the traced graph is that far beyond what was let pass."""
-    graph = trace(net, X).model
     _, said = watched(net, graph)
     ratio = next(r for (at, _, name), r in said.items() if (at, name) == (where, change))
     count, found = watched(net, mutated(graph, kind, change))
@@ -91,26 +98,28 @@ def test_a_trace_that_is_a_mutant_is_seen_as_was_said(net: nn.Module, kind: str,
     assert count == (0 if where == "norm" else 1)  # behind the first site all values are others
 
 
-def test_what_no_call_of_the_module_returns_is_not_compared(net: nn.Module):
+def test_what_no_call_of_the_module_returns_is_not_compared(net: nn.Module, graph: ir.Model):
     other = deepcopy(net)  # a trace may share the module's memory
     with torch.no_grad():
         other.norm.bias += 1.0
-    assert watched(other, trace(net, X).model)[0] == 0
+    assert watched(other, graph)[0] == 0
 
 
 def test_a_verdict_counts_them_as_seen_at_the_module(net: nn.Module, tmp_path: Any):
-    save_graph(rewrite(trace(net, X).model).model, tmp_path / "net.onnx")
-    verdict = verify(net, tmp_path / "net.onnx", args=X)
+    traced = trace(net, X)
+    rewritten = rewrite(traced.model)
+    save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    known = {"args": X, "traced": traced, "rewritten": rewritten}
+    verdict = verify(net, tmp_path / "net.onnx", **known)
     assert verdict.status == "pass", verdict.summary()
     assert {m.by for s in verdict.sites for m in s.mutants if m.killed} == {Killer.MODULE}
-    thorough = verify(net, tmp_path / "net.onnx", args=X, level="thorough")
+    thorough = verify(net, tmp_path / "net.onnx", level="thorough", **known)
     assert Killer.MODULE not in {m.by for s in thorough.sites for m in s.mutants}
 
 
-def test_of_a_file_that_is_not_confirmed_nothing_is_taken_as_seen(net: nn.Module, tmp_path: Any):
+def test_of_a_file_that_is_not_confirmed_nothing_is_taken_as_seen(net: nn.Module, graph: ir.Model, tmp_path: Any):
     """A mutant that only the comparison of trace and module would show says nothing of a file that is not the trace."""
-    graph = mutated(trace(net, X).model, "LayerNormalization", "epsilon x10")
-    save_graph(graph, tmp_path / "wrong.onnx")
+    save_graph(mutated(graph, "LayerNormalization", "epsilon x10"), tmp_path / "wrong.onnx")
     verdict = verify(net, tmp_path / "wrong.onnx", args=X)
     assert verdict.status == "fail"
     assert not any(m.by is Killer.MODULE for s in verdict.sites for m in s.mutants if m.killed)

@@ -92,9 +92,9 @@ def _static_dims(value: ir.Value) -> list[int]:
 
 
 def _takes(reader: ir.Node, value: ir.Value, graph: ir.Graph) -> bool:
-    if reader.graph is not graph or not is_standard(reader):
+    if reader.graph is not graph or not is_standard(reader, "Conv", "ConvTranspose"):
         return False
-    if reader.op_type not in ("Conv", "ConvTranspose") or sum(operand is value for operand in reader.inputs) != 1:
+    if sum(operand is value for operand in reader.inputs) != 1:
         return False
     bias, shape = optional(reader, 2), reader.outputs[0].shape
     if reader.inputs[0] is not value or not is_constant(required(reader, 1)):

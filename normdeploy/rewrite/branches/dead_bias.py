@@ -33,7 +33,7 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
         return False
     value = required(node, 0)
     conv = value.producer()
-    if conv is None or conv.graph is not graph or conv.op_type not in ("Conv", "ConvTranspose"):
+    if conv is None or conv.graph is not graph or not is_standard(conv, "Conv", "ConvTranspose"):
         return False
     bias = optional(conv, 2)
     if bias is None or not all(map(is_constant, (required(conv, 1), bias))):  # beside a weight given later: how loud?

@@ -16,6 +16,7 @@ Source: lineax's operators compose and add in this way (P. Kidger, J. Rader, Lin
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,6 +69,7 @@ class LinearMap:
         return cls(channels, channels, channels, window, sizes, lambda: rows, bias)
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def identity(cls, channels: int, sizes: Sizes) -> LinearMap:
         """Return x itself."""
         return cls.diagonal(np.broadcast_to(1.0, (channels,)), window=Window.point(len(sizes)), sizes=sizes)

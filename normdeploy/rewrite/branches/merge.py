@@ -186,7 +186,5 @@ def _feeds(context: RewriteContext, reading: Reading, site: Site) -> dict[ir.Val
         for axis, (known, stride) in enumerate(zip(mapping.sizes, window.stride, strict=True)):
             size = max(window.reach, 2) + axis  # sizes differ by axis so that swapped axes show
             dims.append(size if known is None else min(size + (known - size) % stride, known))
-    drawn = {reading.source: torch.from_numpy(context.rng.standard_normal(dims))}
-    for leaf in site.rest:  # one number is enough to show its sign, whatever its shape
-        drawn.setdefault(leaf.value, torch.from_numpy(context.rng.standard_normal([1] * len(dims))))
-    return drawn
+    drawn = {reading.source: context.normal(dims)}
+    return trees.one_number_each(context, site.rest, len(dims)) | drawn

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from normdeploy.graph import FLOATS, compress, module_path
 from normdeploy.graph.edit import only_reader
@@ -19,7 +18,7 @@ from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine import AffineMap, affine_map, is_affine, new_affine, origins_of
 from normdeploy.rewrite.affine.constant import loses_digits, required, storable
 from normdeploy.rewrite.affine.replacement import Region
-from normdeploy.rewrite.branches.tree import Leaf, Tree, rebuild, tree_at
+from normdeploy.rewrite.branches.tree import Leaf, Tree, one_number_each, rebuild, tree_at
 from normdeploy.rewrite.rewrite_context import RewritePass
 
 
@@ -75,10 +74,9 @@ class AddMaps(RewritePass):
         region.before = [*nodes, *tree.nodes]
         rest = [leaf for leaf in tree.leaves if all(leaf is not term.leaf for term in terms)]
         region.same(root.outputs[0], rebuild(region, root, whole.outputs[0], rest, after=whole))
-        drawn = {source: [max(pair) for pair in zip(total.scale.shape, total.shift.shape, strict=True)]}
-        for leaf in rest:  # one number is enough to show its sign, whatever its shape
-            drawn.setdefault(leaf.value, [1] * total.rank)
-        feeds = {value: torch.from_numpy(self.context.rng.standard_normal(dims)) for value, dims in drawn.items()}
+        dims = [max(pair) for pair in zip(total.scale.shape, total.shift.shape, strict=True)]
+        feeds = {source: self.context.normal(dims)}
+        feeds = one_number_each(self.context, rest, total.rank) | feeds
         region.commit(self.context, "affine maps of one value into one", module_path(whole), feeds)
 
 

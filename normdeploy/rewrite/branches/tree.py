@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 import onnx_ir as ir
+from torch import Tensor
 
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.replacement import Region
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 MAX_LEAVES = 64
 
@@ -83,6 +85,11 @@ def _is_inner(node: ir.Node) -> bool:
     result = node.outputs[0]
     reader = only_reader(result)
     return reader is not None and is_sum(reader) and reader.graph is node.graph
+
+
+def one_number_each(context: RewriteContext, leaves: Sequence[Leaf], rank: int) -> dict[ir.Value, Tensor]:
+    """Draw what leaves are in a check: one number is enough to show a sign, whatever the shape."""
+    return {value: context.normal([1] * rank) for value in dict.fromkeys(leaf.value for leaf in leaves)}
 
 
 def rebuild(region: Region, root: ir.Node, merged: ir.Value, rest: Sequence[Leaf], *, after: ir.Node) -> ir.Value:

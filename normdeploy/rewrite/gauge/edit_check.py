@@ -103,7 +103,7 @@ def _region(node: ir.Node) -> list[ir.Node]:
     """Return an operator with what makes its weights from integers, and the bias behind it."""
     before = [weight.quantized for value in node.inputs if (weight := fixed_weight(value)) is not None]
     nodes = [quantized for quantized in dict.fromkeys(before) if quantized is not None]
-    product = product_of(node) if node.op_type in ("MatMul", "Gemm") else None
+    product = product_of(node)
     behind = [] if product is None or product.addend is None or product.addend[0] is node else [product.addend[0]]
     return [*nodes, node, *behind]
 

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,13 @@ class Equation:
     rows: Rows
     whys: Sequence[object]
     stops: Sequence[int]
+
+    @staticmethod
+    def joined(parts: Sequence[tuple[Rows, object]]) -> Equation:
+        """Return what several state, in rows of as many terms."""
+        rows = [part for part, _ in parts]
+        whole = rows[0] if len(rows) == 1 else Rows.joined(rows)
+        return Equation(whole, [why for _, why in parts], list(accumulate(map(len, rows))))
 
     def why(self, row: int) -> object:
         """Return who stated a row."""
@@ -214,3 +222,27 @@ def trimmed(rows: Rows) -> Rows:
     place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
     unknowns[row, place], coefficients[row, place] = rows.unknowns[row, column], rows.coefficients[row, column]
     return Rows(unknowns, coefficients, rows.constant, rows.size)
+
+
+def solved(rows: Rows, column: Ints, *, multiplicative: bool) -> Rows:
+    """Return the unknown in a column of each row by the row's other terms.
+
+    Args:
+        rows: what is neutral. column: of each row.
+        multiplicative: products and powers, of which that of the unknown is 1 or -1, in place of sums and multiples.
+    """
+    at = np.arange(len(rows))
+    coefficient = rows.coefficients[at, column]
+    if rows.unknowns.shape[1] == 2:
+        unknowns = rows.unknowns[at, 1 - column][:, None]
+        coefficients = (-rows.coefficients[at, 1 - column] / coefficient)[:, None]
+    else:
+        coefficients = -rows.coefficients / coefficient[:, None]
+        coefficients[at, column] = 0.0
+        unknowns = np.where(coefficients != 0, rows.unknowns, 0)
+    if multiplicative:
+        constant = np.where(coefficient > 0, 1.0 / rows.constant, rows.constant)
+        size = np.abs(constant)
+    else:
+        constant, size = -rows.constant / coefficient, rows.size / np.abs(coefficient)
+    return trimmed(Rows(unknowns, coefficients, constant, size))

@@ -70,7 +70,7 @@ def choose(ties: Ties) -> Solution:
             continue
         scale_weight, shift_weight, written = _weights(node)
         front = None if node.inputs[0] is None else ties.of.get(node.inputs[0])
-        product = product_of(node) if node.op_type in ("MatMul", "Gemm") else None
+        product = product_of(node)
         if product is not None:
             front = ties.of.get(node.inputs[product.x])  # type: ignore[arg-type] # a computed operand
             written = product.result

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
-from normdeploy.rewrite.gauge.system import Conflict, System
+from normdeploy.rewrite.gauge.system import System
 
 MOST_CELLS = 1 << 18
 """Cells of one value; where an operator would need more, its operands' cells are tied."""
@@ -220,11 +220,11 @@ class Ties:
 
     def same_scale(self, left: Gauge, right: Gauge, tie: Tie) -> None:
         """State s_left = s_right."""
-        self._stated(Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0), tie)
+        self.scales.state(Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0), tie)
 
     def same_shift(self, left: Gauge, right: Gauge, tie: Tie) -> None:
         """State t_left = t_right."""
-        _held(self.shifts.add(self.shift_rows(left, right, 1.0, 0.0), tie))
+        self.shifts.state(self.shift_rows(left, right, 1.0, 0.0), tie)
 
     @staticmethod
     def scale_rows(left: Gauge, right: Gauge, scale: Floats | float) -> Rows:
@@ -240,49 +240,44 @@ class Ties:
     def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
         """State s_result = product of s ** exponent."""
         terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
-        self._stated(Rows.of(*terms, constant=1.0), tie)
+        self.scales.state(Rows.of(*terms, constant=1.0), tie)
 
     def alike(self, left: Sequence[Gauge], right: Sequence[Gauge], tie: Tie) -> bool:
         """State product of s on the left = product of s on the right; tell whether that was not known."""
-        known, sides = len(self.scales.held), ((left, 1.0), (right, -1.0))
-        self._stated(Rows.of(*((one.scale_of, power) for side, power in sides for one in side), constant=1.0), tie)
-        return len(self.scales.held) > known
+        sides = (left, 1.0), (right, -1.0)
+        rows = Rows.of(*((one.scale_of, power) for side, power in sides for one in side), constant=1.0)
+        told = len(rows) > 0 and bool(self.scales.reduce(rows).coefficients.any())
+        if told:
+            self.scales.state(rows, tie)
+        return told
 
     def total(self, result: Gauge, terms: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
         """State t_result = sum of factor * t."""
         parts = [(result.shift_of, result.factor), *((gauge.shift_of, -f * gauge.factor) for gauge, f in terms)]
-        _held(self.shifts.add(Rows.of(*parts, constant=0.0), tie))
+        self.shifts.state(Rows.of(*parts, constant=0.0), tie)
 
     def no_shift(self, gauge: Gauge, tie: Tie) -> Gauge:
         """State t = 0, and return the gauge without its shift."""
-        _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
+        self.shifts.state(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie)
         if tie.node is not None and tie.clause:
             self.unshifted[tie.node] = tie.clause
         return gauge.unshifted
 
     def no_scale(self, gauge: Gauge, tie: Tie) -> Gauge:
         """State s = 1, and return the gauge without its scale."""
-        self._stated(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie)
+        self.scales.state(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie)
         if tie.node is not None and tie.clause:
             self.unscaled[tie.node] = tie.clause
         return gauge.unscaled
 
     def pinned(self, gauge: Gauge, tie: Tie) -> None:
         """State s = 1, t = 0."""
-        self._stated(Rows.of((gauge.scale_of, 1.0), constant=1.0), tie)
-        _held(self.shifts.add(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie))
-
-    def _stated(self, rows: Rows, tie: Tie) -> None:
-        """State a product of scales; what enters it by powers alone (S^2 T^3 = 1) keeps its scale."""
-        conflict = self.scales.add(rows, tie)
-        while conflict is not None and conflict.loose is not None:
-            _held(self.scales.add(Rows.of((conflict.loose, 1.0), constant=1.0), tie))
-            conflict = self.scales.add(rows, tie)
-        _held(conflict)
+        self.scales.state(Rows.of((gauge.scale_of, 1.0), constant=1.0), tie)
+        self.shifts.state(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie)
 
     def positive(self, gauge: Gauge, tie: Tie) -> None:
         """State s > 0."""
-        _held(self.scales.positive(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie))
+        self.scales.state(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie, positive=True)
 
 
 def _first(gauge: Gauge, axes: Sequence[int]) -> Gauge:
@@ -292,9 +287,3 @@ def _first(gauge: Gauge, axes: Sequence[int]) -> Gauge:
         return gauge
     index = tuple(slice(0, 1) if axis in along else slice(None) for axis in range(gauge.rank))
     return gauge.each(lambda array: array[index])
-
-
-def _held(conflict: Conflict | None) -> None:
-    """Check that a tie between operators was consistent: the identity satisfies them all."""
-    if conflict is not None:
-        raise AssertionError(f"ties of operators contradict each other: {conflict.equation.why(conflict.row)}")

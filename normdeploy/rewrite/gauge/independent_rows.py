@@ -1,4 +1,4 @@
-"""Which rows of a batch can hold together: none reads what another one determines.
+"""What rows of a batch determine, and which of them can hold together: none reads what another one determines.
 
 Back-substitution takes a batch in one step (:mod:`.substitute`), so that within a batch no pivot may stand in another
 row. The rows that are left over are reduced by those that hold, and come again.
@@ -7,8 +7,9 @@ row. The rows that are left over are reduced by those that hold, and come again.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.expression_rows import Flags, Ints, Rows
+from normdeploy.rewrite.gauge.expression_rows import Flags, Ints, Rows, across
 
 
 def first_uses(unknowns: Ints, scratch: Ints) -> Flags:
@@ -16,6 +17,34 @@ def first_uses(unknowns: Ints, scratch: Ints) -> Flags:
     at = np.arange(len(unknowns))
     scratch[unknowns[::-1]] = at[::-1]
     return np.asarray(scratch[unknowns] == at)
+
+
+def pivots(
+    rows: Rows, slack: npt.NDArray[np.int8], count: int, scratch: Ints, *, multiplicative: bool
+) -> tuple[Ints, Flags, bool]:
+    """Choose the unknown that each row is to determine: one of few rows, then slack, then the youngest.
+
+    Args:
+        rows: expressions.
+        slack: by unknown, whether it takes up what others ask for. count: of all unknowns.
+        scratch: one number per unknown, which is written to.
+        multiplicative: an unknown to another power than 1 or -1 is not determined.
+
+    Returns:
+        the column of each row's unknown, whether it has one, and whether no unknown stands in two rows.
+    """
+    fit = np.abs(rows.coefficients) == 1 if multiplicative else rows.coefficients != 0
+    flat = rows.unknowns.reshape(-1)
+    lone = bool(first_uses(flat, scratch).all())
+    if rows.unknowns.shape[1] == 1:
+        return np.zeros(len(rows), np.int64), fit[:, 0], lone
+    score = 2 * slack[rows.unknowns] + rows.unknowns / count
+    if not lone:
+        scratch[flat] = 0
+        np.add.at(scratch, flat, 1)
+        score -= 4 * scratch[rows.unknowns]
+    score[~fit] = -np.inf
+    return score.argmax(axis=1), across(np.logical_or, fit), lone
 
 
 def apart(rows: Rows, pivots: Ints, scratch: Ints) -> Flags:

@@ -18,7 +18,7 @@ from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.operator_names import describe, readers
+from normdeploy.rewrite.affine.operator_names import describe, describe_end, readers
 from normdeploy.rewrite.gauge.contradiction import proof_of
 from normdeploy.rewrite.gauge.expression_rows import Rows
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
@@ -141,7 +141,7 @@ def _between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
     """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
-    asked = np.fromiter(unknowns - {0}, np.int64)
+    asked = np.isin(np.arange((ties.scales if scale else ties.shifts).size), list(unknowns - {0}))
     beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
     queue, seen = deque([start]), {start}
     while queue:
@@ -150,7 +150,7 @@ def _between(
             gauge = None if value is None else ties.of.get(value)
             if value is None or gauge is None or value in beside:
                 continue
-            if not np.isin(gauge.scale_of if scale else gauge.shift_of, asked).any():
+            if not asked[gauge.scale_of if scale else gauge.shift_of].any():
                 continue
             producer = value.producer()
             around = {*readers(value), *(() if producer is None else (producer,))}
@@ -231,9 +231,10 @@ def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> _Limit | None:
             return None
         producer = value.producer()
         if producer is None or producer.graph is not ties.graph:
-            where = "is given" if value.is_graph_input() else "comes from outside this control-flow body"
-            kind = "the graph input" if value.is_graph_input() else "the value"
-            return _Limit(next(iter(ties.graph), None), f"{kind} '{value.name}' {where}", tuple(way), given=True)
+            told = f"the value '{value.name}' comes from outside this control-flow body"
+            if value.is_graph_input():
+                told = f"{describe_end(value, value.graph or ties.graph, 'input')} is given"
+            return _Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
         inner = _passed_on(producer, ties)
         inner_gauge = None if inner is None else ties.of[inner]
         if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():
@@ -263,7 +264,7 @@ def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
         before = None if inner is None else ties.of[inner]
         if before is None or (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
             system = ties.scales if scale else ties.shifts
-            whys = [why for held in system.held for why in held.stated.whys]
+            whys = [held.stated.why(row) for held in system.held for row in held.origin.tolist()]
             clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
             what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
             return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]
@@ -286,7 +287,7 @@ def _cancelled(node: ir.Node, ties: Ties) -> list[str]:
 
 
 def _distinct(gauge: Gauge) -> int:
-    return len(np.unique(np.stack([gauge.scale_of.reshape(-1), gauge.shift_of.reshape(-1)]), axis=1).T)
+    return len(set(zip(gauge.scale_of.reshape(-1).tolist(), gauge.shift_of.reshape(-1).tolist(), strict=True)))
 
 
 def _passed_on(node: ir.Node, ties: Ties) -> ir.Value | None:

@@ -86,15 +86,18 @@ class Search:
 
     def _widened(self) -> bool:
         """Ask also what lies in front of products whose results, tied along rows, keep maps; tell whether some does."""
-        about = [asked.reason.about for asked in self._asked if asked.reason is not None]
+        scales, shifts = (np.zeros(system.size, bool) for system in (self.ties.scales, self.ties.shifts))
+        reasons = [asked.reason for asked in self._asked if asked.reason is not None]
+        for scaled, unknowns in (reason.about for reason in reasons):
+            (scales if scaled else shifts)[list(unknowns - {0})] = True
         found: list[ir.Value | None] = []
-        for node in self._reached.products if about else ():
+        for node in self._reached.products if reasons else ():
             product = product_of(node)
             gauge = None if product is None else self.ties.of.get(product.result)
-            if product is not None and gauge is not None:
-                parts = {True: gauge.scale_of, False: gauge.shift_of}
-                if any(np.isin(parts[scaled], list(unknowns - {0})).any() for scaled, unknowns in about):
-                    found.append(node.inputs[product.x])
+            if product is None or gauge is None:
+                continue
+            if scales[gauge.scale_of].any() or shifts[gauge.shift_of].any():
+                found.append(node.inputs[product.x])
         if not self._reached.reach(found):
             return False
         self.ties, self._asked = self._built(), []

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import free_name, share_names, take_out, take_place
-from normdeploy.graph.walk import graphs_of
+from normdeploy.graph.walk import graphs_of, note_holders
 from normdeploy.rewrite.affine.affine_node import (
     adopt_origins,
     affine_map,
@@ -68,6 +68,7 @@ class MoveAffine(RewritePass):
         """Remove what can be removed, in every graph of the model that is not as this pass has left it before."""
         modified = False
         share_names(model)
+        note_holders(model)
         for graph in graphs_of(model):
             if any(is_affine(node) for node in graph) and self._left.get(graph) != _form(graph):
                 graph.sort()

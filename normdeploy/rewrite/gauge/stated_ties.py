@@ -13,6 +13,7 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.rewrite.affine.operator_names import describe_end
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
 from normdeploy.rewrite.gauge.reached import Reached
@@ -69,11 +70,13 @@ def build(
                 ties.of[value] = fixed(value.shape.rank())
     for value in list(ties.of):
         if value.is_graph_output():
-            ties.pinned(ties.of[value], Tie(None, "must stay what it is", f"the graph output '{value.name}'"))
+            ties.pinned(ties.of[value], Tie(None, "must stay what it is", describe_end(value, graph, "output")))
         for usage in value.uses():
             if usage.node.graph is not graph:
                 ties.pinned(ties.of[value], Tie(usage.node, "reads it inside a control-flow body"))
                 break
+    ties.scales.settle()
+    ties.shifts.settle()
     return ties
 
 

@@ -25,11 +25,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.rewrite.gauge.equal_unknowns import equalities, united
 from normdeploy.rewrite.gauge.expression_rows import (
     Equation,
     Flags,
@@ -40,9 +40,9 @@ from normdeploy.rewrite.gauge.expression_rows import (
     combined,
     gathered,
     rooted,
-    trimmed,
+    solved,
 )
-from normdeploy.rewrite.gauge.independent_rows import apart, first_uses
+from normdeploy.rewrite.gauge.independent_rows import apart, pivots
 from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
 from normdeploy.rewrite.gauge.signs import SignMark, Signs, Stated
 
@@ -98,7 +98,7 @@ class System:
     """
 
     multiplicative: bool
-    held: list[Held] = field(default_factory=list)
+    _held: list[Held] = field(default_factory=list)
     _batch: Ints = field(default_factory=lambda: np.full(1, -1, np.int64))
     _row: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     _single: Single = field(default_factory=Single)
@@ -107,6 +107,8 @@ class System:
     _scratch: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     _count: int = 1
     _journal: list[Ints] = field(default_factory=list)
+    _waiting: list[tuple[Rows, object]] = field(default_factory=list)
+    _signed: list[tuple[Rows, object]] = field(default_factory=list)
 
     def new(self, shape: tuple[int, ...], *, slack: bool = False) -> Ints:
         """Return fresh unknowns, positive unless an equation says otherwise."""
@@ -125,20 +127,48 @@ class System:
         self._single.grow(size)
         self.signs.grow(size)
 
-    # -- transactions
+    @property
+    def held(self) -> Sequence[Held]:
+        """What holds, the last batch by free unknowns alone."""
+        self.settle()
+        return self._held
 
     def mark(self) -> Mark:
         """Return a mark of what holds now, to which :meth:`rollback` returns."""
-        return Mark(len(self._journal), len(self.held), self.signs.mark())
+        self.settle()
+        return Mark(len(self._journal), len(self._held), self.signs.mark())
 
     def rollback(self, mark: Mark) -> None:
         """Take back what was stated since a mark; marks after it are void."""
         for unknowns in self._journal[mark.journal :]:
             self._batch[unknowns] = -1
-        del self._journal[mark.journal :], self.held[mark.held :]
+        del self._journal[mark.journal :], self._held[mark.held :]
         self.signs.rollback(mark.signs)
 
-    # -- equations
+    def state(self, rows: Rows, why: object, *, positive: bool = False) -> None:
+        """State that rows are neutral, or positive, where that contradicts nothing: the identity solves all of it.
+
+        It is solved together, when something else is asked: one step over many rows takes as long as over few.
+        """
+        (self._signed if positive else self._waiting).append((rows, why))
+
+    def settle(self) -> None:
+        """Solve what was stated: equations of one and two terms together, then the others as they came.
+
+        Which unknown a sum or a product determines hangs on what holds before it.
+        """
+        waiting, signed, self._waiting, self._signed = self._waiting, self._signed, [], []
+        groups = [[part for part in waiting if part[0].unknowns.shape[1] == terms] for terms in (1, 2)]
+        for group in filter(None, [*groups, *([part] for part in waiting if part[0].unknowns.shape[1] > 2)]):
+            stated = Equation.joined(group)
+            conflict = self._add(stated)
+            while conflict is not None and conflict.loose is not None:  # what enters by powers alone keeps its scale
+                alone = Rows.of((conflict.loose, 1.0), constant=1.0)
+                _agrees(self._add(Equation.joined([(alone, stated.why(conflict.row))])))
+                conflict = self._add(stated)
+            _agrees(conflict)
+        if signed:
+            _agrees(self._require(Equation.joined(signed)))
 
     def add(self, rows: Rows, why: object) -> Conflict | None:
         """State that the rows are neutral (0 or 1); on a conflict a part of them may hold already."""
@@ -146,9 +176,11 @@ class System:
 
     def add_all(self, parts: Sequence[Rows], whys: Sequence[object]) -> Conflict | None:
         """State that rows of several, of as many terms, are neutral."""
-        rows = parts[0] if len(parts) == 1 else Rows.joined(parts)
-        stated = Equation(rows, whys, list(accumulate(map(len, parts))))
-        left, origin = self.reduce(rows), np.arange(len(rows))
+        self.settle()
+        return self._add(Equation.joined(list(zip(parts, whys, strict=True))))
+
+    def _add(self, stated: Equation) -> Conflict | None:
+        left, origin = self._reduced(stated.rows), np.arange(len(stated.rows))
         while len(left):
             used = left.coefficients != 0
             if not used.all() and (empty := ~across(np.logical_or, used)).any():
@@ -159,77 +191,64 @@ class System:
                 left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
                     return None
-            column, possible, lone = self._pivots(left, used)
+            if (equal := equalities(left, multiplicative=self.multiplicative)).any():
+                slack = self._slack[: self._count]
+                bound, as_one, by = united(left.at(equal), slack, self._scratch, multiplicative=self.multiplicative)
+                conflict = self._bind(Held(bound, as_one, stated, origin[equal][by]))
+                if conflict is not None:
+                    return conflict
+                left, origin = self._reduced(left.at(~equal)), origin[~equal]
+                continue
+            column, possible, lone = self._pivots(left)
             if not possible.all():
                 left = rooted(left, ~possible)
-                column, possible, lone = self._pivots(left, left.coefficients != 0)
+                column, possible, lone = self._pivots(left)
             if not possible.all():
                 at = np.flatnonzero(~possible)
                 loose = left.unknowns[at[0]][left.coefficients[at[0]] != 0]
                 return Conflict(self, stated, origin[at], float(left.constant[at[0]]), loose=loose)
-            pivots = left.unknowns[np.arange(len(left)), column]
-            if lone or (together := apart(left, pivots, self._scratch)).all():
-                return self._hold(left, column, pivots, stated, origin)
-            conflict = self._hold(left.at(together), column[together], pivots[together], stated, origin[together])
-            if conflict is not None:
+            bound = left.unknowns[np.arange(len(left)), column]
+            together = np.ones(len(left), bool) if lone else apart(left, bound, self._scratch)
+            expressed = solved(left.at(together), column[together], multiplicative=self.multiplicative)
+            conflict = self._bind(Held(bound[together], expressed, stated, origin[together]))
+            if conflict is not None or together.all():
                 return conflict
-            left, origin = self.reduce(left.at(~together)), origin[~together]
+            left, origin = self._reduced(left.at(~together)), origin[~together]
         return None
+
+    def _pivots(self, rows: Rows) -> tuple[Ints, Flags, bool]:
+        return pivots(rows, self._slack, self._count, self._scratch, multiplicative=self.multiplicative)
 
     def positive(self, rows: Rows, why: object) -> Conflict | None:
         """State that expressions are positive (multiplicative systems)."""
-        stated = Equation(rows, [why], [len(rows)])
-        return self._signed(stated, self.signs.require(self.reduce(rows), np.arange(len(rows)), stated))
+        self.settle()
+        return self._require(Equation.joined([(rows, why)]))
 
-    def _signed(self, stated: Equation, wrong: tuple[int, tuple[Stated, ...]] | None) -> Conflict | None:
+    def _require(self, stated: Equation) -> Conflict | None:
+        left = self._reduced(stated.rows)
+        return self._signs_agree(stated, self.signs.require(left, np.arange(len(left)), stated))
+
+    def _signs_agree(self, stated: Equation, wrong: tuple[int, tuple[Stated, ...]] | None) -> Conflict | None:
         return None if wrong is None else Conflict(self, stated, np.array(wrong[:1]), -1.0, because=wrong[1])
 
-    def _pivots(self, rows: Rows, used: Flags) -> tuple[Ints, Flags, bool]:
-        """Return each row's pivot column, whether it has one, and whether no unknown stands in two rows."""
-        fit = used & (np.abs(rows.coefficients) == 1) if self.multiplicative else used
-        flat = rows.unknowns.reshape(-1)
-        lone = bool(first_uses(flat, self._scratch).all())
-        if rows.unknowns.shape[1] == 1:
-            return np.zeros(len(rows), np.int64), fit[:, 0], lone
-        # few rows first, then slack, then the youngest
-        score = 2 * self._slack[rows.unknowns] + rows.unknowns / self._count
-        if not lone:
-            self._scratch[flat] = 0
-            np.add.at(self._scratch, flat, 1)
-            score -= 4 * self._scratch[rows.unknowns]
-        score[~fit] = -np.inf
-        return score.argmax(axis=1), across(np.logical_or, fit), lone
-
-    def _hold(self, rows: Rows, column: Ints, pivots: Ints, stated: Equation, origin: Ints) -> Conflict | None:
-        at = np.arange(len(rows))
-        coefficient = rows.coefficients[at, column]
-        if rows.unknowns.shape[1] == 2:
-            unknowns = rows.unknowns[at, 1 - column][:, None]
-            coefficients = (-rows.coefficients[at, 1 - column] / coefficient)[:, None]
-        else:
-            coefficients = -rows.coefficients / coefficient[:, None]
-            coefficients[at, column] = 0.0
-            unknowns = np.where(coefficients != 0, rows.unknowns, 0)
-        if self.multiplicative:
-            constant = np.where(coefficient > 0, 1.0 / rows.constant, rows.constant)
-            size = np.abs(constant)
-        else:
-            constant, size = -rows.constant / coefficient, rows.size / np.abs(coefficient)
-        held = Held(pivots, trimmed(Rows(unknowns, coefficients, constant, size)), stated, origin)
-        self.held.append(held)
-        self._batch[pivots], self._row[pivots] = len(self.held) - 1, at
-        self._single.note(pivots, held.rows)
-        self._journal.append(pivots)
+    def _bind(self, held: Held) -> Conflict | None:
+        """Let unknowns be expressed by others from now on, and their signs."""
+        bound = held.pivots
+        self._held.append(held)
+        self._batch[bound], self._row[bound] = len(self._held) - 1, np.arange(len(bound))
+        self._single.note(bound, held.rows)
+        self._journal.append(bound)
         if not self.multiplicative:
             return None
-        signed = np.flatnonzero(self.signs.concerns(pivots))
+        signed = np.flatnonzero(self.signs.concerns(bound))
         if not len(signed):
             return None
         known = held.rows.at(signed)
-        terms = np.column_stack([known.unknowns, pivots[signed]])
+        terms = np.column_stack([known.unknowns, bound[signed]])
         powers = np.column_stack([known.coefficients, np.ones(len(signed))])
         equal = Rows(terms, powers, known.constant, known.size)
-        return self._signed(stated, self.signs.require(equal, origin[signed], stated, pivots[signed]))
+        found = self.signs.require(equal, held.origin[signed], held.stated, bound[signed])
+        return self._signs_agree(held.stated, found)
 
     def _neutral(self, rows: Rows) -> Flags:
         if self.multiplicative:
@@ -238,6 +257,10 @@ class System:
 
     def reduce(self, rows: Rows) -> Rows:
         """Express rows by unknowns that are free."""
+        self.settle()
+        return self._reduced(rows)
+
+    def _reduced(self, rows: Rows) -> Rows:
         rows = combined(rows)
         bound = self._batch[rows.unknowns] >= 0
         if not bound.any():
@@ -253,7 +276,7 @@ class System:
             if not len(index):
                 return gathered(done)
             rows = self._single.renamed(rows, bound, multiplicative=self.multiplicative) or substituted(
-                rows, bound, self.held, self._batch, self._row, multiplicative=self.multiplicative)  # fmt: skip
+                rows, bound, self._held, self._batch, self._row, multiplicative=self.multiplicative)  # fmt: skip
             bound = self._batch[rows.unknowns] >= 0
             open_ = across(np.logical_or, bound)
 
@@ -261,10 +284,16 @@ class System:
         """Return the equation, and its row, that determines an unknown; None for a free one."""
         if self._batch[unknown] < 0:
             return None
-        held = self.held[self._batch[unknown]]
+        held = self._held[self._batch[unknown]]
         return held.stated, int(held.origin[self._row[unknown]])
 
     @property
     def size(self) -> int:
         """Number of unknowns, the neutral one included."""
         return self._count
+
+
+def _agrees(conflict: Conflict | None) -> None:
+    """Check that what operators state was consistent: the identity satisfies it all."""
+    if conflict is not None:
+        raise AssertionError(f"ties of operators contradict each other: {conflict.equation.why(conflict.row)}")

@@ -6,12 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-import onnx_ir.passes.common as common_passes
 import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, WHERE, module_path
-from normdeploy.graph.edit import take_out, take_place
+from normdeploy.graph.edit import drop_unread, take_out, take_place
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.ledger import LedgerRow
@@ -83,7 +82,7 @@ class RecogniseNorms(RewritePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrite the main graph of ``model`` and the bodies of its If, Loop and Scan nodes."""
         # nodes that nothing reads must not count as users of a region's values
-        modified = common_passes.RemoveUnusedNodesPass()(model).modified
+        modified = drop_unread(model)
         outcome = _Outcome(modified=infer_bodies(model) or modified)
         for graph in graphs_of(model):
             self._visit(model, graph, outcome)

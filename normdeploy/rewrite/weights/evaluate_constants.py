@@ -28,12 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnx_ir.passes.common as common_passes
 import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
-from normdeploy.graph.edit import take_place
+from normdeploy.graph.edit import drop_unread, take_place
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.weights.conditions import (
@@ -75,8 +74,8 @@ class EvaluateConstants(ir.passes.InPlacePass):
         walk.replace()
         self.integers = walk.integers
         # a dead Shape or a dead weight would still count as a reader of its operand
-        cleaned = common_passes.RemoveUnusedNodesPass()(model)
-        return ir.passes.PassResult(model, lifted or walk.modified or cleaned.modified)
+        cleaned = drop_unread(model)
+        return ir.passes.PassResult(model, lifted or walk.modified or cleaned)
 
 
 class _Walk:
@@ -130,7 +129,7 @@ class _Walk:
 
     def _accept_shape(self, node: ir.Node, known: npt.NDArray[Any]) -> None:
         output = node.outputs[0]
-        self.expressions.leaves[output] = ir.tensor(known, name=output.name)
+        self.expressions.leaves[output] = ir.Tensor(known, name=output.name)
         self.results[output] = torch.from_numpy(known.copy())
         self.source_elements[output] = max(1, known.size)
         self.evaluated.append(node)
@@ -226,7 +225,7 @@ class _Walk:
         shape = ir.Shape(list(result.shape))
         name = output.name or f"{node.name}_constant"
         if node in self.shape_nodes:
-            tensor: ir.TensorProtocol = ir.tensor(self.shape_nodes[node], name=name)
+            tensor: ir.TensorProtocol = ir.Tensor(self.shape_nodes[node], name=name)
         else:
             tensor = self._constant(output, result, shape, name)
         constant = ir.Value(
@@ -251,7 +250,7 @@ class _Walk:
                     f"value {name!r} is {dtype.name} by its first operand and {array.dtype} by all; expected operands "
                     "of one type: correct the graph"
                 )
-            return ir.tensor(array, dtype=dtype, name=name)
+            return ir.Tensor(array, dtype=dtype, name=name)
         if result.numel() <= HELD_ELEMENTS:
             held = result.to(torch.float64).contiguous().numpy()
             return ExactTensor(lambda: held, dtype, shape, name)

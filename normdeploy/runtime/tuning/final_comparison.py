@@ -47,8 +47,7 @@ def compare_finalists(
         finalists = _finalists(left, base)
         order = finalists if len(parts) % 2 == 0 else finalists[::-1]
         runs = {entry.candidate.name: opened(entry) for entry in order}
-        of_pass, (stretch, pause) = seed + len(parts), fair_turn(0)
-        parts.append(measure_latency(runs, seconds=seconds, warmup=1, stretch=stretch, pause=pause, seed=of_pass))
+        parts.append(measure_latency(runs, seconds=seconds, warmup=1, seed=seed + len(parts), **fair_turn(0)))
         for entry in finalists:
             entry.latency, entry.ratio = _joint(entry, base, parts), _ratio(entry, base, parts).to_dict()
         timed = [entry for entry in simplest if entry in finalists]

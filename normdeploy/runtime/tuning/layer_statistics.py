@@ -27,11 +27,11 @@ from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.graph.edit import put_constant
+from normdeploy.graph.linear_view import Linear, layer_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.ort.specs import Array
 
 Correction = Literal["", "means", "statistics"]
-_LAYERS = ("Conv", "ConvTranspose", "Gemm")
 _INT32 = np.iinfo(np.int32)
 
 
@@ -62,7 +62,7 @@ def moments_of(model: ir.Model, rows: Mapping[str, Array]) -> Moments:
     found: dict[str, _Moments] = {}
 
     def hook(node: ir.Node, results: list[Tensor]) -> None:
-        if is_standard(node, *_LAYERS):
+        if layer_of(node) is not None:
             found[str(node.name)] = _Moments.of(results[0])
 
     with torch.no_grad():
@@ -82,33 +82,31 @@ def restore_moments(model: ir.Model, wanted: Moments, rows: Mapping[str, Array],
     Returns:
         How many layers were corrected.
     """
-    made: list[tuple[ir.Node, Tensor, Tensor, Tensor]] = []
+    made: list[tuple[Linear, ir.Node, Tensor, Tensor, Tensor]] = []
 
     def hook(node: ir.Node, results: list[Tensor]) -> list[Tensor] | None:
-        target = wanted.get(str(node.name))
-        if target is None or not is_standard(node, *_LAYERS) or _steps(node.inputs[1]) is None or not _plain(node):
+        target, layer = wanted.get(str(node.name)), layer_of(node)
+        if target is None or layer is None or layer.turned_result or not layer.alpha == layer.beta == 1:
+            return None
+        steps = _steps(layer.value(layer.weight))
+        if steps is None:
             return None
         now, (y,) = _Moments.of(results[0]), results
         ratio = torch.ones_like(now.mean)
         channels = now.mean.numel()
-        if kind == "statistics" and _own_step_per_channel(node, channels):
+        if kind == "statistics" and _own_step_per_channel(steps, channels):
             usable = (now.deviation > 0) & (target.deviation > 0)
             ratio = torch.where(usable, target.deviation / now.deviation, ratio)
-        made.append((node, ratio, now.mean, target.mean))
+        made.append((layer, steps, ratio, now.mean, target.mean))
         shape = [-1 if axis == 1 else 1 for axis in range(y.dim())]
         moved = ratio.reshape(shape) * (y - now.mean.reshape(shape)) + target.mean.reshape(shape)
         return [moved.to(y.dtype)]
 
     with torch.no_grad():
         Evaluator(model, dtype=torch.float32).run(dict(rows), hook=hook)
-    for node, ratio, before, after in made:
-        _write(node, ratio.numpy(), before.numpy(), after.numpy())
+    for layer, steps, ratio, before, after in made:
+        _write(layer, steps, ratio.numpy(), before.numpy(), after.numpy())
     return len(made)
-
-
-def _plain(node: ir.Node) -> bool:
-    """Tell whether a layer adds its bias as it is."""
-    return all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
 
 
 def _steps(value: ir.Value | None) -> ir.Node | None:
@@ -119,23 +117,21 @@ def _steps(value: ir.Value | None) -> ir.Node | None:
     return node if constant64(node.inputs[1]) is not None else None
 
 
-def _own_step_per_channel(node: ir.Node, channels: int) -> bool:
-    steps = _steps(node.inputs[1])
-    assert steps is not None
+def _own_step_per_channel(steps: ir.Node, channels: int) -> bool:
     scale = steps.inputs[1]
     alone = scale is not None and len(scale.uses()) == 1 and len(steps.outputs[0].uses()) == 1
     found = constant64(scale)
     return alone and found is not None and found.shape == (channels,)
 
 
-def _write(node: ir.Node, ratio: Array, before: Array, after: Array) -> None:
+def _write(layer: Linear, steps: ir.Node, ratio: Array, before: Array, after: Array) -> None:
     """Write one layer's steps and bias."""
-    steps = _steps(node.inputs[1])
-    assert steps is not None
+    node = layer.node
     assert isinstance(node.graph, ir.Graph)
+    assert layer.bias is not None
     if (ratio != 1).any():
         _set(steps.inputs[1], constant64(steps.inputs[1]) * ratio)
-    given = node.inputs[2] if len(node.inputs) > 2 else None
+    given = layer.value(layer.bias)
     stored = _steps(given)
     if stored is not None:
         integers, scale = constant64(stored.inputs[0]), constant64(stored.inputs[1])
@@ -154,8 +150,8 @@ def _write(node: ir.Node, ratio: Array, before: Array, after: Array) -> None:
         old = constant64(given)
         bias = ratio * ((0.0 if old is None else old) - before) + after
     value = put_constant(node.graph, bias, f"{node.name}_corrected_bias", ir.DataType.FLOAT)
-    node.resize_inputs(3)
-    node.replace_input_with(2, value)
+    node.resize_inputs(max(len(node.inputs), layer.bias + 1))
+    node.replace_input_with(layer.bias, value)
 
 
 def _set(value: ir.Value | None, array: Array) -> None:

@@ -86,8 +86,7 @@ def against_openvino(
 
 def _trial(name: str, precision: str, runs: Mapping[str, Callable[[], object]], seconds: float, seed: int) -> Trial:
     """Time an opponent beside the plan and the untuned model, interleaved."""
-    stretch, pause = fair_turn(0)
-    found = measure_latency(runs, seconds=seconds, stretch=stretch, pause=pause, seed=seed)
+    found = measure_latency(runs, seconds=seconds, seed=seed, **fair_turn(0))
     ratio = found[name].ratio(found["plan"])
     reason = (
         f"an opponent, not a way that normdeploy runs, in {precision}: {ratio.value:.2f} of the plan's time "

@@ -92,8 +92,7 @@ class Tried:
                 entry.hopeless = glances[label], glances[UNTUNED]  # with it in every round there would be few rounds
                 del runs[label]
         self.tell(f"timing {len(runs)} ways, {seconds:.0f} s")
-        stretch, pause = fair_turn(0)
-        measured = measure_latency(runs, seconds=seconds, warmup=1, stretch=stretch, pause=pause, seed=self.seed)
+        measured = measure_latency(runs, seconds=seconds, warmup=1, seed=self.seed, **fair_turn(0))
         for entry in opened:
             if entry.candidate.name in measured:
                 entry.latency = measured[entry.candidate.name]

@@ -12,7 +12,7 @@ from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import rounds
 
-_COUNT = ("Range", "Floor", "Ceil", "Round")
+_WHOLE = ("Floor", "Ceil", "Round")
 
 
 def counting(graph: ir.Graph) -> set[ir.Node]:
@@ -22,7 +22,9 @@ def counting(graph: ir.Graph) -> set[ir.Node]:
         graph: the graph; its bodies are looked at alone, each without the graph around it.
     """
     known = fixed_nodes(graph.all_nodes(), by_sizes=True)
-    ends = [node for node in known if is_standard(node, *_COUNT) or _to_integers(node)]
+    constant = fixed_nodes(graph.all_nodes(), by_sizes=False)  # a floor of constants alone is a decision like any other
+    whole = [node for node in known if is_standard(node, *_WHOLE) or _to_integers(node)]
+    ends = [node for node in known if is_standard(node, "Range")] + [node for node in whole if node not in constant]
     found: set[ir.Node] = set()
     while ends:
         for value in ends.pop().inputs:

@@ -19,7 +19,7 @@ from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, 
 from normdeploy.verification.mutation.killing_input import SHARE, search
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
-from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_same_file
+from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_nothing, prove_same_file
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.unfed import prove_unfed
 from normdeploy.verification.mutation.zeros import behind_zeros
@@ -46,6 +46,8 @@ def check_sensitivity(context: Context) -> list[Check]:
             if target.evaluator is evaluator and id(target.site) in unseen:
                 target.note = unseen[id(target.site)]
     everything, targets = targets, [t for t in targets if not t.note]
+    prove_nothing(targets)
+    targets = alive_of(targets)
     estimated = not context.level.exact_mutants
     if estimated and targets:
         context.leave_out("mutants one by one (tried at their site's own value, or by derivative)")

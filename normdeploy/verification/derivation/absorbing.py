@@ -110,7 +110,7 @@ def _norm(
         shape = np.broadcast_shapes(have.shape, np.shape(expected))
         wrong = compare(np.broadcast_to(have, shape), relation.file.stored_in(v), expected, size=terms)
         if wrong is not None:
-            return Wrong(f"{name} of {kind(node)}: {wrong.text}", wrong.rounding)
+            return wrong.of(f"{name} of {kind(node)}")
     known = Claim(value, target.scale, target.shift, claim.assumed)
     return Proof("norm: invariant, and its scale and shift absorb", ((target.value, known),), (node,))
 

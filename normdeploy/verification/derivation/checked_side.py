@@ -18,6 +18,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
 from normdeploy.verification.derivation.gauges import radius
+from normdeploy.verification.derivation.kept_constants import KeptConstants
 from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
 from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
@@ -27,9 +28,6 @@ from normdeploy.verification.derivation.tables_by_size import partly_read, picke
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-
-_KEPT = 1 << 16
-"""Folded constants up to this size are kept."""
 
 _SHAPES = frozenset({"Shape", "Size"})
 
@@ -57,7 +55,7 @@ class Side:
         self.nodes = list(model.graph)
         self._constants: set[ir.Value] = set()
         self._sized: set[ir.Value] = set()
-        self._folded: dict[ir.Value, Array] = {}
+        self._folded = KeptConstants()
         self._types: dict[ir.Value, ir.DataType] = {}
         self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
         self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
@@ -146,8 +144,9 @@ class Side:
         """Return a constant, floats in float64; None where it is none, or cannot be computed."""
         if value is None or not self.is_constant(value) or is_sequence(value):
             return None
-        if value in self._folded:
-            return self._folded[value]
+        known = self._folded.get(value)
+        if known is not None:
+            return known
         tensor = self.tensor(value)
         try:
             found = self._fold(value) if tensor is None else as_constant(tensor, torch.float64)
@@ -156,8 +155,7 @@ class Side:
         if tensor is not None and tensor.dtype == ir.DataType.STRING:
             return None
         array = found.numpy()
-        if array.size <= _KEPT:
-            self._folded[value] = array
+        self._folded.keep(value, array)
         return array
 
     def _fold(self, value: ir.Value) -> Tensor:

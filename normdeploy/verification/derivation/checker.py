@@ -210,6 +210,8 @@ class _Checker:
         row.hinted = row.hinted or bool(hinted)
         proven = False
         for hint, target in hinted:
+            if proven and self.hints.meant.another(hint, value):  # computed alike, as queries and keys of one norm
+                continue
             known_already = relation.known(target.value, value)
             sure = self.hints.meant.only(hint, value)
             if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
@@ -251,11 +253,11 @@ class _Checker:
             yield f"{kind(node)} cannot be looked at: {error}"
 
     def _laws(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
-        relation, direct = self.relation, target.value.producer()
-        if direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
-            same = confirm_same(relation, node, direct)
-            if isinstance(same, Proof):  # what is the most frequent is cheap to see
-                yield same
+        relation, direct, known = self.relation, target.value.producer(), dict[ir.Node, Finding]()
+        plain = bool((target.scale == 1).all() and (target.shift == 0).all())
+        if plain and direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
+            known[direct] = confirm_same(relation, node, direct)
+            yield known[direct] if isinstance(known[direct], Proof) else ""  # what is the most frequent is cheap to see
         yield confirm_affine(relation, value, target)
         yield confirm_linear(relation, value, target)
         yield confirm_table(relation, value, target)
@@ -268,7 +270,7 @@ class _Checker:
             yield confirm_moved(relation, value, step.value)
             yield confirm_cast(relation, node, origin)
             if kind(origin) == kind(node) and step.value.index() == value.index():
-                same = confirm_same(relation, node, origin)
+                same = known[origin] if origin in known else confirm_same(relation, node, origin)
                 if not isinstance(same, Wrong) or step.gauges_as(target.scale, target.shift):
                     yield same  # other numbers are no fault in what is meant to be scaled
                 yield confirm_carried(relation, node, origin)

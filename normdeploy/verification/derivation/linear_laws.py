@@ -143,12 +143,12 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     off = np.abs(r_a / a_f)
     slack = off.reshape(-1, *(1,) * (have.weight.ndim - 1)) * np.abs(have.weight) if off.any() else 0.0
     slack = slack if have.weights.off is None else slack + have.weights.off
-    factor = factor.reshape(*factor.shape, *rest)
+    by = None if (factor == 1).all() else factor.reshape(*factor.shape, *rest)
     stored = have.weights
-    wrong = compare(have.weight, stored.dtype, want.weight, factor, slack=slack, place=stored.stored_at)
+    wrong = compare(have.weight, stored.dtype, want.weight, by, slack=slack, place=stored.stored_at)
     parts = (have.node, *have.behind.nodes)
     if wrong is not None:
-        return Wrong(f"weights of {kind(have.node)}: {wrong.text}", wrong.rounding, parts=parts)
+        return wrong.of(f"weights of {kind(have.node)}", parts=parts)
     added, size = np.zeros(want.results), np.zeros(want.results)
     if t_x.any():
         shifts = t_x.reshape(want.groups, -1).repeat(per_group, 0)
@@ -185,7 +185,8 @@ def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
     computed = side.fixed(value)
     if computed is None or value is None:
         return None
-    return _Weights(computed, None, side.off(value, computed), computed.shape)
+    stored = side.stored_in(value)  # moved at most: it is as far off as what is stored
+    return _Weights(computed, stored, None if stored is not None else side.off(value, computed), computed.shape)
 
 
 def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) -> tuple[Floats, Floats] | None:

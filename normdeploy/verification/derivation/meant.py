@@ -36,3 +36,7 @@ class Meant:
             return self._there[row.value] is copied(value)
         key = self.key(value)
         return self._alike[key] == 1 and self._names.get(key) == {row.value}
+
+    def another(self, row: Hint | Exact, value: ir.Value) -> bool:
+        """Tell whether a row is of another value of the file, by its name."""
+        return row.value in self._there and self._there[row.value] is not copied(value)

@@ -159,7 +159,7 @@ def _constant_wrong(file: Side, value: ir.Value | None, have: Floats, expected: 
         expected = expected.reshape(have.shape)
     aligned = ranked(have, max(expected.ndim, have.ndim))
     wrong = compare(aligned if aligned is not None else have, file.stored_in(value), expected)
-    return None if wrong is None else Wrong(f"operand {value.name if value else ''!r}: {wrong.text}", wrong.rounding)
+    return None if wrong is None else wrong.of(f"operand {value.name if value else ''!r}")
 
 
 def clip(at: Reading) -> Carried:

@@ -142,7 +142,7 @@ def pad(at: Reading) -> Carried:
         at.relation.file.type_of(at.node.inputs[0] or at.node.outputs[0]),
         wanted,
     )
-    return Wrong(f"what Pad pads with: {wrong.text}", wrong.rounding) if wrong else (claim.scale, claim.shift)
+    return wrong.of("what Pad pads with") if wrong else (claim.scale, claim.shift)
 
 
 def _bordered(at: Reading, widths: Array | None, where: tuple[int, ...], values: tuple[Array, Array]) -> Carried:

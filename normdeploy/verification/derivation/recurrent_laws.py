@@ -11,7 +11,7 @@ from normdeploy.verification.derivation.gauges import Floats, along
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Relation
 from normdeploy.verification.derivation.same_operator import equal, same_results
-from normdeploy.verification.derivation.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.stored_rounding import compare
 
 _X, _W, _B = 0, 1, 3
 _OTHERS = (2, 4, 5, 6, 7)
@@ -46,14 +46,14 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
     slack = 0.0 if stored is not None else relation.file.off(weights, have)
     wrong = compare(have, stored, want * scale, slack=slack)
     if wrong is not None:
-        return Wrong(f"weights of {kind(node)}: {wrong.text}", wrong.rounding)
+        return wrong.of(f"weights of {kind(node)}")
     ours_b, theirs_b = (_bias(side, v, want) for side, v in ((relation.source, ours[_B]), (relation.file, theirs[_B])))
     if ours_b is None or theirs_b is None:
         return f"{kind(node)}: its bias is computed"
     added, size = (np.pad(array @ t, ((0, 0), (0, want.shape[1]))) for array, t in _terms(want, shift))
     wrong = compare(theirs_b[0], None, ours_b[0] + added, slack=theirs_b[1], size=np.abs(ours_b[0]) + size)
     if wrong is not None:
-        return Wrong(f"bias of {kind(node)}: {wrong.text}", wrong.rounding)
+        return wrong.of(f"bias of {kind(node)}")
     return same_results(node, origin, assumed=claim.assumed or any(item is True for item in found))
 
 

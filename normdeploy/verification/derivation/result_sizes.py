@@ -17,6 +17,13 @@ from normdeploy.graph.traits import Trait, has, is_standard
 SMALL = 64
 """Constants up to this size may decide a shape."""
 
+MOST = 20_000
+"""Answers that a process keeps, of a few kilobytes each at most."""
+
+_Key = tuple[Any, ...]
+_KEPT: dict[_Key, list[Tensor]] = {}
+"""Answers for all graphs of this process: sizes, and a few numbers, of standard operators, which nobody redefines."""
+
 _PLAIN = frozenset(
     {
         ir.AttributeType.INT,
@@ -40,7 +47,8 @@ class Sizes:
 
     def __init__(self, imports: Mapping[str, int], others: Sizes | None = None) -> None:
         self._imports = imports
-        self._known: dict[tuple[Any, ...], list[Tensor]] = {} if others is None else others._known
+        self._said: dict[ir.Node, tuple[Any, ...] | None] = {}
+        self._known: dict[_Key, list[Tensor]] = {} if others is None else others._known
 
     def of(self, node: ir.Node, operands: Sequence[Tensor | None]) -> list[Tensor]:
         """Return a node's results; [] where it cannot be evaluated."""
@@ -49,22 +57,39 @@ class Sizes:
         key = self._key(node, operands)
         if key is None:
             return self._evaluated(node, list(operands))
-        if key not in self._known:
-            self._known[key] = self._evaluated(node, list(operands))
-        return self._known[key]
+        known = self._known.get(key, _KEPT.get(key))
+        if known is not None:
+            return known
+        found = self._evaluated(node, list(operands))
+        if is_standard(node) and all(t.is_meta or t.numel() <= SMALL for t in found):
+            if len(_KEPT) >= MOST:
+                _KEPT.clear()
+            _KEPT[key] = found
+        else:
+            self._known[key] = found
+        return found
 
-    def _key(self, node: ir.Node, operands: Sequence[Tensor | None]) -> tuple[Any, ...] | None:
+    def _key(self, node: ir.Node, operands: Sequence[Tensor | None]) -> _Key | None:
         """Return all that a result depends on; None where that is too much to compare."""
-        attributes = list(node.attributes.values())
-        if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
+        if node not in self._said:
+            self._said[node] = self._of_node(node)
+        said = self._said[node]
+        if said is None:
             return None
         if any(t is not None and (type(t) is not Tensor or (not t.is_meta and t.numel() > SMALL)) for t in operands):
             return None
-        said = tuple((a.name, a.type, str(a.value)) for a in attributes)
         read = tuple(
-            None if t is None else (tuple(t.shape), t.dtype, None if t.is_meta else repr(t.tolist())) for t in operands
+            None if t is None else (t.shape, t.dtype, None if t.is_meta else repr(t.tolist())) for t in operands
         )
-        return node.domain, node.op_type, opset_of(node, self._imports), len(node.outputs), said, read
+        return said, read
+
+    def _of_node(self, node: ir.Node) -> tuple[Any, ...] | None:
+        """Return all that a result depends on but operands; None where that is too much to compare."""
+        attributes = list(node.attributes.values())
+        if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
+            return None
+        said = tuple((a.name, a.type, str(a.value)) for a in attributes)
+        return node.domain, node.op_type, opset_of(node, self._imports), len(node.outputs), said
 
     def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
         """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""

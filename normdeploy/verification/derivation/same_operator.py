@@ -123,6 +123,8 @@ def equal(relation: Relation, w: ir.Value | None, v: ir.Value | None, *, spreads
     """
     if w is None or v is None:
         return False if w is v else "an operand is missing"
+    if _stored_alike(relation, w, v):
+        return False
     want, have = relation.source.numbers(w), relation.file.numbers(v)
     if want is not None and have is not None:
         types = relation.source.type_of(w), relation.file.type_of(v)
@@ -138,6 +140,30 @@ def equal(relation: Relation, w: ir.Value | None, v: ir.Value | None, *, spreads
     if claim is not None:
         return f"what it reads, {v.name!r}, is scaled or shifted"
     return f"what it reads, {v.name!r}, is not known to be {w.name!r}"
+
+
+def _stored_alike(relation: Relation, w: ir.Value | None, v: ir.Value | None) -> bool:
+    """Tell whether two constants are stored as the same numbers, and moved alike: the plain case, told by no number.
+
+    Args:
+        relation: the graphs. w, v: of the source and of the file.
+    """
+    if w is None or v is None:
+        return w is v
+    want, have = relation.source.tensor(w), relation.file.tensor(v)
+    if want is not None and have is not None:
+        if want.dtype != have.dtype or want.dtype == ir.DataType.STRING or want.shape != have.shape:
+            return False
+        return np.array_equal(want.numpy(), have.numpy())
+    origin, node = w.producer(), v.producer()
+    if origin is None or node is None or not (relation.source.is_constant(w) and relation.file.is_constant(v)):
+        return False
+    if kind(origin) != kind(node) or not has(node, Trait.MOVES) or w.index() != v.index():
+        return False
+    ours, theirs = inputs_of(origin), inputs_of(node)
+    if len(ours) != len(theirs) or difference(relation.source, origin, relation.file, node):
+        return False
+    return all(_stored_alike(relation, a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def _computed_alike(relation: Relation, v: ir.Value, k: int, want: np.ndarray) -> bool:
@@ -162,7 +188,7 @@ def _same_numbers(
         if number:
             wrong = compare(theirs, relation.file.stored_in(v), ours.reshape(theirs.shape))
             if wrong is not None and not _computed_alike(relation, v, k, ours):
-                return Wrong(f"operand {v.name!r}: {wrong.text}", wrong.rounding)
+                return wrong.of(f"operand {v.name!r}")
         elif not np.array_equal(ours.reshape(theirs.shape), theirs):
             return f"operand {v.name!r} holds other integers"
     return False

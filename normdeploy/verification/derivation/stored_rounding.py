@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,19 +16,33 @@ _OTHER_ROUNDING, _OF_THE_LARGEST = 16.0, 4.0
 each rounded), and of the tensor's largest (a sum that cancels)."""
 
 
+_ROWS, _SMALL = 8, 1 << 12
+"""Rows by which an array of more numbers than these is told to be another one altogether."""
+
+
 @dataclass(frozen=True)
 class Wrong:
     """A stored number is not what it should be.
 
     Args:
-        text: a clause. rounding: none is further off than another order of rounding explains.
+        told: a clause, or what finds it where it is asked for: most guesses are wrong, and nobody asks why.
+        rounding: none is further off than another order of rounding explains.
         node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
     """
 
-    text: str
+    told: str | Callable[[], str]
     rounding: bool = False
     node: ir.Node | None = None
     parts: tuple[ir.Node, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What is wrong, as a clause."""
+        return self.told if isinstance(self.told, str) else self.told()
+
+    def of(self, what: str, *, parts: tuple[ir.Node, ...] = ()) -> Wrong:
+        """Return the same of what holds the number."""
+        return Wrong(lambda: f"{what}: {self.text}", self.rounding, parts=parts)
 
 
 def compare(
@@ -63,41 +77,84 @@ def compare(
         slacks, sizes = np.broadcast_to(slack, have.shape), np.broadcast_to(size, have.shape)
     except ValueError:
         return Wrong(f"has shape {list(have.shape)}; expected {list(np.shape(want))}")
-    rows = max(_CHUNK // max(have.size // max(len(have), 1), 1), 1)
-    worst, furthest, count, rounding = "", 0.0, 0, True
-    index: tuple[int, ...] = ()
-    for start in range(0, len(have), rows):
-        cut = slice(start, start + rows)
-        if factors is None and have.dtype == whole.dtype and np.array_equal(have[cut], whole[cut]):
-            continue
-        expected = whole[cut].astype(np.float64, copy=False)
-        if factors is not None:
-            expected = expected * factors[cut]
-        if dtype == ir.DataType.FLOAT and _is_rounding_of(have[cut], expected):
-            continue
-        stored = have[cut].astype(np.float64)
-        half = radius(stored, dtype)
-        noise = NOISE * (np.abs(expected) + sizes[cut])
+    numbers = _Numbers(have, dtype, whole, factors, slacks, sizes)
+    if numbers.are_others():
+        return Wrong(lambda: numbers.differ(place)[0])
+    text, rounding = numbers.differ(place)
+    return Wrong(text, rounding) if text else None
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Stored numbers and what they should be, in arrays of one shape (:func:`compare`)."""
+
+    have: Array
+    dtype: ir.DataType | None
+    want: Array
+    factors: Floats | None
+    slacks: Floats
+    sizes: Floats
+
+    def are_others(self) -> bool:
+        """Tell by a few rows whether numbers differ by more than any rounding explains; False says nothing."""
+        if self.have.size <= _SMALL or not self.want.size:
+            return False
+        rows = np.unique(np.linspace(0, len(self.have) - 1, _ROWS).astype(int))
+        expected = self._expected(rows)
+        most = [float(max(array.max(), -array.min())) for array in (self.want, self.sizes)]
+        most[0] *= 1.0 if self.factors is None else float(np.abs(self.factors).max())
+        off, good, allowed = self._judged(rows, expected)
+        with np.errstate(invalid="ignore"):
+            return bool((~good & (off > allowed + self._of_the_largest(most))).any())
+
+    def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> tuple[str, bool]:
+        """Return how they differ, "" if they do not, and whether another order of rounding explains it."""
+        have = self.have
+        rows = max(_CHUNK // max(have.size // max(len(have), 1), 1), 1)
+        worst, furthest, count, rounding = "", 0.0, 0, True
+        index: tuple[int, ...] = ()
+        for start in range(0, len(have), rows):
+            cut = slice(start, start + rows)
+            same_type = self.factors is None and have.dtype == self.want.dtype
+            if same_type and np.array_equal(have[cut], self.want[cut]):
+                continue
+            expected = self._expected(cut)
+            if self.dtype == ir.DataType.FLOAT and _is_rounding_of(have[cut], expected):
+                continue
+            off, good, allowed = self._judged(cut, expected)
+            if good.all():
+                continue
+            count += int((~good).sum())
+            with np.errstate(divide="ignore", invalid="ignore"):
+                far = np.where(good, 0.0, np.nan_to_num(off / allowed, nan=np.inf))
+            if far.max() > furthest:
+                furthest = float(far.max())
+                at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
+                index = (at[0] + start, *at[1:])
+                worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
+            most = [np.abs(expected).max(initial=0.0), np.max(self.sizes[cut], initial=0.0)]
+            rounding &= bool((off[~good] <= (allowed + self._of_the_largest(most))[~good]).all())
+        if not count:
+            return "", True
+        return f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)", rounding
+
+    def _expected(self, at: slice | Array) -> Floats:
+        found = self.want[at].astype(np.float64, copy=False)
+        return found if self.factors is None else found * self.factors[at]
+
+    def _judged(self, at: slice | Array, expected: Floats) -> tuple[Floats, Array, Floats]:
+        """Return how far off numbers are, which are right, and how far another order of rounding may move them."""
+        stored = self.have[at].astype(np.float64)
+        noise = NOISE * (np.abs(expected) + self.sizes[at])
         with np.errstate(invalid="ignore"):
             off = np.abs(stored - expected)
-            good = (off <= half * (1 + 1e-6) + slacks[cut] + noise) | (stored == expected)
+            half = radius(stored, self.dtype) * (1 + 1e-6)
+            good = (off <= half + self.slacks[at] + noise) | (stored == expected)
             good |= np.isnan(stored) & np.isnan(expected)
-        if good.all():
-            continue
-        count += int((~good).sum())
-        allowed = radius(expected, dtype) * _OTHER_ROUNDING + slacks[cut] + noise
-        with np.errstate(divide="ignore", invalid="ignore"):
-            far = np.where(good, 0.0, np.nan_to_num(off / allowed, nan=np.inf))
-        if far.max() > furthest:
-            furthest = float(far.max())
-            at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
-            index = (at[0] + start, *at[1:])
-            worst = f"is {stored[at]:.9g} at {{}}; expected {expected[at]:.12g}"
-        top = radius(np.array([np.abs(expected).max(initial=0.0), np.max(sizes[cut], initial=0.0)]), dtype).max()
-        rounding &= bool((off[~good] <= (allowed + _OF_THE_LARGEST * top)[~good]).all())
-    if not count:
-        return None
-    return Wrong(f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)", rounding)
+        return off, good, radius(expected, self.dtype) * _OTHER_ROUNDING + self.slacks[at] + noise
+
+    def _of_the_largest(self, most: Sequence[float]) -> float:
+        return float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())
 
 
 def _is_rounding_of(have: Array, expected: Floats) -> bool:

@@ -97,4 +97,4 @@ def _compare(what: str, w: ir.Value | None, v: ir.Value | None, gauges: list[Flo
         wrong = compare(stored.numpy(), stored.dtype, raw, size=np.abs(raw) + (np.abs(c) + np.abs(t)) / np.abs(s))
     else:
         wrong = compare(stored.numpy(), stored.dtype, raw, a / s)
-    return None if wrong is None else Wrong(f"table of {what}: {wrong.text}", wrong.rounding)
+    return None if wrong is None else wrong.of(f"table of {what}")

@@ -18,7 +18,7 @@ from torch import Tensor
 from normdeploy.verification.mutation.mutants import Mutant, Site
 from normdeploy.verification.mutation.rerun import CleanRun
 
-_SAME = "it is the same function here, for every input: there is nothing to detect"
+SAME_FUNCTION = "it is the same function here, for every input: there is nothing to detect"
 
 
 def harmless(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutant) -> tuple[str, bool]:
@@ -32,7 +32,7 @@ def harmless(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutant) -> tupl
         return "", False
     constant = not site.inner and all(name in clean_runs[0].constants for name in site.inputs[1:] if name)
     if constant and mutant.same is not None and mutant.same(seen[0]):
-        return _SAME, True
+        return SAME_FUNCTION, True
     roundoff = clean_runs[0].case.roundoff
     if mutant.affine:
         proof = _affine_proof(seen[0], site, mutant, roundoff)
@@ -49,7 +49,7 @@ def _affine_proof(values: Sequence[Tensor | None], site: Site, mutant: Mutant, r
         c, c_wrong = site.clean([zero, *values[1:]]), mutant.apply([zero, *values[1:]])
         a, a_wrong = site.clean([one, *values[1:]]) - c, mutant.apply([one, *values[1:]]) - c_wrong
     if torch.equal(a, a_wrong) and torch.equal(c, c_wrong):
-        return _SAME
+        return SAME_FUNCTION
     # a and c come from differences of float64 results; that noise is far below u
     if bool(((a_wrong - a).abs() <= roundoff * a.abs()).all()) and bool(
         ((c_wrong - c).abs() <= roundoff * c.abs()).all()

@@ -42,6 +42,7 @@ class Mutant:
             depends on what it reads first.
         same: tells from the other values that the site reads whether the wrong output is the right one, whatever it
             reads first.
+        nothing: it changes nothing: the wrong output is the right one, whatever the site reads.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Mutant:
     affine: bool = False
     statistics: Callable[[Values], Values] | None = None
     same: Callable[[Values], bool] | None = None
+    nothing: bool = False
 
     @property
     def proven_at_once(self) -> bool:

@@ -36,11 +36,15 @@ def affine_sites(canonical: ir.Model) -> list[Site]:
         if x is None or scale is None or shift is None or (x.name not in producers and not x.is_graph_input()):
             continue
         s, t = torch.from_numpy(scale.copy()), torch.from_numpy(shift.copy())
+        wrong = {
+            "scale dropped": (torch.ones_like(s), t),
+            "shift dropped": (s, torch.zeros_like(t)),
+            "scale off by one in 1000": (s * 1.001, t),
+            "a neighbouring channel's constants": (_rolled(s), _rolled(t)),
+        }
         mutants = [
-            Mutant("scale dropped", _affine(node, torch.ones_like(s), t), affine=True),
-            Mutant("shift dropped", _affine(node, s, torch.zeros_like(t)), affine=True),
-            Mutant("scale off by one in 1000", _affine(node, s * 1.001, t), affine=True),
-            Mutant("a neighbouring channel's constants", _affine(node, _rolled(s), _rolled(t)), affine=True),
+            Mutant(name, _affine(node, *by), affine=True, nothing=all(map(torch.equal, by, (s, t))))
+            for name, by in wrong.items()
         ]
         sites.append(Site(module_path(node), node, (str(x.name),), output, mutants, right=_affine(node, s, t)))
         sites += border_sites(node, module_path(node), (str(x.name),), _affine(node, s, t))

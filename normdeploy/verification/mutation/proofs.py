@@ -7,13 +7,20 @@ from collections.abc import Sequence
 from normdeploy.graph import Evaluator
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
-from normdeploy.verification.mutation.harmless import harmless
+from normdeploy.verification.mutation.harmless import SAME_FUNCTION, harmless
 from normdeploy.verification.mutation.invariant import cancels
 from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target
 from normdeploy.verification.mutation.same_file import same_file
 from normdeploy.verification.record.answers import MutantReport
+
+
+def prove_nothing(targets: Sequence[Target]) -> None:
+    """Find the mutants that change nothing, by what they were made of: they are neither run nor looked for."""
+    for target in targets:
+        if target.mutant.nothing:
+            target.report = MutantReport(target.mutant.name, False, 0.0, "", SAME_FUNCTION, harmless=True)
 
 
 def prove(

@@ -146,6 +146,8 @@ class SiteWatch:
         if _largest(right - seen.products) > REPEATED * size:
             return  # of this name is another value there
         for mutant in site.mutants:
+            if mutant.nothing:
+                continue
             wrong = None
             if rows is not None and mutant.statistics is not None:
                 wrong = self._mapped(affine_map(site.clean, mutant.statistics(values)), rows, y)

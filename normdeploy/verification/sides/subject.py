@@ -10,6 +10,8 @@ from typing import Any
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, weight_bytes
 from normdeploy.graph.operators.evaluation_limits import TooMuchError
+from normdeploy.onnxfile import Copied, ModelFile
+from normdeploy.ort.ort_format import ORT_FORMAT
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
@@ -26,13 +28,19 @@ class Subject:
     """The file under verification: its graph in float64 and its runtime sessions, opened once per setting.
 
     Args:
-        path: the ONNX file.
-        called: what messages call it, where ``path`` is a copy.
+        file: the ONNX file, or a copy of it.
+        called: what messages call it, where it is a copy. read: it, where it was read already.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, called: str | os.PathLike[str] | None = None) -> None:
-        self.path = Path(path)
-        self.model = load_graph(self.path, called=called)
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | Copied,
+        *,
+        called: str | os.PathLike[str] | None = None,
+        read: ModelFile | None = None,
+    ) -> None:
+        self._file = file if isinstance(file, Copied) else Path(file)
+        self.model = load_graph(self.path if read is None else read.path, called=called, read=read)
         infer_missing_types(self.model)  # files of ours do not carry them, and what can be looked into hangs on them
         self.evaluator = Evaluator(self.model)
         self.input_names: Sequence[str] = input_names(self.model)
@@ -43,6 +51,11 @@ class Subject:
         # Each session holds its own copy of the weights: of a large file, one is open at a time
         self._large = weight_bytes(self.model) > _LARGE
 
+    @property
+    def path(self) -> Path:
+        """The file, for what takes no bytes."""
+        return self._file.path if isinstance(self._file, Copied) else self._file
+
     def arrange(self, names: Sequence[str]) -> None:
         """Return outputs in another order from now on: the reference's."""
         self.output_names = list(names)
@@ -52,7 +65,10 @@ class Subject:
         if setting not in self._sessions:
             if self._large:
                 self._sessions.clear()
-            self._sessions[setting] = open_session(self.path, setting)
+            runs = self._file.runs if isinstance(self._file, Copied) else self._file
+            if setting.provider == ORT_FORMAT:
+                runs = self.path  # what is converted is the model that a file is read as
+            self._sessions[setting] = open_session(runs, setting)
         return self._sessions[setting]
 
     def close(self, setting: Setting) -> None:

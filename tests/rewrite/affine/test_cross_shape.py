@@ -295,6 +295,16 @@ def test_a_gather_with_computed_indices(graph, fold):
             result.folded()
 
 
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_gather_nd_of_a_table_is_one_of_the_scaled_table(graph, fold, batch):
+    rng, g = np.random.default_rng(0), graph()
+    places = g.input("at", [5, 1] if batch else ["N", 2], np.int64)
+    g.constant(rng.normal(size=(5, 4, 3)), name="table")
+    chosen = g.op("GatherND", "table", places, batch_dims=batch)
+    g.output(g.op("Mul", chosen, rng.normal(size=3)))
+    fold(g).folded().agree({"at": rng.integers(0, 4, [5, 1] if batch else [6, 2])})
+
+
 def test_instance_norm_with_running_statistics(graph, fold):
     """Exported as Reshape -> BatchNormalization -> Reshape over N * C repeated channels."""
     rng = np.random.default_rng(0)

@@ -40,6 +40,7 @@ from refusal_graphs import (
     unranked,
     window,
     x,
+    zero_beside,
 )
 from refusal_reasons import clauses, pattern
 
@@ -75,7 +76,7 @@ CROSSING = {
         lambda g: ranked(g, g.op("Add", add(g, x(g, "N", 3, 4), 3, 1), unranked(g)))
     ),
     "any | its scale cannot leave: in front of it {} is given (tied by {})": Case(
-        lambda g: (lambda v: g.op("Conv", g.op("Add", v, turned(g, v)), some(2, 4, 1)))(mul(g, x(g, "N", 4, 4), 4))
+        lambda g: (lambda v: g.op("MatMul", g.op("Add", v, turned(g, v)), some(4, 2)))(mul(g, x(g, "N", 4, 4), 4))
     ),
     "DepthToSpace | turns channels into positions of one channel, which have to agree": Case(
         lambda g: mul(g, g.op("DepthToSpace", conv(g, images(g, 2, 2), some(12, 3, 1, 1)), blocksize=2), 4)
@@ -340,6 +341,12 @@ FURTHER = {
                 ),
             ),
         )
+    ),
+    "any | {} would have to undo a scale of 0, by which nothing can be divided": Case(
+        lambda g: zero_beside(g, lambda v: mul(g, v, 3, 1)), SINGLE
+    ),
+    "any | {} would have to undo a scale of 0, by which nothing can be divided | 2": Case(
+        lambda g: zero_beside(g, lambda v: conv(g, v)), SINGLE
     ),
     "any | channel {} ({} in all) is scaled by 0, and what others read in front of it would have to carry its shift "
     "over 0": Case(lambda g: switched_off(g, [1.0, 0.0, 2.0], [0.1, 0.5, 0.2])),

@@ -4,14 +4,46 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from affine_graphs import GraphBuilder, fold_proto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from normdeploy.rewrite import rewrite
+
 settings.load_profile("affine")
 SEED = st.integers(0, 2**32 - 1)
+
+ENDS = {
+    "If": (
+        """g (float[n, 3] x, bool c) => (float[n, 3] y) <float[3] s = {2.0, 3.0, 4.0}> {
+          [choice] y = If (c) <then_branch = inner () => (float[n, 3] z) { z = Mul (x, s) },
+                               else_branch = other () => (float[n, 3] w) { w = Relu (x) }>
+        }""",
+        "behind it the output 'z' of a body of If 'choice' must stay what it is, and in front of it the graph input 'x'"
+        " is given",
+    ),
+    "Loop": (
+        """g (float[n, 3] x, int64 m, bool c) => (float[n, 3] y) <float[3] s = {2.0, 3.0, 4.0}> {
+          [turns] y = Loop (m, c, x) <body = inner (int64 i, bool go, float[n, 3] v) => (bool on, float[n, 3] z) {
+            on = Identity (go)
+            z = Mul (v, s)
+          }>
+        }""",
+        "behind it the output 'z' of a body of Loop 'turns' must stay what it is, and in front of it the input 'v' of "
+        "a body of Loop 'turns' is given",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_reason_says_of_an_end_whether_it_is_the_graphs_or_a_bodys(kind):
+    text, said = ENDS[kind]
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}')
+    (row,) = rewrite(ir.from_proto(model)).ledger.kept
+    assert said in row.reason
 
 
 def body(rng, ends, name, shape=("B", 4, "H", "W")):

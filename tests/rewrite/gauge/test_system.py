@@ -156,6 +156,62 @@ def test_signs_are_refused_if_and_only_if_none_fit(seed, count):
     assert tuple(np.sign(found).astype(int)) in fitting
 
 
+@given(SEED, st.integers(2, 40), st.integers(0, 60), st.booleans())
+def test_equalities_stated_together_make_the_classes_of_their_graph(seed, count, edges, multiplicative):
+    """Against sets that are joined one by one; an unknown that is no slack stands for each class that has one."""
+    rng = np.random.default_rng(seed)
+    system = System(multiplicative=multiplicative)
+    slack = rng.random(count) < 0.3
+    names = np.concatenate([system.new((1,), slack=bool(one)) for one in slack])
+    left, right = rng.integers(0, count, (2, edges))
+    for part in np.array_split(np.arange(edges), 3):
+        terms = (names[left[part]], 1.0), (names[right[part]], -1.0)
+        system.state(Rows.of(*terms, constant=float(multiplicative)), "tie")
+    classes = [{at} for at in range(count)]
+    for one, other in zip(left, right, strict=True):
+        joined = next(entry for entry in classes if one in entry) | next(entry for entry in classes if other in entry)
+        classes = [entry for entry in classes if not entry & joined] + [joined]
+    found = roots(system)[0][names]
+    assert sum(len(held.pivots) for held in system.held) == count - len(classes)
+    for members in classes:
+        stands = {int(found[at]) for at in members}
+        assert len(stands) == 1
+        free = [at for at in members if not slack[at]] or list(members)
+        assert stands == {int(names[min(free)])}
+
+
+@given(SEED, st.integers(1, 12), st.booleans())
+def test_what_is_stated_together_holds_as_if_it_were_stated_one_by_one(seed, count, multiplicative):
+    """Each equation follows from the others' system, and there are as many independent ones."""
+    rng = np.random.default_rng(seed)
+    together, alone = System(multiplicative=multiplicative), System(multiplicative=multiplicative)
+    names = together.new((UNKNOWNS,)).reshape(-1)
+    alone.new((UNKNOWNS,))
+    rows = []
+    for _ in range(count):
+        chosen = rng.choice(UNKNOWNS, int(rng.integers(1, 4)), replace=False)
+        terms = [(names[[at]], float(rng.choice([-1, 1]))) for at in chosen]
+        rows.append(Rows.of(*terms, constant=float(multiplicative)))
+    for row in rows:
+        together.state(row, "tie")
+        conflict = alone.add(row, "tie")
+        if conflict is not None:  # it is there to another power than one alone
+            assert conflict.loose is not None
+            alone.add(Rows.of((conflict.loose, 1.0), constant=1.0), "tie")
+            assert alone.add(row, "tie") is None
+    pivots = [sum(len(held.pivots) for held in system.held) for system in (together, alone)]
+    assert all(not together.reduce(row).coefficients.any() for row in rows)
+    if not multiplicative:
+        assert pivots[0] == pivots[1] == np.linalg.matrix_rank(np.vstack([_dense(row, names) for row in rows]))
+
+
+def _dense(row: Rows, names: np.ndarray) -> np.ndarray:
+    found = np.zeros(len(names))
+    for unknown, coefficient in zip(row.unknowns[0], row.coefficients[0], strict=True):
+        found[names == unknown] += coefficient
+    return found
+
+
 @given(SEED, st.integers(2, 30))
 def test_a_chain_of_ties_multiplies_its_factors(seed, length):
     """Union-find with potentials: the ends of a chain differ by the product; closing it otherwise contradicts."""

@@ -78,6 +78,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Split"): _MOVE,
     ("", "Gather"): _MOVE,
     ("", "GatherElements"): _MOVE,
+    ("", "GatherND"): _MOVE,
     ("", "Concat"): _MOVE,
     ("", "Tile"): _MOVE,
     ("", "DepthToSpace"): _MOVE,

@@ -21,7 +21,7 @@ from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats, Rows
 from normdeploy.rewrite.gauge.gauge import Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rules.weights import VANISHES
+from normdeploy.rewrite.gauge.rules.weights import VANISHES, require_no_zero_undone
 from normdeploy.rewrite.gauge.system import Conflict
 
 VANISHING = 2.0**-200
@@ -88,6 +88,7 @@ def write(edit: Edit) -> None:
     dtype = node.outputs[0].dtype
     assert dtype is not None
     if not storable(dtype, new.scale, new.shift):
+        require_no_zero_undone(node, new.scale, new.shift)
         raise Refused(node, f"composed with {describe(node)} it overflows")
     edit.absorbs = True
     edit.composed()

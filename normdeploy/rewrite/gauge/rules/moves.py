@@ -69,6 +69,13 @@ def _gather(node: ir.Node, rank: int) -> Acts:
     return Acts((node.attributes.get_int("axis", 0) % rank,), constant64(required(node, 1)) is not None)
 
 
+def _gather_nd(node: ir.Node, rank: int) -> Acts:
+    indices = required(node, 1)
+    taken = None if indices.shape is None or not len(indices.shape) else indices.shape[-1]
+    last = node.attributes.get_int("batch_dims", 0) + taken if isinstance(taken, int) else rank
+    return Acts(tuple(range(last)), constant64(indices) is not None)
+
+
 def _gather_elements(node: ir.Node, rank: int) -> Acts:
     return Acts(tuple(range(rank)), constant64(required(node, 1)) is not None)
 
@@ -108,6 +115,7 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
     "Split": _split,
     "Gather": _gather,
     "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "Concat": _concat,
     "Tile": _tile,
     "Pad": padded,
@@ -275,13 +283,12 @@ def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) ->
     if len(flat) > 1:  # the widest one stands for all
         first = next((gauge for gauge in flat if gauge.cells == cells), first)
     for value in node.outputs:
-        rank = None if value.shape is None else value.shape.rank()
-        if rank is None:
+        if value.shape is None:
             continue
-        extra = rank - first.rank
-        if extra:  # Gather: the axes of the indices in the place of the axis
-            (axis,) = acts.axes
-            shape = (*first.cells[:axis], *(1,) * (extra + 1), *first.cells[axis + 1 :])
+        extra = value.shape.rank() - first.rank
+        if extra:  # Gather, GatherND: the axes of the indices in the place of those that they choose from
+            low, high = acts.axes[0], acts.axes[-1] + 1
+            shape = (*first.cells[:low], *(1,) * (extra + high - low), *first.cells[high:])
             ties.of[value] = first.each(lambda array, shape=shape: array.reshape(shape))  # type: ignore[misc] # now
         else:
             ties.of[value] = first

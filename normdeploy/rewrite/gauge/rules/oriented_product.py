@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.edit import only_reader
-from normdeploy.graph.linear_view import linear_of
+from normdeploy.graph.linear_view import Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of
@@ -20,22 +20,36 @@ class Product:
     """A matrix product by a fixed weight.
 
     Args:
-        node: the MatMul or Gemm.
-        x: which input is the computed one.
-        weight: the other one.
-        turned_x, turned_weight, turned_result: whether the last two axes are exchanged to orient it.
+        linear: the MatMul or Gemm, its weight and the computed operand, and which of them are turned to orient it.
+        weight: the fixed one.
         rank: of the result.
         addend: who holds the bias of floats, and where: the Gemm itself or an Add; None where there is none.
     """
 
-    node: ir.Node
-    x: int
+    linear: Linear
     weight: Weight
-    turned_x: bool
-    turned_weight: bool
-    turned_result: bool
     rank: int
     addend: tuple[ir.Node, int] | None
+
+    @property
+    def node(self) -> ir.Node:
+        """The MatMul or Gemm."""
+        return self.linear.node
+
+    @property
+    def x(self) -> int:
+        """Which input is the computed one."""
+        return self.linear.data
+
+    @property
+    def summed(self) -> int:
+        """The weight's axis that is summed over."""
+        return self.linear.input_axis(len(self.weight.shape))
+
+    @property
+    def written(self) -> int:
+        """The weight's axis that stands in the result."""
+        return len(self.weight.shape) * 2 - 3 - self.summed
 
     @property
     def result(self) -> ir.Value:
@@ -45,20 +59,20 @@ class Product:
 
 def product_of(node: ir.Node) -> Product | None:
     """Return a MatMul or Gemm as a product by a fixed weight; None for any other."""
+    linear = linear_of(node) if is_standard(node, "MatMul", "Gemm") else None
+    if linear is None:
+        return None
     dims = [dims_of(required(node, index)) for index in (0, 1)]
     result = dims_of(node.outputs[0])
     if result is None or any(side is None or len(side) < 2 for side in dims):
         return None
-    linear = linear_of(node)
-    assert linear is not None  # the rule's operators are
     weight = fixed_weight(required(node, linear.weight))
     if weight is None or constant_tensor(required(node, linear.data)) is not None:
         return None
-    turns = linear.turned_data, linear.turned_weight, linear.turned_result
     if linear.bias is None:
-        return Product(node, linear.data, weight, *turns, len(result), bias_behind(node.outputs[0]))
+        return Product(linear, weight, len(result), bias_behind(node.outputs[0]))
     addend = (node, linear.bias) if is_constant(linear.value(linear.bias)) else None
-    return Product(node, linear.data, weight, *turns, 2, addend)
+    return Product(linear, weight, 2, addend)
 
 
 def bias_behind(value: ir.Value) -> tuple[ir.Node, int] | None:

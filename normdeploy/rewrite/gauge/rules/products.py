@@ -21,7 +21,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.linear_view import Linear, linear_of
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
@@ -38,7 +37,7 @@ MANY = 4096
 
 
 def _turn(gauge: Gauge, turned: bool) -> Gauge:
-    return gauge.each(lambda array: array.swapaxes(-1, -2)) if turned else gauge
+    return gauge.each(lambda array: _oriented(array, turned))
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -54,11 +53,11 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     if product.weight.quantized is not None and product.weight.value in ties.of:
         ties.pinned(ties.of[product.weight.value], Tie(node, "reads it as its weight"))
     shape = product.weight.shape
-    weight = [*shape[:-2], *(shape[-2:][::-1] if product.turned_weight else shape[-2:])]
+    weight = [*shape[:-2], shape[product.summed], shape[product.written]]
     rows_alike = _rows_alike(product)
     if rows_alike is not None:
-        gauge = _turn(ties.along(_turn(gauge, product.turned_x), [0], rows_alike), product.turned_x)
-    x = _turn(gauge, product.turned_x).wider(product.rank)
+        gauge = _turn(ties.along(_turn(gauge, product.linear.turned_data), [0], rows_alike), product.linear.turned_data)
+    x = _turn(gauge, product.linear.turned_data).wider(product.rank)
     stack = [1] * (product.rank - len(weight)) + list(weight[:-2])
     rows = [axis for axis in range(product.rank - 1) if x.cells[axis] > 1 and (axis >= len(stack) or stack[axis] == 1)]
     own = [
@@ -83,9 +82,9 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     else:
         inside, behind = x, result
         ties.ports[node, -1], ties.ports[node, -2] = x, result
-    stored = _stored_addend(product)
+    stored = stored_bias(product.linear)
     if stored is not None:
-        behind = result = with_stored_bias(_linear(node), ties, x, result, stored)
+        behind = result = with_stored_bias(product.linear, ties, x, result, stored)
     elif node.op_type == "Gemm" and product.addend is None and optional(node, 2) is not None:
         why = Tie(node, "has an addend that is computed at run time")
         ties.no_shift(x, why)
@@ -94,7 +93,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         if addend is not None:
             ties.pinned(addend, why)
     _restrict_steps(product, ties, inside, behind)
-    ties.of[product.result] = _turn(result, product.turned_result)
+    ties.of[product.result] = _turn(result, product.linear.turned_result)
     if product.addend is not None and product.addend[0] is not node:
         ties.parts[product.addend[0]] = node
     return True
@@ -107,18 +106,7 @@ def _rows_alike(product: Product) -> Tie | None:
         return None
     if not all(isinstance(size, int) for size in dims_of(required(node, product.x)) or ()):
         return Tie(node, "has rows of unknown number")
-    return Tie(node, "has a bias stored in integers for all of its rows") if _stored_addend(product) else None
-
-
-def _linear(node: ir.Node) -> Linear:
-    linear = linear_of(node)
-    assert linear is not None  # a product is
-    return linear
-
-
-def _stored_addend(product: Product) -> Weight | None:
-    """Return the addend of a Gemm where it is stored in integers."""
-    return stored_bias(_linear(product.node)) if product.node.op_type == "Gemm" else None
+    return Tie(node, "has a bias stored in integers for all of its rows") if stored_bias(product.linear) else None
 
 
 def _restrict_steps(product: Product, ties: Ties, inside: Gauge, behind: Gauge) -> None:
@@ -126,7 +114,7 @@ def _restrict_steps(product: Product, ties: Ties, inside: Gauge, behind: Gauge) 
     if weight.quantized is None:
         return
     rank = len(weight.shape)
-    k, n = (rank - 1, rank - 2) if product.turned_weight else (rank - 2, rank - 1)
+    k, n = product.summed, product.written
     free = weight.free_axes(n)
     why = Tie(product.node, "has integer weights whose steps do not vary along with it")
     stacked = [axis - rank for axis in range(rank - 2) if axis not in free]
@@ -176,26 +164,22 @@ def write(edit: Edit) -> None:
     ties, weight = edit.at.ties, product.weight
     inside, behind = (edit.at.scale(ties.ports[edit.node, at]) for at in (-1, -2))
     factor = _fit(inside.swapaxes(-1, -2), weight.shape) / _fit(behind, weight.shape)
-    if product.turned_weight:
-        factor = factor.swapaxes(-1, -2)
-    rank = len(weight.shape)
-    rescale(edit, 1 - product.x, weight, factor, rows=(rank - 1 if product.turned_weight else rank - 2,))
-    scale, shift = (_oriented(array, product.turned_result) for array in edit.result(0, product.result.producer()))
+    factor = _oriented(factor, product.linear.turned_weight)
+    rescale(edit, product.linear.weight, weight, factor, rows=(product.summed,))
+    scale, shift = (
+        _oriented(array, product.linear.turned_result) for array in edit.result(0, product.result.producer())
+    )
     found = edit.operand(product.x)
     assert found is not None
-    t = _oriented(found[1], product.turned_x)
+    t = _oriented(found[1], product.linear.turned_data)
     moved = np.zeros((1,) * product.rank)
     if t.any():
-        moved = (
-            edit.node.attributes.get_float("alpha", 1.0) * _sum(weight, product, t)
-            if edit.node.op_type == "Gemm"
-            else _sum(weight, product, t)
-        )
-    stored = _stored_addend(product)
+        moved = product.linear.alpha * _sum(weight, product, t)
+    stored = stored_bias(product.linear)
     if stored is not None:
-        outs = weight.shape[-2 if product.turned_weight else -1]
+        outs = weight.shape[product.written]
         added, s = (np.broadcast_to(array.reshape(-1), (outs,)) for array in (moved - shift, scale))
-        move_stored_bias(edit, _linear(edit.node), stored, added, s)
+        move_stored_bias(edit, product.linear, stored, added, s)
         return
     if edit.node.op_type == "Gemm" and product.addend is None and optional(edit.node, 2) is not None:
         return  # a computed addend, which allows no change
@@ -216,11 +200,10 @@ def _oriented(array: Floats, turned: bool) -> Floats:
 def _sum(weight: Weight, product: Product, shift: Floats) -> Floats:
     """Return sum_k t[.., k] W[k, n]; in pieces where t does not vary along rows."""
     if math.prod(shift.shape) == shift.shape[-1] and len(weight.shape) == 2:
-        vector = shift.reshape(-1, 1) if not product.turned_weight else shift.reshape(1, -1)
-        axis = 1 if product.turned_weight else 0
-        found = weight.sum(np.broadcast_to(vector, weight.shape) if vector.size == 1 else vector, [axis])
+        vector = shift.reshape([-1 if axis == product.summed else 1 for axis in (0, 1)])
+        found = weight.sum(np.broadcast_to(vector, weight.shape) if vector.size == 1 else vector, [product.summed])
         return found.reshape(*(1,) * (product.rank - 1), -1)
-    matrix = _oriented(weight.array(), product.turned_weight)
+    matrix = _oriented(weight.array(), product.linear.turned_weight)
     wide = np.broadcast_to(shift, (*shift.shape[:-1], matrix.shape[-2]))
     return np.asarray(wide @ matrix)
 
@@ -233,8 +216,8 @@ def _total(product: Product, added: Floats, scale: Floats) -> Floats | None:
         value = required(holder, index)
         old = array_of(value)
         old = old.reshape((1,) * (product.rank - old.ndim) + old.shape)
-        old = old * node.attributes.get_float("beta", 1.0) if holder is node else old
-    added, scale = (_oriented(array, product.turned_result) for array in (added, scale))
+        old = old * product.linear.beta if holder is node else old
+    added, scale = (_oriented(array, product.linear.turned_result) for array in (added, scale))
     total = divided(old + added, scale)
     return None if not total.any() and product.addend is None else total if _changes(total, old) else None
 

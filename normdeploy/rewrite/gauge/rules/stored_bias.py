@@ -20,8 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.linear_view import Form, Linear, linear_of
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.linear_view import Form, Linear, layer_of
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, required
 from normdeploy.rewrite.affine.operator_names import describe
@@ -46,7 +45,7 @@ def stored_bias(linear: Linear) -> Weight | None:
 
 def has_stored_bias(node: ir.Node) -> bool:
     """Tell whether a layer has a bias stored in integers that takes shifts of whole steps."""
-    linear = linear_of(node) if is_standard(node, "Conv", "ConvTranspose", "Gemm") else None
+    linear = layer_of(node)
     bias = None if linear is None else stored_bias(linear)
     return linear is not None and bias is not None and _unfit(linear, bias) is None
 

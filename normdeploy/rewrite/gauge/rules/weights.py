@@ -113,10 +113,21 @@ def require_storable(
             return
     new = weight.array() * factor
     if not (np.abs(new) <= largest).all():
+        require_no_zero_undone(node, factor)
         raise Refused(node, f"the weights of {describe(node)} would overflow {weight.dtype.name.lower()}")
     if (factor != 0).any():
         shown = np.sqrt(np.square(weight.array()).mean(axis=tuple(rows))) > 0
         require_digits(node, weight.dtype, loses_digits(weight.dtype, new, tuple(rows)) & shown)
+
+
+def require_no_zero_undone(node: ir.Node, *numbers: Floats) -> None:
+    """Refuse numbers that stand for infinity: what a map scales by 0 would have to become again what it was.
+
+    Raises:
+        Refused: some do.
+    """
+    if any((np.abs(array) * VANISHES > 1).any() for array in numbers):
+        raise Refused(node, f"{describe(node)} would have to undo a scale of 0, by which nothing can be divided")
 
 
 def require_digits(node: ir.Node, dtype: ir.DataType, lost: npt.NDArray[np.bool_]) -> None:
@@ -172,5 +183,6 @@ def require_small(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> 
         Refused: one of them does.
     """
     if not storable(dtype, *arrays):
+        require_no_zero_undone(node, *arrays)
         name = "their type" if dtype is None else dtype.name.lower()
         raise Refused(node, f"the weights of {describe(node)} would overflow {name}")
