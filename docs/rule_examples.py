@@ -114,6 +114,11 @@ EXAMPLES: dict[str, Example] = {
         {"V": _M, "g": (4,), "rows": _ints(0)},
     ),
     "identities": Example(f"{_ROWS} {{ a = Identity(x) b = Dropout(a) y = Relu(b) }}"),
+    "weights.follow_sizes": Example(
+        "(float[n,4,8,8] x) => (float[n,2,8,8] y) { c = Conv(x, W) s = Shape <start = 1, end = 2> (c) h = Div(s, two)"
+        " p = Slice(c, zero, h, one) y = BatchNormalization(p, gamma, beta, mean, var) }",
+        {"W": (4, 4, 1, 1), "zero": _ints(0), "one": _ints(1), "two": _ints(2), **_BN},
+    ),
     "sequence_splits": Example(
         "(float[n,4] x) => (float[n,2] y)"
         "{ s = SplitToSequence <axis = 1> (x, sizes) a = SequenceAt(s, zero) b = SequenceAt(s, one) y = Mul(a, b) }",

@@ -12,6 +12,7 @@ from normdeploy.verification.bounds.criteria import Floats, rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import NOISY, SINGLE
 from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.judging.parts import InParts, held_in_parts
@@ -37,10 +38,11 @@ def judge_outputs(
     context: Context,
     case: Case,
     outputs: list[Array],
-    setting: Setting | str,
+    setting: Setting,
     *,
     name_precision: bool = True,
     ran: Ran | None = None,
+    part: FlipRecord | None = None,
 ) -> tuple[list[str], float]:
     """Hold one run's outputs against its case; record a measurement per float output.
 
@@ -49,10 +51,10 @@ def judge_outputs(
     (:mod:`normdeploy.verification.judging.parts`).
 
     Args:
-        setting: how the file was run; its name alone where it is another file that was (a part of it), whose outputs
-            lie on no grid of the file's (:mod:`normdeploy.verification.checks.grid`), and which is not cut again.
+        setting: how the file was run.
         name_precision: say how many bits of mantissa explain the error (where the logic is known to hold).
         ran: the run, where it was of other inputs than the case's and ``outputs`` were made of its own.
+        part: what flipped of the part of a file that was run, where it was a part; it is not cut again.
 
     Returns:
         problems in sentences, and the worst ratio of error to bound of what is not held in parts.
@@ -63,10 +65,10 @@ def judge_outputs(
     if len(outputs) != len(case.truth):
         return counted, float("inf")
     results = hold_against(case, outputs)
-    if isinstance(setting, Setting):
-        results = [r for r in results if not context.flips.explain(case, r, outputs, setting)]
+    flips = part or context.flips
+    results = [r for r in results if not flips.explain(case, r, outputs, setting)]
     parts = InParts(False)
-    if isinstance(setting, Setting) and _only_rounding(context, results):
+    if part is None and _only_rounding(context, results):
         parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting)
     for result in results:
         problems += [f"{case.family.name}: {text}" for text in result.problems]

@@ -16,19 +16,19 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant64
+from normdeploy.graph import Evaluator, constant64
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.sides.biases import rounded_biases
-from normdeploy.verification.sides.flat_values import Array, run_evaluator
+from normdeploy.verification.sides.flat_values import Array, Feeds, run_evaluator
 from normdeploy.verification.sides.grids import flipped, quantizes, turned
 from normdeploy.verification.sides.sessions import Setting
-from normdeploy.verification.sides.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,28 @@ class _Reach:
     flipped: float
 
 
+class Quantized(Protocol):
+    """A file, or a part of one, that can be evaluated in float64."""
+
+    model: ir.Model
+    evaluator: Evaluator
+
+    @property
+    def output_names(self) -> Sequence[str]:
+        """Names of the outputs, in the order in which runs return them."""
+
+    def logic(self, feeds: Feeds) -> list[Array]:
+        """Return the outputs in float64."""
+
+
 class FlipRecord:
     """What runs of a file moved by flips, and how much of each output there was to move.
 
     Args:
-        subject: the file.
+        subject: the file, or a part of it.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Quantized) -> None:
         self._subject = subject
         self.found: list[Flips] = []
         self.sizes: Counter[tuple[int, Setting]] = Counter()

@@ -31,6 +31,11 @@ class CutFile:
         self._bytes = bare_proto(self.model).SerializeToString()
         self._sessions: dict[Setting, Any] = {}
 
+    @property
+    def output_names(self) -> Sequence[str]:
+        """Names of the outputs, in the reference's order."""
+        return self.names
+
     def run(self, feeds: Feeds, setting: Setting) -> list[Array]:
         """Return the outputs under one runtime setting."""
         if setting not in self._sessions:

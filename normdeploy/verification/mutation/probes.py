@@ -25,6 +25,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import NOISY, SINGLE
 from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.closest_mutant import closest_mutant
 from normdeploy.verification.mutation.cut_sides import Cut
@@ -165,18 +166,31 @@ def _rows(spec: InputRange, seed: int, targets: Sequence[Target]) -> list[Family
 
 
 def judged_cut(context: Context, made: Cut, case: Case) -> tuple[list[str], float]:
-    """Hold the cut file against a case, in float64 and under the deployed settings at every optimization level."""
+    """Hold the cut file against a case, in float64 and under the deployed settings at every optimization level.
+
+    What flips at its quantizers explain has to agree where no optimizer runs.
+    """
     problems, worst = logic_problems(case, made.file.logic(case.family.feeds))
     if problems:
         return problems, worst
     settings = [replace(s, level=level) for s in context.settings for level in context.level.optimization]
-    for setting in dict.fromkeys([*context.settings, *settings]):
+    waiting, flips = list(dict.fromkeys([*context.settings, *settings])), FlipRecord(made.file)
+    while waiting:
+        setting = waiting.pop(0)
         try:
             outputs = made.file.run(case.family.feeds, setting)
         except GraphError as error:
             return [f"{case.family.name}: {error}"], worst
-        found, ratio = judge_outputs(context, case, outputs, str(setting), name_precision=False)
+        found, ratio = judge_outputs(context, case, outputs, setting, name_precision=False, part=flips)
         problems, worst = problems + found, max(worst, ratio)
+        unmoved = replace(setting, level="disable")
+        if flips.found and setting == unmoved:
+            problems.append(
+                f"{case.family.name}: steps of a quantized grid are off where no optimizer runs ({setting})"
+            )
+        elif flips.found and unmoved not in waiting:
+            waiting.append(unmoved)
+        flips.found.clear()
     return problems, worst
 
 
