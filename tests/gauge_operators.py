@@ -188,10 +188,13 @@ def gather_nd(op: str, d: Draw) -> Any:
     dims = d.dims(2)
     batch = d.number(0, 1)
     taken = d.number(1, len(dims) - batch)
+    computed = d.flag()
+    if computed:  # feeds draw 0, 1 or 2
+        dims[batch : batch + taken] = [3] * taken
     shape = [*dims[:batch], *[2] * d.number(1 - batch, 1), taken]
     chosen = dims[batch : batch + taken]
     indices = d.rng.integers([-size for size in chosen], chosen, shape)
-    return d.g.op(op, d.x(*dims), d.g.input("at", shape, np.int64) if d.flag() else indices, batch_dims=batch)
+    return d.g.op(op, d.x(*dims), d.g.input("at", shape, np.int64) if computed else indices, batch_dims=batch)
 
 
 def concat(op: str, d: Draw) -> Any:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, compress, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
+from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.constant import FORMATS, loses_digits, storable
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
@@ -123,10 +124,14 @@ def require_storable(
 def require_no_zero_undone(node: ir.Node, *numbers: Floats) -> None:
     """Refuse numbers that stand for infinity: what a map scales by 0 would have to become again what it was.
 
+    Two large scales make as large a number; a graph without a scale of 0 has nothing else.
+
     Raises:
         Refused: some do.
     """
-    if any((np.abs(array) * VANISHES > 1).any() for array in numbers):
+    beside = () if node.graph is None else node.graph
+    zero = any((affine_map(other).scale == 0).any() for other in beside if is_affine(other))
+    if zero and any((np.abs(array) * VANISHES > 1).any() for array in numbers):
         raise Refused(node, f"{describe(node)} would have to undo a scale of 0, by which nothing can be divided")
 
 
