@@ -373,7 +373,9 @@ work()  # what numpy, onnxruntime and Arrow start once, for the process
 before = left()
 for _ in range(3):
     work()
-assert left() == before, (before, left())
+after = left()
+# one may have been about to end when they were first counted; what is left behind, is three times
+assert after[0] <= before[0] and after[1:] == before[1:], (before, after)
 assert before[1:] == (1, 0), before
 """
 
