@@ -9,7 +9,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from torch import nn
 
 import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
@@ -110,6 +113,42 @@ def test_a_few_values_whose_simulated_flips_undo_each_other(tmp_path: Path, seed
     path = classifier(tmp_path / "q.onnx", seed)
     verdict = nd.verify(path, path, level="quick")
     assert verdict.status == "pass", verdict.summary()
+
+
+class Residual(nn.Module):
+    """A norm of a residual, whose rows no input makes nearly constant, and a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 5)
+        self.last = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.last(self.norm(x + self.inner(x)))).softmax(-1)
+
+
+class Rows(CalibrationDataReader):
+    def __init__(self, name: str) -> None:
+        rng = np.random.default_rng(0)
+        self.rows = [{name: rng.normal(size=(2, 8)).astype(np.float32)} for _ in range(8)]
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return self.rows.pop() if self.rows else None
+
+
+def test_flips_behind_a_norm_that_is_fed_directly(tmp_path: Path):
+    torch.manual_seed(0)
+    plain, path = tmp_path / "plain.onnx", tmp_path / "q.onnx"
+    nd.export(Residual().eval(), torch.randn(2, 8), plain, verify=False)
+    int8 = QuantType.QInt8
+    quantize_static(
+        str(plain), str(path), Rows("x"), quant_format=QuantFormat.QDQ, per_channel=True, activation_type=int8,
+        weight_type=int8,
+    )  # fmt: skip
+    verdict = nd.verify(path, path, level="quick")
+    assert verdict.status == "pass", verdict.summary()
+    assert any(check.name == "site" for check in verdict.checks)
+    assert any(check.name == "grid" for check in verdict.checks)
 
 
 def test_a_part_of_a_file_has_its_weights_stored_in_integers(tmp_path: Path):
