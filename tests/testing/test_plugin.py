@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch._dynamo  # noqa: F401 # a run takes out of sys.modules what it imports; torch registers this part only once
 from onnx import helper, numpy_helper, parser
 
 pytest_plugins = ["pytester"]

@@ -55,7 +55,8 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
     if ours_b is None or theirs_b is None:
         return f"{kind(node)}: its bias is computed"
     added, size = (np.pad(array @ t, ((0, 0), (0, want.shape[1]))) for array, t in _terms(want, shift))
-    apart = want.shape[1] // 3 if kind(node) == "GRU" and node.attributes.get_int("linear_before_reset", 0) else 0
+    reset_behind = kind(node) == "GRU" and bool(node.attributes.get_int("linear_before_reset", 0))
+    apart = want.shape[1] // 3 if reset_behind else 0
     have_b, want_b, slack_b, size_b = (
         _added(array, apart) for array in (theirs_b[0], ours_b[0] + added, theirs_b[1], np.abs(ours_b[0]) + size)
     )
