@@ -102,7 +102,8 @@ def summary(rows: Sequence[Row], names: Sequence[str], ours: str) -> str:
                 ]
             )
         )
-    return "\n".join([*lines, "", f"{len(done)} networks of {len(rows)}."])
+    dates = sorted({row["date"] for row in rows})
+    return "\n".join([*lines, "", f"{len(done)} networks of {len(rows)}, measured from {dates[0]} to {dates[-1]}."])
 
 
 def _against(rows: Sequence[Row], name: str, plain: str, ours: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import signal
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import date
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -119,4 +120,5 @@ def measured(line: Line, measure: Measure, limit: int) -> Row:
         row |= {"ended": "time-out", "why": f"{limit} s of processor time were spent"}
     elif process.exitcode:
         row |= {"ended": f"exit code {process.exitcode}", "why": "the process was ended"}
-    return {"name": line.name, "kind": line.kind, "line": line.text, **row}
+    known: Row = {"name": line.name, "kind": line.kind, "line": line.text, "date": date.today().isoformat()}
+    return known | row

@@ -220,6 +220,10 @@ EXAMPLES: dict[str, Example] = {
         f"{_X} {{ a = Transpose <perm = [0, 2, 3, 1]> (x) b = Transpose <perm = [0, 3, 1, 2]> (a) y = Relu(b) }}"
     ),
     "lower.zero_bias": Example(f"{_X} {{ y = Conv(x, W, b) }}", {"W": _W, "b": np.zeros(2, np.float32)}),
+    "lower.gemm_over_rows": Example(
+        "(float[2,3,4] x) => (float[6,4] y) { a = MatMul(x, W) b = Add(a, t) y = Reshape(b, rows) }",
+        {"W": _M, "t": (4,), "rows": _ints(6, 4)},
+    ),
     "lower.guard_pads": Example(
         "(float[n,2,8,8] x) => (float[n,2,5,5] y)"
         "{ a = Relu(x) b = Pad(a, p) y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (b) }",

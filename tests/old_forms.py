@@ -356,6 +356,14 @@ FORMS: list[Form] = [
         "o = If <then_branch = a () => (float p) { p = Hardmax <axis = 1> (x) }, "
         "else_branch = b () => (float p) { p = Identity(x) }> (t)",
     ),
+    ("LpPool", 18, 21, X, "o = LpPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (x)"),
+    (  # where no limit of scores is given, one below 0 is a score as well
+        "NonMaxSuppression",
+        10,
+        10,
+        "float[1,6,4] boxes, float[1,1,6] p",
+        "k = Constant <value = int64[1] {3}> ()\n s = Neg(p)\n o = NonMaxSuppression(boxes, s, k)",
+    ),
 ]
 
 _RANGES: dict[str, tuple[int, int]] = {

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 from onnx import defs
 from onnx.reference import ReferenceEvaluator
+from published_cases import published_cases
 
 FIRST, RULES, NEWEST = 7, 18, 23
 """Graphs from operator set 7 on are raised to 18, and from 18 to 23 where RMSNormalization is wanted."""
@@ -80,14 +81,10 @@ def definitions(op_type: str) -> list[int]:
 @functools.cache
 def _published() -> dict[str, list[Any]]:
     """onnx's own node tests of one node each, by operator."""
-    from onnx.backend.test.case.node import collect_testcases
-
     found: dict[str, list[Any]] = {}
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        for item in collect_testcases(None):
-            if len(item.model.graph.node) == 1 and item.model.graph.node[0].domain == "":
-                found.setdefault(item.model.graph.node[0].op_type, []).append(item)
+    for item in published_cases():
+        if len(item.model.graph.node) == 1 and item.model.graph.node[0].domain == "":
+            found.setdefault(item.model.graph.node[0].op_type, []).append(item)
     return found
 
 

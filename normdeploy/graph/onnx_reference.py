@@ -13,8 +13,8 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph.operators.resampling import resampled_size
 
-_LIMITS = {"no_more": np.int64, "no_overlap": np.float32, "no_score": np.float32}
-"""What a NonMaxSuppression whose limits are left out reads in their place: zeros."""
+_LIMITS = {"no_more": np.zeros(1, np.int64), "no_overlap": np.zeros(1), "no_score": np.full(1, -np.inf)}
+"""What a NonMaxSuppression whose limits are left out reads in their place: no score is too low, as in onnxruntime."""
 
 _SINCE = {"RoiAlign": 16, "ScatterElements": 11}
 """The operator sets whose words :func:`_as_of` uses."""
@@ -119,8 +119,8 @@ def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tenso
         _keep_sizes(node, feeds)
     if node.op_type == "NonMaxSuppression":
         _keep_vectors(node, feeds)
-        for name, kind in _LIMITS.items():
-            feeds.setdefault(name, np.zeros(1, kind))
+        for name, limit in _LIMITS.items():
+            feeds.setdefault(name, limit)
     wanted = [str(output.name) for output in node.outputs if output.name]
     with np.errstate(all="ignore"):  # a sigmoid that saturates through exp's overflow is right, and NumPy warns of it
         results = session.run(wanted, feeds)

@@ -177,9 +177,10 @@ def failure_of(name: str) -> str:
     try:
         session = ort.InferenceSession(PROBE, options, providers=provider_chain(Settings(name)), enable_fallback=0)
     except Exception as error:  # it raises classes of its own, none of them public
-        return f"onnxruntime has it, but it does not start: {(str(error).splitlines() or [type(error).__name__])[0]}"
-    if session.get_providers()[0] == name:
-        return ""
+        missing = (str(error).splitlines() or [type(error).__name__])[0]
+    else:
+        if session.get_providers()[0] == name:
+            return ""
     why = f": {missing}" if missing else ""
     needed = "TensorRT" if name == TENSORRT else "CUDA and cuDNN (pip install 'onnxruntime-gpu[cuda,cudnn]')"
     return f"onnxruntime has it, but it does not start: no NVIDIA GPU and driver, or no {needed}{why}"

@@ -28,6 +28,7 @@ from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.lower import (
     Clean,
     DropZeroBiases,
+    GemmsOverRows,
     GuardOutputs,
     GuardPads,
     LowerAffine,
@@ -138,6 +139,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerNorms(),
         RemoveRoundTrips(),
         DropZeroBiases(),
+        GemmsOverRows(),
         GuardPads(),
         Clean(),
         GuardOutputs(),

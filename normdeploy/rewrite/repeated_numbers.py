@@ -48,10 +48,8 @@ def _read(node: ir.Node, at: int, known: dict[ir.Value, torch.Tensor | None]) ->
     value, other = node.inputs[at], node.inputs[1 - at]
     if value is None or other is None or value.dtype is None or constant_tensor(value) is not None:
         return False
-    if not isinstance(node.graph, ir.Graph) or not _covers(other, value):
-        return False
-    number = _number(value, known)
-    if number is None:
+    number = _number(value, known)  # asked first: mostly there is none, and sizes take longer to compare
+    if number is None or not isinstance(node.graph, ir.Graph) or not _covers(other, value):
         return False
     node.replace_input_with(at, put_constant(node.graph, number.numpy(), f"{value.name}_number", value.dtype))
     take_out_unread([value])

@@ -27,6 +27,12 @@ __all__ = [
 ]  # fmt: skip
 
 
+_TALKATIVE = (
+    "torch.onnx._internal.exporter._registration",  # that torchvision is not installed
+    "onnxscript",  # what its optimizer could not evaluate, and leaves as it is
+)
+
+
 @dataclass(frozen=True)
 class ModuleSource:
     """How a torch module is built, here or in another process.
@@ -192,15 +198,17 @@ def module_arguments(module: nn.Module, feeds: Mapping[str, Array]) -> tuple[tup
 @contextlib.contextmanager
 def quiet_torch() -> Iterator[None]:
     """Silence what torch's compiler and exporter say about themselves while a peer is being made."""
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registration.level
-    registration.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        registration.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def plain_export(module: nn.Module, feeds: Mapping[str, Array], specs: Sequence[TensorSpec], folder: Path) -> Path:

@@ -44,12 +44,11 @@ def write(path: Path, body: str) -> Path:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_asks_for_too_much_is_refused_by_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+    # turns of a loop are done before it is refused
+    monkeypatch.setattr("normdeploy.graph.operators.evaluation_limits.MOST_TURNS", 100)
     huge, plain = write(tmp_path / "huge.onnx", GRAPHS[name]), write(tmp_path / "plain.onnx", "y = Identity(x)")
     with pytest.raises(GraphError, match=rf"operator {name} .* expected .*: correct"):
         Evaluator(load_graph(huge)).run({"x": np.ones((2, 4), np.float32)})
-    monkeypatch.setattr(
-        "normdeploy.graph.operators.evaluation_limits.MOST_TURNS", 100
-    )  # turns that are done before it is refused
     for reference, file in ((huge, huge), (plain, huge), (huge, plain)):
         verdict = nd.verify(reference, file, level="quick")
         assert verdict.status in ("error", "fail")

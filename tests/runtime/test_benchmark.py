@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from contextlib import ExitStack
 
 import numpy as np
@@ -26,7 +27,7 @@ from normdeploy.runtime.contestant import (
     SLIM,
 )
 from normdeploy.runtime.memory import measure_footprint
-from normdeploy.runtime.module_peers import torch_threads
+from normdeploy.runtime.module_peers import quiet_torch, torch_threads
 from normdeploy.runtime.samples import make_samples, tile_samples
 
 FILE_PEERS = [PLAIN, SLIM, SIMPLIFIED, OPENVINO]
@@ -388,3 +389,14 @@ def test_torch_computes_in_float32_on_a_gpu_too_and_is_given_back():
         assert conv.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "ieee"
         assert torch.get_num_threads() == 1
     assert (conv.fp32_precision, torch.get_num_threads()) == (allowed, before)
+
+
+@pytest.mark.parametrize(
+    "name", ["onnxscript.optimizer._constant_folding", "torch.onnx._internal.exporter._registration"]
+)
+def test_what_the_libraries_say_while_a_peer_is_made_is_not_shown(name: str, caplog: pytest.LogCaptureFixture):
+    with quiet_torch():
+        logging.getLogger(name).warning("Evaluation failed")
+    assert not caplog.records
+    logging.getLogger(name).warning("heard again")
+    assert caplog.messages == ["heard again"]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from normdeploy.ort.settings import Settings
+from normdeploy.rewrite.lower.gemm_over_rows import join_biases
 from normdeploy.runtime import this_machine
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.tuning.bias import join_biases
 from normdeploy.runtime.tuning.int8 import INT8_RECIPES, Quantizer
 
 JOINED = next(recipe for recipe in INT8_RECIPES if recipe.joined)

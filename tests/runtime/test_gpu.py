@@ -1,4 +1,4 @@
-"""On a GPU: a file is loaded, timed, judged and tuned there. None of this ever ran (docs/gpu.md)."""
+"""On a GPU: a file is loaded, timed, judged and tuned there. CUDA ran on an H100, TensorRT never (docs/gpu.md)."""
 
 from __future__ import annotations
 

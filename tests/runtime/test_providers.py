@@ -117,6 +117,7 @@ def test_a_provider_that_raises_is_not_usable(gpu_build):
     gpu_build(fails="CUDA failure 35: driver too old\nstack")
     found = {provider.name: provider for provider in room.find_providers()}
     assert found[CUDA].reason.endswith("CUDA failure 35: driver too old")
+    assert "or no TensorRT: CUDA failure 35" in found[TENSORRT].reason  # where its libraries lack it raises
 
 
 def test_two_builds_over_each_other_are_the_reason(monkeypatch):

@@ -91,6 +91,13 @@ def _spatial_axes(x: Tensor) -> list[int]:
     return list(range(2, x.dim()))
 
 
+def _lp_pool(call: Call, inputs: Inputs) -> Tensor:
+    """Pads are zeros, whose powers are zeros: they add nothing to a window's norm."""
+    x, p = need(inputs, 0), int(call.attr("p", 2))
+    kernel, stride, dilation, begin, _, reach = _geometry(call, x)
+    return _window_sum(pad_spatial(x.abs() ** p, begin, reach), kernel, stride, dilation) ** (1 / p)
+
+
 def _global_lp_pool(call: Call, inputs: Inputs) -> Tensor:
     x = need(inputs, 0)
     norm: Tensor = torch.linalg.vector_norm(x, ord=call.attr("p", 2), dim=_spatial_axes(x), keepdim=True)
@@ -102,5 +109,6 @@ POOLING: dict[str, Implementation] = {
     "GlobalAveragePool": lambda call, inputs: need(inputs, 0).mean(_spatial_axes(need(inputs, 0)), keepdim=True),
     "GlobalLpPool": _global_lp_pool,
     "GlobalMaxPool": lambda call, inputs: need(inputs, 0).amax(_spatial_axes(need(inputs, 0)), keepdim=True),
+    "LpPool": _lp_pool,
     "MaxPool": _max_pool,
 }

@@ -1,6 +1,7 @@
 """What is left at the end: internal operators in standard form, names and constants in order."""
 
 from normdeploy.rewrite.lower.clean import Clean
+from normdeploy.rewrite.lower.gemm_over_rows import GemmsOverRows
 from normdeploy.rewrite.lower.guard_outputs import GuardOutputs
 from normdeploy.rewrite.lower.guard_pads import GuardPads
 from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
@@ -8,4 +9,13 @@ from normdeploy.rewrite.lower.write_affine import LowerAffine
 from normdeploy.rewrite.lower.write_rms_norm import LowerNorms
 from normdeploy.rewrite.lower.zero_bias import DropZeroBiases
 
-__all__ = ["Clean", "DropZeroBiases", "GuardOutputs", "GuardPads", "LowerAffine", "LowerNorms", "RemoveRoundTrips"]
+__all__ = [
+    "Clean",
+    "DropZeroBiases",
+    "GemmsOverRows",
+    "GuardOutputs",
+    "GuardPads",
+    "LowerAffine",
+    "LowerNorms",
+    "RemoveRoundTrips",
+]

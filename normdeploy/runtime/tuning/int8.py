@@ -25,7 +25,7 @@ from normdeploy.onnxfile import whole_proto
 from normdeploy.ort.byte_products import saturates
 from normdeploy.ort.machine import Machine
 from normdeploy.ort.specs import Array
-from normdeploy.runtime.tuning.bias import join_biases
+from normdeploy.rewrite.lower.gemm_over_rows import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
 from normdeploy.runtime.tuning.half_precision import quiet
 from normdeploy.runtime.tuning.layer_statistics import Correction, Moments, moments_of, restore_moments

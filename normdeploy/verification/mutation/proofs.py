@@ -11,16 +11,21 @@ from normdeploy.verification.mutation.harmless import SAME_FUNCTION, harmless
 from normdeploy.verification.mutation.invariant import cancels
 from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
+from normdeploy.verification.mutation.one_key import of_one_key
 from normdeploy.verification.mutation.rerun import CleanRun, Target
 from normdeploy.verification.mutation.same_file import same_file
 from normdeploy.verification.record.answers import MutantReport
 
 
 def prove_nothing(targets: Sequence[Target]) -> None:
-    """Find the mutants that change nothing, by what they were made of: they are neither run nor looked for."""
+    """Find the mutants that change nothing, by what they were made of or where: they are neither run nor looked for."""
+    unread: dict[int, str] = {}
     for target in targets:
-        if target.mutant.nothing:
-            target.report = MutantReport(target.mutant.name, False, 0.0, "", SAME_FUNCTION, harmless=True)
+        if id(target.site) not in unread:
+            unread[id(target.site)] = of_one_key(target.evaluator.graph, target.site)
+        proof = SAME_FUNCTION if target.mutant.nothing else unread[id(target.site)]
+        if proof:
+            target.report = MutantReport(target.mutant.name, False, 0.0, "", proof, harmless=True)
 
 
 def prove(

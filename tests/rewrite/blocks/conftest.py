@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -82,12 +83,17 @@ def _constant_passes(graph: ir.Graph) -> list[str]:
 
 @pytest.fixture(scope="session")
 def fold():
-    """Return a function: (module, inputs, kept=module paths that must stay) -> :class:`Folded`."""
+    """Return a function: (module, inputs, kept=module paths that must stay) -> :class:`Folded`.
 
-    def folded(module: nn.Module, *args: torch.Tensor, kept: set[str] = frozenset()) -> Folded:
+    ``dynamic_shapes={}`` traces with a fixed batch, in half the time: for what is nothing but convolutions.
+    """
+
+    def folded(
+        module: nn.Module, *args: torch.Tensor, kept: set[str] = frozenset(), dynamic_shapes: Any = None
+    ) -> Folded:
         module = randomize(module)
         wide = copy.deepcopy(module).double()
-        traced = trace(module, args)
+        traced = trace(module, args, dynamic_shapes=dynamic_shapes)
         result = rewrite(traced.model)
         with torch.no_grad():
             expected = wide(*(arg.double() for arg in args)).numpy()

@@ -130,7 +130,7 @@ def test_mobilenet(fold):
         nn.Dropout(),
         nn.Linear(8, 3),
     )
-    folded = fold(net, torch.randn(2, 3, 16, 16))
+    folded = fold(net, torch.randn(2, 3, 16, 16), dynamic_shapes={})
     assert not folded.passes
 
 
@@ -143,7 +143,9 @@ def test_efficientnet(fold):
         InvertedResidual(8, 12, 2, nn.SiLU, squeeze),
     ]
     head = [conv_bn(12, 16, 1), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3)]
-    folded = fold(nn.Sequential(conv_bn(3, 8, 3, 2), nn.SiLU(), *blocks, *head), torch.randn(2, 3, 16, 16))
+    folded = fold(
+        nn.Sequential(conv_bn(3, 8, 3, 2), nn.SiLU(), *blocks, *head), torch.randn(2, 3, 16, 16), dynamic_shapes={}
+    )
     assert not folded.passes
     assert set(folded.actions().values()) == {"folded"}
 
@@ -155,7 +157,7 @@ def test_regnet(fold):
         Residual(8, 12, 2, bottleneck=True, groups=3, squeeze=True),
         Residual(12, 12, 1, bottleneck=True, groups=3, squeeze=True),
     )
-    assert not fold(net, torch.randn(2, 3, 16, 16)).passes
+    assert not fold(net, torch.randn(2, 3, 16, 16), dynamic_shapes={}).passes
 
 
 class Fuse(nn.Module):
@@ -210,7 +212,7 @@ class Tree(nn.Module):
 
 def test_dla(fold):
     net = nn.Sequential(conv_bn(3, 8, 7), nn.ReLU(), Tree(8, 12), Tree(12, 16))
-    folded = fold(net, torch.randn(2, 3, 16, 16))
+    folded = fold(net, torch.randn(2, 3, 16, 16), dynamic_shapes={})
     assert not folded.passes
     assert set(folded.actions().values()) == {"folded"}
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+
+
+@pytest.fixture(scope="module")
+def fold(fold):
+    return partial(fold, dynamic_shapes={})
 
 
 def conv_bn(ins, outs, k=3, stride=1, groups=1):

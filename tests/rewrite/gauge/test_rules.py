@@ -202,6 +202,8 @@ def test_the_draws_of_a_rule_are_not_all_pinned(key):
         restricted |= any(batch.stated.why(row).node is node for batch in held for row in batch.origin.tolist())
         cells = [set(gauge.scale_of.reshape(-1).tolist()) for gauge in gauges]
         restricted |= len(set().union(*cells)) < sum(map(len, cells))
+        if moved and restricted:
+            break
     assert moved
     assert restricted or key[1] in ("Affine",)
 

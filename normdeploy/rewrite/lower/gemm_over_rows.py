@@ -1,19 +1,25 @@
-r"""Matrix products with their bias inside, for int8 through onnxruntime.
+r"""Matrix products with their bias inside, over rows: one Gemm.
 
-A linear layer of more than two axes is exported as MatMul and Add. onnxruntime's 8-bit product of that form writes
-float32, and the bias is another pass over the result. Over rows it is one Gemm, whose 8-bit form adds the bias on the
-way, and writes 8 bits at once where the next operator reads them::
+A linear layer of more than two axes is exported as MatMul and Add. Over rows both are one Gemm::
 
     MatMul(x, W) + b  =  Reshape(Gemm(Reshape(x, [-1, K]), W, b), [..., N])
 
-Both Reshapes only rename the same memory. A Relu behind it moves in front of the second Reshape, so that it too is
-taken into the product; where the next layer begins with the first Reshape, the two Reshapes cancel.
+Both Reshapes only rename the same memory. A Reshape in front of the first or behind the second is one with it, products
+that read one value share its rows, and where the next layer begins with the first Reshape, the two Reshapes cancel.
 
-OpenVINO adds biases inside the product in either form, and fuses more around MatMul: this form is not for it.
+Where all sizes are known, onnxruntime writes this form itself when it loads a file, with two Reshapes around each
+product that it joins with nothing: each is a call, which networks of small layers feel. So the file has it then
+(:class:`GemmsOverRows`), and the kernels that run are the same.
+
+Where they are not, onnxruntime's products take any rank. Its 8-bit form alone gains: it adds the bias on the way, and
+writes 8 bits at once where the next operator reads them (:func:`join_biases`). There a Relu behind the sum moves in
+front of the second Reshape, so that it too is taken into the product. OpenVINO adds biases inside the product in
+either form.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,9 +27,10 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.edit import free_name, only_reader, put_constant, take_place
+from normdeploy.graph.edit import free_name, is_read, only_reader, put_constant, take_out_unread, take_place
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.rules.oriented_product import bias_behind
 from normdeploy.rewrite.infer import infer_missing_types
@@ -51,9 +58,31 @@ class _Layer:
     def result(self) -> ir.Value:
         return (self.relu or self.add).outputs[0]
 
+    @property
+    def fixed(self) -> bool:
+        """Whether it has several leading sizes, and all are known."""
+        return len(self.lead) > 1 and all(self.lead)
 
-def _layer(node: ir.Node, opset: int) -> _Layer | None:
-    """Return the linear layer that begins with a node; None where none does."""
+
+class GemmsOverRows(ir.passes.InPlacePass):
+    """Write every MatMul by a constant matrix with a constant bias as Gemm where all sizes are known."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Write those of every graph."""
+        modified = False
+        for graph in graphs_of(model):
+            layers = [layer for node in graph if (layer := _layer(node)) is not None and layer.fixed]
+            _write(layers, graph)
+            modified |= bool(layers)
+        return ir.passes.PassResult(model, modified)
+
+
+def _layer(node: ir.Node, *, with_relu: bool = False, opset: int = _SHAPE_SLICES) -> _Layer | None:
+    """Return the linear layer that begins with a node; None where none does.
+
+    Args:
+        node: a MatMul. with_relu: whether a Relu behind it belongs to it. opset: of the graph.
+    """
     linear = linear_of(node) if is_standard(node, "MatMul") else None
     tensor = None if linear is None or linear.data != 0 else constant_tensor(linear.value(linear.weight))
     found = bias_behind(node.outputs[0])
@@ -69,7 +98,7 @@ def _layer(node: ir.Node, opset: int) -> _Layer | None:
     bias, sizes = add.inputs[index], tuple(int(size) for size in tensor.shape.numpy())
     if bias is None or bias.shape != [sizes[1]]:
         return None
-    return _Layer(node, add, _relu_behind(add.outputs[0]), bias, lead, sizes)
+    return _Layer(node, add, _relu_behind(add.outputs[0]) if with_relu else None, bias, lead, sizes)
 
 
 def _relu_behind(value: ir.Value) -> ir.Node | None:
@@ -88,13 +117,18 @@ def join_biases(model: ir.Model) -> int:
     """
     infer_missing_types(model)
     opset = model.graph.opset_imports.get("", 1)
-    layers = [layer for node in model.graph if (layer := _layer(node, opset)) is not None]
-    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # result of a layer: as rows, and a value of its leading sizes
-    for layer in layers:
-        _over_rows(layer, rows, model.graph)
+    layers = [layer for node in model.graph if (layer := _layer(node, with_relu=True, opset=opset)) is not None]
+    _write(layers, model.graph)
     if layers:
         common_passes.RemoveUnusedNodesPass()(model)
     return len(layers)
+
+
+def _write(layers: Sequence[_Layer], graph: ir.Graph) -> None:
+    """Write the layers of a graph, in its order."""
+    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # a value: as rows, and a value of its leading sizes
+    for layer in layers:
+        _over_rows(layer, rows, graph)
 
 
 class _Before:
@@ -114,6 +148,7 @@ class _Before:
         """Add an operator; return its result, named by its role."""
         result = ir.Value(name=free_name(self._graph, f"{self._stem}_{role}"), type=self._place.outputs[0].type)
         node = ir.Node("", kind, inputs, attributes, outputs=[result], name=name or result.name)
+        node.metadata_props.update(self._place.metadata_props)
         self._graph.insert_before(self._place, node)
         return result
 
@@ -124,6 +159,7 @@ class _Before:
 
 def _over_rows(layer: _Layer, rows: dict[ir.Value, tuple[ir.Value, ir.Value]], graph: ir.Graph) -> None:
     """Write one layer: rows in, Gemm, Relu, rows out."""
+    count = math.prod(size or 0 for size in layer.lead)
     product, (inner, outer) = layer.product, layer.sizes
     source, weight = product.inputs[0], product.inputs[1]
     assert source is not None
@@ -131,8 +167,15 @@ def _over_rows(layer: _Layer, rows: dict[ir.Value, tuple[ir.Value, ir.Value]], g
     new = _Before(graph, product)
     flat, sized = rows.get(source, (source if len(layer.lead) == 1 else None, source))
     if flat is None:
-        flat = new.add("Reshape", [source, new.integers("rows", [-1, inner])], "in_rows")
+        first = _before_reshapes(source)
+        if layer.fixed and first.shape == [count, inner]:
+            flat = first
+        else:
+            flat = new.add("Reshape", [first, new.integers("rows", [-1, inner])], "in_rows")
+        rows[source] = flat, sized
     found = new.add("Gemm", [flat, weight, layer.bias], "by_rows", product.name)
+    if layer.fixed:
+        flat.shape, found.shape = ir.Shape([count, inner]), ir.Shape([count, outer])
     if layer.relu is not None:
         found = new.add("Relu", [found], "above_zero", layer.relu.name)
     shaped = found
@@ -148,6 +191,24 @@ def _over_rows(layer: _Layer, rows: dict[ir.Value, tuple[ir.Value, ir.Value]], g
         shaped = new.add("Reshape", [found, back], "shaped")
     rows[shaped] = found, sized
     take_place(shaped, layer.result)
+    _join_reshapes_behind(shaped, found)
     for node in (layer.relu, layer.add, layer.product):
         if node is not None:
             graph.remove(node, safe=True)
+    if shaped is not found and not is_read(shaped):
+        take_out_unread([shaped])
+
+
+def _before_reshapes(value: ir.Value) -> ir.Value:
+    """Return what holds the elements of a value before Reshapes renamed them."""
+    while (node := value.producer()) is not None and is_standard(node, "Reshape") and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value
+
+
+def _join_reshapes_behind(value: ir.Value, rows: ir.Value) -> None:
+    """Let each Reshape of a value to numbers, none of which is a size of what it reads, read the rows."""
+    for node, place in list(value.uses()):
+        target = constant_tensor(node.inputs[1]) if is_standard(node, "Reshape") and place == 0 else None
+        if target is not None and value is not rows and 0 not in target.numpy():
+            node.replace_input_with(0, rows)
