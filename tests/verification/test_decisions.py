@@ -163,6 +163,27 @@ def test_the_spread_is_that_of_held_decisions(graph_of: Callable[[str], ir.Model
     assert float(spread.max()) < 1e-3
 
 
+TURNED = {
+    "s = Shape(x) n = Gather(s, nought) r = Range(nought, n, one) c = Less(r, three) y = Where(c, x, zero)": False,
+    "c = Greater(x, zero) y = Where(c, x, zero)": False,
+    "a = Mul(x, x) c = Greater(a, zero) y = Where(c, x, zero)": True,
+    "c = Greater(x, table) y = Where(c, x, zero)": True,
+    "a = Mul(x, x) i = Cast<to = 7>(a) c = Greater(i, three) y = Where(c, x, zero)": True,
+    "y, i = TopK(x, k)": True,
+    "y = Exp(x)": False,
+}
+
+
+@pytest.mark.parametrize("body", TURNED)
+def test_rounding_turns_no_decision_on_places_and_sizes(body: str, graph_of: Callable[[str], ir.Model]):
+    """A causal mask compares places: no run with noise finds it elsewhere, so that none is made for it."""
+    graph = graph_of(
+        "g (float[4] x) => (float[4] y) <float zero = {0}, float[4] table = {1, 2, 3, 4}, int64 nought = {0},"
+        f" int64 one = {{1}}, int64 three = {{3}}, int64[1] k = {{4}}> {{ {body} }}"
+    )
+    assert NoisyGraph(graph).decides == TURNED[body]
+
+
 class Counted(NoisyGraph):
     runs = 0
 

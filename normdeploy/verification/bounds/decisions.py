@@ -12,7 +12,7 @@ no noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +20,11 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.graph import constant_tensor
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import evaluate_node
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.bounds.accuracy import rounds
 from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import Array, Feeds
@@ -44,9 +46,32 @@ _STEPPED = ("QuantizeLinear", "DynamicQuantizeLinear")
 _ROUNDED_ONCE = Trait.ROUNDED_ONCE | Trait.CONVERTS
 
 
-def decides(graph: ir.Graph) -> bool:
-    """True where a graph takes decisions."""
-    return any(has(node, Trait.DECIDES) for node in graph.all_nodes())
+def decides(graph: ir.Graph, computed: Collection[str] = ()) -> bool:
+    """True where a graph takes decisions that rounding can turn: not by places and sizes alone, as a causal mask is.
+
+    Args:
+        computed: names of its inputs that are rounded.
+    """
+    deciding = [node for node in graph.all_nodes() if has(node, Trait.DECIDES)]
+    if any(is_standard(node, "TopK") for node in deciding):
+        return True  # of equal numbers any may come first
+    fed = {value for value in graph.inputs if value.name not in computed}
+    queue = [value for node in deciding for value in node.inputs if value is not None]
+    seen = set(queue)
+    for value in queue:
+        node = value.producer()
+        if value.dtype is None or value.dtype.is_floating_point():
+            tensor = constant_tensor(value)
+            if tensor is not None and tensor.size > 1:
+                return True  # a table may be of computed numbers
+            if tensor is None and value not in fed and (node is None or rounds(node) or bodies_of(node)):
+                return True
+        elif node is not None and bodies_of(node):
+            return True
+        read = [v for v in (() if node is None else node.inputs) if v is not None and v not in seen]
+        queue += read
+        seen.update(read)
+    return False
 
 
 def held_nodes(graph: ir.Graph) -> list[ir.Node]:
