@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from normdeploy.graph.derivation import Derivation, Hint
-from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.checker import check_derivation, unchanged
 
 Arrays = dict[str, np.ndarray]
 
@@ -302,3 +302,11 @@ def test_what_differs_beside_rows_of_sum_one_alone_is_not_called_wrong(weights: 
     report = check_derivation(*graphs, Derivation((Hint("p", "p"), Hint("y", "y"))), [{"x": (3, 3), "z": (3, 3)}])
     assert not report.confirmed
     assert bool(report.contradicted) == wrong
+
+
+def test_factors_whose_product_no_number_holds_are_no_warning():
+    head = '<ir_version: 10, opset_import: ["": 20]> g (double[3] x) => (double[3] y) '
+    proto = onnx.parser.parse_model(f"{head} {{ a = Mul(x, c) y = Mul(a, c) }}")
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(1e200), "c"))
+    graphs = [ir.serde.deserialize_model(proto) for _ in range(2)]
+    assert check_derivation(*graphs, unchanged(graphs[0]), [{"x": (3,)}]).confirmed
