@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -11,21 +12,32 @@ from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import bodies_of
 
 
-def fixed_nodes(nodes: Iterable[ir.Node], *, by_sizes: bool) -> set[ir.Node]:
+class Fixed(NamedTuple):
+    """Operators whose results are the same whatever is fed.
+
+    Args:
+        by_constants: they follow from constants alone.
+        by_sizes: they follow from constants and the sizes of inputs: the same for all inputs of one size. Those that
+            follow from constants alone are among them.
+    """
+
+    by_constants: set[ir.Node]
+    by_sizes: set[ir.Node]
+
+
+def fixed_nodes(nodes: Iterable[ir.Node]) -> Fixed:
     """Return the operators whose results are the same whatever is fed.
 
     Args:
-        nodes: operators of a graph, in its order. by_sizes: what follows from the sizes of inputs is among them: it is
-            the same for all inputs of one size.
+        nodes: operators of a graph, in its order.
     """
-    found: set[ir.Node] = set()
+    found = Fixed(set(), set())
     for node in nodes:
         if has(node, Trait.RANDOM) or bodies_of(node):
             continue
-        if (by_sizes and is_standard(node, "Shape", "Size")) or all(_is_fixed(v, found) for v in node.inputs):
-            found.add(node)
+        computed = [v.producer() for v in node.inputs if v is not None and constant_tensor(v) is None]
+        if is_standard(node, "Shape", "Size") or found.by_sizes.issuperset(computed):
+            found.by_sizes.add(node)
+        if found.by_constants.issuperset(computed):
+            found.by_constants.add(node)
     return found
-
-
-def _is_fixed(value: ir.Value | None, found: set[ir.Node]) -> bool:
-    return value is None or value.producer() in found or constant_tensor(value) is not None

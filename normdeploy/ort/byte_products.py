@@ -1,4 +1,8 @@
-"""Products of 8 bits: whether this processor adds them exactly, and how onnxruntime is asked to."""
+"""Products of 8 bits: where onnxruntime makes them, whether it adds them exactly, and how it is asked to.
+
+Two things are asked for: that products of integers are added exactly, and that floats stay floats which are multiplied
+by weights that are stored in integers.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,12 @@ EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 Without it, kernels for x64 without dot-product instructions (VNNI and the like) add pairs of uint8 and int8 in 16 bits,
 which saturate: 2 * 255 * 127 does not fit. With it, int8 weights are stored as uint8 from level "extended" on.
 onnxruntime's documentation of quantization calls the fault U8S8 saturation.
+"""
+WHOLE_OPERANDS = ("session.qdq_matmulnbits_accuracy_level", "1")
+"""The session entry with which onnxruntime multiplies weights that are stored in integers by floats as they are.
+
+Without it, its optimizers make a MatMulNBits of accuracy level 4 of a weight's DequantizeLinear and a MatMul or Gemm:
+the other operand is rounded to 8 bits, and the result is off by some thousandths where the file says float32.
 """
 _ADDS_ZERO_POINTS = (1, 30)
 """The first onnxruntime that survives being asked for exact products of int8 weights without a zero point.
@@ -36,20 +46,21 @@ def saturates(machine: Machine) -> bool:
 
 
 def product_entries(model: str | os.PathLike[str] | bytes) -> dict[str, str]:
-    """Return the session entries with which a model's products of 8 bits are exact here; none where they are anyway.
+    """Return the session entries with which a model's products are exact here; none where they are anyway.
 
-    None either where onnxruntime cannot be asked, see :func:`can_be_asked`.
+    Products of 8 bits stay as they are where onnxruntime cannot be asked, see :func:`can_be_asked`.
 
     Args:
         model: the ONNX file, or the bytes of one.
     """
-    if not saturates(this_machine()):
-        return {}
     word = _DEQUANTIZE.encode()
-    if not (word in model if isinstance(model, bytes) else words_in(model, [word])):
-        return dict([EXACT_PRODUCTS])
-    proto = parsed(model) if isinstance(model, bytes) else read_outline(model).proto
-    return dict([EXACT_PRODUCTS]) if can_be_asked(proto) else {}
+    stored = word in model if isinstance(model, bytes) else bool(words_in(model, [word]))
+    found = dict([WHOLE_OPERANDS]) if stored else {}
+    if saturates(this_machine()):
+        proto = None if not stored else parsed(model) if isinstance(model, bytes) else read_outline(model).proto
+        if proto is None or can_be_asked(proto):
+            found |= dict([EXACT_PRODUCTS])
+    return found
 
 
 def can_be_asked(model: Any) -> bool:

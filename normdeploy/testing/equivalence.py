@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
+from normdeploy.errors import NormdeployError
 from normdeploy.testing.default_options import in_force
 from normdeploy.testing.failure_text import difference
 from normdeploy.verification import Verdict, verify
@@ -42,11 +43,15 @@ def assert_equivalent(
     Raises:
         AssertionError: the verdict is neither "pass" nor allowed; the message says which outputs differ, at which site
             and which mistake it looks like.
+        NormdeployError: the call is mistaken: no such file, level or input.
     """
     __tracebackhide__ = True
     chosen = in_force() | options
     accepted = chosen.pop("allow", ()) if allow is None else allow
-    verdict = verify(reference, path, **chosen)
+    try:
+        verdict = verify(reference, path, **chosen)
+    except NormdeployError as error:  # a mistake in the call: the message says what is off, and our own frames nothing
+        raise error.with_traceback(None) from error.__cause__
     if verdict.status not in {"pass", *accepted}:
         raise AssertionError(difference(verdict, reference, path))
     return verdict

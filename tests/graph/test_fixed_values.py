@@ -13,6 +13,6 @@ TEXT = """<ir_version: 10, opset_import: ["": 20]> g (float[n, 3] x) => (float[n
 
 def test_what_no_input_changes():
     graph = ir.from_onnx_text(TEXT).graph
-    for by_sizes, wanted in ((False, {"a", "b", "c"}), (True, {"a", "b", "c", "size", "part"})):
-        found = fixed_nodes(graph, by_sizes=by_sizes)
-        assert {node.outputs[0].name for node in found} == wanted
+    found = fixed_nodes(graph)
+    assert {node.outputs[0].name for node in found.by_constants} == {"a", "b", "c"}
+    assert {node.outputs[0].name for node in found.by_sizes} == {"a", "b", "c", "size", "part"}

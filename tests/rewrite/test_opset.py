@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -72,6 +74,36 @@ def test_an_operator_of_an_old_version_computes_the_same(case):
     for graph in (ir.from_proto(proto), model):
         got = next(iter(Evaluator(graph).run(feeds).values())).numpy()
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_operators_side_by_side_become_what_each_becomes_alone():
+    """onnx converts all of a graph's in one call: values, constants and nodes of one stay apart from another's."""
+    for version in (7, 10):
+        bodies = [body for first, body in NODES.values() if first == version] * 2
+        mine = [re.sub(r"\b(y|p|rest|i|s|c)\b", rf"\1_{at}", body) for at, body in enumerate(bodies)]
+        names = [re.findall(r"\by_\d+\b", body)[0] for body in mine]
+        text = f"""<ir_version: 4, opset_import: ["" : {version}]>
+        agraph (float[2,4,5,6] x) => ({", ".join(f"float {name}" for name in names)}) {{ {" ".join(mine)} }}"""
+        proto = parser.parse_model(text)
+        for value in proto.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        model = ir.from_proto(proto)
+        RaiseOpset()(model)
+        feeds = {"x": np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)}
+        for name, expected, found in zip(names, runtime(proto, feeds), runtime(ir.to_proto(model), feeds), strict=True):
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_the_one_of_many_that_cannot_be_raised_is_named():
+    proto = parser.parse_model("""<ir_version: 4, opset_import: ["" : 9]>
+    agraph (float[2,4] x, float[2] s) => (float y, float z) {
+      [first] y = Softmax (x)
+      [second] z = Upsample (x, s)
+    }""")
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    with pytest.raises(GraphError, match=r"second.* computes its scales"):
+        RaiseOpset()(ir.from_proto(proto))
 
 
 def test_a_whole_network_of_opset_7_keeps_names_metadata_and_dynamic_dimensions():

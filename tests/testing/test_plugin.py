@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch._dynamo  # noqa: F401 # a run takes out of sys.modules what it imports; torch registers this part only once
 from onnx import helper, numpy_helper, parser
 
 pytest_plugins = ["pytester"]
@@ -48,6 +49,26 @@ def test_a_failing_test_shows_the_difference_and_not_the_plugins_code(project: p
         ]
     )
     result.stdout.no_fnmatch_line("*equivalence.py*raise AssertionError*")
+
+
+MISTAKEN = {
+    '"right.onnx", "nowhere.onnx"': "nowhere.onnx does not exist",
+    '"right.onnx", "right.onnx", level="fast"': "level is 'fast'",
+    '"right.onnx", "right.onnx", data=rows': "data for 'x' has shape (2, 5)",
+}
+
+
+def test_a_mistaken_call_shows_its_line_and_the_message(project: pytest.Pytester):
+    tests = [
+        f"def test_{number}(assert_equivalent):\n    assert_equivalent({call})\n"
+        for number, call in enumerate(MISTAKEN)
+    ]
+    project.makepyfile("\n".join(["import numpy as np", 'rows = np.zeros((2, 5), "f")', *tests]))
+    result = project.runpytest(*PLUGIN)
+    result.assert_outcomes(failed=len(MISTAKEN))
+    for call, told in MISTAKEN.items():
+        result.stdout.fnmatch_lines([f">*assert_equivalent({call})", f"E*{told}*"])
+    result.stdout.no_fnmatch_line("*raise*Error*")
 
 
 LEVELS = """

@@ -108,6 +108,53 @@ def test_what_no_sample_shows_at_work_is_no_pass(
     assert "data=" in check.detail
 
 
+BOUNDED = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] x) => (float[n, 4] y)
+    <float[4] s = {{1, 2, 3, 4}}, float zero = {{0}}, float far = {{100000}}, float near = {{1}},
+     int64[1] first = {{0}}, int64[1] last = {{9223372036854775807}}, int64[1] some = {{500}}> {{
+    {} y = LayerNormalization(h, s) }}"""
+
+
+def bounded(folder: Path, text: str) -> Path:
+    """Write a norm of h, which operators make of x."""
+    onnx.save(onnx.parser.parse_model(BOUNDED.format(text)), folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+LOST = {
+    "a bound": ("h = Min(x, far)", "the reference's Min 'h' returned what it read"),
+    "a choice": ("b = Greater(x, far) h = Where(b, zero, x)", "the reference's Greater 'b' gave one answer"),
+    "a cut": ("h = Slice(x, first, some, first)", "the reference's Slice"),
+    "a cut at no end": ("h = Slice(x, first, last, first)", ""),
+    "a sum of halves": ("a = Max(x, zero) b = Min(x, zero) h = Add(a, b)", ""),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_the_reference_does_where_no_sample_is_may_be_lost(name: str, tmp_path: Path):
+    text, named = LOST[name]
+    for folder in (tmp_path / "reference", tmp_path / "file"):
+        folder.mkdir()
+    reference, file = bounded(tmp_path / "reference", text), bounded(tmp_path / "file", "h = Identity(x)")
+    verdict = verify(reference, file, level="quick")
+    assert verdict.status is (Status.NOT_EXERCISED if named else Status.PASS), verdict.summary()
+    assert [named in check.detail for check in verdict.checks if check.name is Question.IDLE] == [True] * bool(named)
+    if "far" in text:
+        rows = np.array([[1e6, 0, 1, 2], [3e5, -1e6, 2e5, 0]], np.float32)
+        assert verify(reference, file, level="quick", data=rows).status is Status.FAIL
+
+
+@pytest.mark.parametrize("asks", ["IsNaN", "IsInf"])
+def test_a_guard_sees_what_is_no_number(asks: str, tmp_path: Path):
+    for name in ("guard", "none", "beyond"):
+        (tmp_path / name).mkdir()
+    guarded = bounded(tmp_path / "guard", f"b = {asks}(x) h = Where(b, near, x)")
+    assert verify(guarded, guarded, level="quick").status is Status.PASS
+    for name, text in (("none", "h = Identity(x)"), ("beyond", f"b = {asks}(x) h = Where(b, zero, x)")):
+        verdict = verify(guarded, bounded(tmp_path / name, text), level="quick")
+        assert verdict.status is Status.FAIL, verdict.summary()
+        assert any("in places" in reason for reason in verdict.reasons) or name == "beyond"
+
+
 def test_inputs_on_which_it_acts_decide(exported: tuple[Callable[..., Verdict], Path]):
     judge, path = exported
     changed = with_operators(path, "x", "y = Min(x, c)", {"c": number(1e5)})

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import Tensor, nn
 
 import normdeploy as nd
@@ -64,3 +67,36 @@ def test_saturated_gates_are_no_failure(kind: type[nn.RNNBase], tmp_path: Path):
     assert [row.action for row in rewritten.ledger] == ["folded"]
     verdict = verify(model, path, args=args, traced=traced, rewritten=rewritten)
     assert verdict.status == "pass", verdict.summary()
+
+
+RECURRENT = """<ir_version: 10, opset_import: ["": 21]> g (float[5, n, 3] x) => (float[5, 1, n, 4] y) {{
+    y = {} (x, w, r, b) }}"""
+
+
+@pytest.mark.parametrize(("kind", "gates", "apart"), [("LSTM", 4, 0), ("GRU", 3, 0), ("GRU", 3, 4), ("RNN", 1, 0)])
+def test_the_sum_of_two_biases_is_what_counts(kind: str, gates: int, apart: int, tmp_path: Path):
+    """But for the gate of a GRU that multiplies one of them: there they are told apart."""
+    rng = np.random.default_rng(0)
+    w, r = (rng.normal(size=(1, 4 * gates, k)).astype(np.float32) for k in (3, 4))
+    first, second = rng.normal(size=(2, 1, 4 * gates)).astype(np.float32)
+    operator = f"{kind}<hidden_size = 4{', linear_before_reset = 1' if apart else ''}>"
+
+    def written(name: str, *biases: np.ndarray) -> Path:
+        model = onnx.parser.parse_model(RECURRENT.format(operator))
+        constants = {"w": w, "r": r, "b": np.concatenate(biases, axis=1)}
+        model.graph.initializer.extend(numpy_helper.from_array(array, key) for key, array in constants.items())
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        return tmp_path / f"{name}.onnx"
+
+    reference = written("reference", first, second)
+    exchanged = verify(reference, written("exchanged", second, first), level="quick")
+    assert exchanged.status == ("fail" if apart else "pass"), exchanged.summary()
+    shared = np.arange(4 * gates) < 4 * gates - apart
+    summed = written("summed", np.where(shared, first + second, first), np.where(shared, 0 * second, second))
+    verdict = verify(reference, summed, level="quick")
+    assert verdict.status == "pass", verdict.summary()
+    assert any(check.name == "derivation" and check.status == "pass" for check in verdict.checks)
+    moved = second.copy()
+    moved[0, 0] += np.float32(1e-5)
+    wrong = verify(reference, written("wrong", first, moved), level="quick")
+    assert wrong.status == "fail", wrong.summary()

@@ -6,10 +6,10 @@ further. Where a rule emits an operator that is younger than the graph's version
 that far.
 
 onnx's version converter knows how most operators changed, but given a whole model it loses the domain of operators
-outside the standard, node metadata and some names. So it is given one node at a time, and only nodes whose form changed
-between the two versions: everything else of the graph stays the very same object. What it does not know is in
-:mod:`normdeploy.rewrite.opset.own_conversions`. ``tests/rewrite/test_opset_meaning.py`` runs every operator of every
-version, old file against raised file.
+outside the standard, node metadata and some names. So it is given nodes side by side, each between values of its own,
+and only nodes whose form changed between the two versions: everything else of the graph stays the very same object.
+What it does not know is in :mod:`normdeploy.rewrite.opset.own_conversions`. ``tests/rewrite/test_opset_meaning.py``
+runs every operator of every version, old file against raised file.
 """
 
 from __future__ import annotations
@@ -119,18 +119,18 @@ def raise_opset(model: ir.Model, version: int) -> None:
 
 def _plan(model: ir.Model, old: int, new: int) -> list[tuple[ir.Node, ir.Graph]]:
     """Translate every node whose form changes, without changing the model."""
-    planned: list[tuple[ir.Node, ir.Graph]] = []
+    planned: dict[ir.Node, ir.Graph | None] = {}
     for node in nodes_of(model):
         if not is_standard(node):
             continue
         _require_kernel(node, old, new)
         translation = own_translation(node, old, new)
         # control flow changed in the types it carries, never in its form
-        if translation is None and changed_form(node.op_type, old, new) and not bodies_of(node):
-            translation = converted_by_onnx(node, old, new)
-        if translation is not None:
-            planned.append((node, translation))
-    return planned
+        if translation is not None or (changed_form(node.op_type, old, new) and not bodies_of(node)):
+            planned[node] = translation
+    others = [node for node, translation in planned.items() if translation is None]
+    converted = {**planned, **dict(zip(others, converted_by_onnx(others, old, new), strict=True))}
+    return [(node, graph) for node, graph in converted.items() if graph is not None]
 
 
 def _require_kernel(node: ir.Node, old: int, new: int) -> None:

@@ -7,15 +7,14 @@ sizes of what is made of the parts are constants, too, which other Slices may be
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.recognise.trial_sizes import names_of
 from normdeploy.rewrite.weights.evaluate_constants import EvaluateConstants
-
-_NAME = re.compile(r"[^\W\d]\w*")
 
 
 class FollowSizes(ir.passes.InPlacePass):
@@ -32,7 +31,7 @@ class FollowSizes(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Look at every operator that reads an evaluated integer."""
         modified = False
-        given = {name for value in model.graph.inputs for name in _names(value)}
+        given = {name for value in model.graph.inputs for names in _computed(value) for name in names}
         while waiting := self._waiting(model, given):
             unknown = sum(_unknown(value, given) for value in waiting)
             infer_missing_types(model, anew=True)
@@ -51,10 +50,9 @@ class FollowSizes(ir.passes.InPlacePass):
 
 def _unknown(value: ir.Value, given: set[str]) -> int:
     """Return how many sizes of a value are known neither as a number nor by the names of the graph's inputs' sizes."""
-    sizes = [] if value.shape is None else [size for size in value.shape if not isinstance(size, int)]
-    return sum(size.value is None or not given.issuperset(_NAME.findall(size.value)) for size in sizes)
+    return sum(not names or not given.issuperset(names) for names in _computed(value))
 
 
-def _names(value: ir.Value) -> list[str]:
-    sizes = [] if value.shape is None else [size for size in value.shape if not isinstance(size, int)]
-    return [name for size in sizes for name in _NAME.findall(size.value or "")]
+def _computed(value: ir.Value) -> Iterator[list[str]]:
+    """Yield the names that each size of a value is made of which is no number; none where nothing is known of it."""
+    return (names_of(size) for size in value.shape or () if not isinstance(size, int))

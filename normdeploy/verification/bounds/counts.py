@@ -21,10 +21,10 @@ def counting(graph: ir.Graph) -> set[ir.Node]:
     Args:
         graph: the graph; its bodies are looked at alone, each without the graph around it.
     """
-    known = fixed_nodes(graph.all_nodes(), by_sizes=True)
-    constant = fixed_nodes(graph.all_nodes(), by_sizes=False)  # a floor of constants alone is a decision like any other
-    whole = [node for node in known if is_standard(node, *_WHOLE) or _to_integers(node)]
-    ends = [node for node in known if is_standard(node, "Range")] + [node for node in whole if node not in constant]
+    constant, known = fixed_nodes(graph.all_nodes())
+    whole = [node for node in known - constant if is_standard(node, *_WHOLE) or _to_integers(node)]
+    ends = [node for node in known if is_standard(node, "Range")]
+    ends += whole  # but none of constants alone: a floor of these is a decision like any other
     found: set[ir.Node] = set()
     while ends:
         for value in ends.pop().inputs:

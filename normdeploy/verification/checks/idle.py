@@ -1,8 +1,10 @@
-"""Operators of the file that nothing explains and that did nothing in any sample: what they do otherwise was not seen.
+"""Operators that nothing explains and that did nothing in any sample: what they do otherwise was not seen.
 
 A bound of 100000, a Where that always takes one side, a Relu that adds 0 to all that is below 100000, a cast to a type
 that holds every number that was fed: the file computes the same with and without, as far as samples go, so that no
 check could have failed by them. One that only looks at indices of a table, or at a mask, is tried on every one.
+Operators of the reference that the file is not known to have are asked the same: a file without a bound that no sample
+reaches is right on all of them.
 """
 
 from __future__ import annotations
@@ -11,31 +13,61 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError, InputError
-from normdeploy.graph import constant_tensor
+from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import plural, shortened
+from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.watch import Watch, same_tensor
 
 
 def check_idle(context: Context) -> list[Check]:
-    """Name the operators that no sample shows at work, and that nothing explains."""
-    watch = context.subject.watch
-    if watch is None or context.failed:
+    """Name the operators of file and reference that no sample shows at work, and that nothing explains."""
+    if context.failed:
         return []
-    idle = [node for node in watch.idle.values() if not _tried_on_every_number(context, node)]
-    if not idle:
+    of_file, of_reference = context.subject.watch, _watched_reference(context)
+    ours = _idle(context, of_file, context.subject.evaluator)
+    theirs = _idle(context, of_reference, context.evaluator)
+    why = "no algebra explains it: what the file does otherwise" if ours else ""
+    why = why or "nothing of the file is known to stand for it: what the file does where it acts"
+    watch = of_file if ours else of_reference
+    if watch is None or not ours + theirs:
         return []
-    told = shortened(
-        [f"{node.op_type} {str(node.name or node.outputs[0].name)!r} {_what(watch, node)}" for node in idle]
-    )
-    text = (
-        f"{told} in all {plural(watch.runs, 'run')}, and no algebra explains it: what the file does otherwise was not "
-        "seen; give inputs on which it acts (data=, --data)"
-    )
+    told = shortened([*ours, *(f"the reference's {text}" for text in theirs)])
+    text = f"{told} in all {plural(watch.runs, 'run')}, and {why} was not seen; give inputs on which it acts"
+    text += " (data=, --data)"
     return [Check(Question.IDLE, Status.NOT_EXERCISED, text)]
+
+
+def _watched_reference(context: Context) -> Watch | None:
+    """Run the reference's graph on the families until every operator that the file may lack was seen at work."""
+    names = frozenset(context.proven.lost if context.proven is not None else ())
+    if not names or context.evaluator is None:
+        return None
+    watch = Watch(names)
+    for case in context.cases:
+        if watch.acted == names:
+            break
+        context.effort.spend(1, case.family.feeds)
+        watch.begin(case.family.feeds)
+        try:
+            run_evaluator(context.evaluator, case.family.feeds, hook=watch)
+        except GraphError:
+            continue  # the module takes what its graph does not
+    return watch
+
+
+def _idle(context: Context, watch: Watch | None, evaluator: Evaluator | None) -> list[str]:
+    """Say what the watched operators did that showed nothing."""
+    if watch is None or evaluator is None:
+        return []
+    return [
+        f"{node.op_type} {str(node.name or node.outputs[0].name)!r} {_what(watch, node)}"
+        for node in watch.idle.values()
+        if not _tried_on_every_number(context, node, evaluator)
+    ]
 
 
 def _what(watch: Watch, node: ir.Node) -> str:
@@ -49,7 +81,7 @@ def _is_truth(node: ir.Node) -> bool:
     return node.outputs[0].dtype is ir.DataType.BOOL
 
 
-def _tried_on_every_number(context: Context, node: ir.Node) -> bool:
+def _tried_on_every_number(context: Context, node: ir.Node, evaluator: Evaluator) -> bool:
     """Tell whether an operator that only looks at indices of a table, or at a mask, returns each of them as it is."""
     read = node.inputs[0]
     spec = _input_behind(context, node)
@@ -59,7 +91,7 @@ def _tried_on_every_number(context: Context, node: ir.Node) -> bool:
     feeds = {**context.cases[0].family.feeds, spec.name: every}
     name = str(node.outputs[0].name)
     try:
-        found = context.subject.evaluator.run(feeds, fetch=[read.name, name])
+        found = evaluator.run(feeds, fetch=[read.name, name])
     except (GraphError, InputError):
         return False
     return same_tensor(found[read.name], found[name])

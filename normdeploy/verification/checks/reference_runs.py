@@ -13,9 +13,9 @@ from normdeploy.verification.evaluation_cost import SINGLE
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.families import make_families
-from normdeploy.verification.samples.family import Family, Kind, holding, removing, user_families
+from normdeploy.verification.samples.family import Family, Kind, holding, removing, user_families, without_numbers
 from normdeploy.verification.samples.ranges import batch_name, resized
-from normdeploy.verification.sides.exact_agreement import nowhere_finite
+from normdeploy.verification.sides.exact_agreement import is_float, nowhere_finite
 from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.two_sides import Refused
 
@@ -63,7 +63,7 @@ def _has_numbers(case: Case) -> bool:
 
 
 def _at_guards(context: Context, bases: Sequence[Family]) -> Iterator[Family]:
-    """Yield families of what the reference takes of an input that a guard looks at: integers, and minus infinity.
+    """Yield families of what the reference takes of an input that a guard looks at: integers, and what is no number.
 
     Args:
         bases: what the other places hold: the first that the reference takes.
@@ -76,15 +76,18 @@ def _at_guards(context: Context, bases: Sequence[Family]) -> Iterator[Family]:
             yield from holding(base, spec, taken, every=2)
         if spec.removes and spec.shape and _takes(context, removing(bases[0], spec)):
             yield removing(bases[0], spec)
+        if spec.may_be_nan:
+            yield from (family for family in without_numbers(bases[0], spec) if _takes(context, family, finite=True))
 
 
-def _takes(context: Context, family: Family) -> bool:
+def _takes(context: Context, family: Family, *, finite: bool = False) -> bool:
+    """Tell whether the reference runs on a family; finite: and makes numbers of it, everywhere."""
     context.effort.spend(SINGLE, family.feeds)
     try:
-        context.reference.native(family.feeds)
+        outputs = context.reference.native(family.feeds)
     except (Refused, GraphError):
         return False
-    return True
+    return not finite or all(not is_float(array) or bool(np.isfinite(array).all()) for array in outputs)
 
 
 def _varied(example: Arrays) -> bool:

@@ -38,7 +38,7 @@ _EVEN = frozenset({
 _COMPARES = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip"})
 _QUOTIENTS = frozenset({"Div", "Mod"})
 _ROUNDS = frozenset({"Floor", "Ceil", "Round", "Sign", "Cast", "CastLike", "Range"})
-_NO_END = 2**31 - 1
+NO_END = 2**31 - 1
 """Bounds from here on are none."""
 
 
@@ -190,7 +190,7 @@ def _slices(side: Side, node: ir.Node) -> bool:
             ends = [int(array.reshape(-1)[index]) for array in bounds]
             sizes = [shape[int(axis)] for shape in shapes]
             off = [end - size if end >= 0 else end + size for end, size in zip(ends, sizes, strict=True)]
-            free = all(abs(end) >= _NO_END for end in ends) or set(ends) <= {0, -1} or len(set(off)) == 1
+            free = all(abs(end) >= NO_END for end in ends) or set(ends) <= {0, -1} or len(set(off)) == 1
             if not free and len(set(sizes)) > 1 and not (min(off) < 0 < max(off)):
                 return True
     return False

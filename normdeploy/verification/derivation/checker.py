@@ -51,7 +51,7 @@ from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.derivation.same_operator import confirm_cast, confirm_same
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.tables import confirm_table
-from normdeploy.verification.derivation.to_be_seen import to_be_seen
+from normdeploy.verification.derivation.to_be_seen import lost, to_be_seen
 from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
 from normdeploy.verification.derivation.value_facts import fed_alike
@@ -128,6 +128,7 @@ class _Checker:
         names = list(outputs) if outputs is not None else list(theirs)
         report = Report(self._live(theirs[name] for name in names), used={*self.used, *self.constants.used})
         report.to_be_seen = to_be_seen(relation.file, (row.node for row in report.open))
+        report.lost = lost(relation, {node for node, row in self.rows.items() if row.identity})
         if len(names) != len(relation.source.graph.outputs):
             report.outputs = names
             return report

@@ -1,4 +1,8 @@
-"""Recurrent operators: W' = W s and b' = b + W t for operands scaled and shifted feature by feature."""
+"""Recurrent operators: W' = W s and b' = b + W t for operands scaled and shifted feature by feature.
+
+Two biases are stored, of what is read and of the state. A gate adds both, so that their sum is what counts; only the
+last gate of a GRU that multiplies the second by its reset gate (linear_before_reset) tells them apart.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,12 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
     if ours_b is None or theirs_b is None:
         return f"{kind(node)}: its bias is computed"
     added, size = (np.pad(array @ t, ((0, 0), (0, want.shape[1]))) for array, t in _terms(want, shift))
-    wrong = compare(theirs_b[0], None, ours_b[0] + added, slack=theirs_b[1], size=np.abs(ours_b[0]) + size)
+    reset_behind = kind(node) == "GRU" and bool(node.attributes.get_int("linear_before_reset", 0))
+    apart = want.shape[1] // 3 if reset_behind else 0
+    have_b, want_b, slack_b, size_b = (
+        _added(array, apart) for array in (theirs_b[0], ours_b[0] + added, theirs_b[1], np.abs(ours_b[0]) + size)
+    )
+    wrong = compare(have_b, None, want_b, slack=slack_b, size=size_b)
     if wrong is not None:
         return wrong.of(f"bias of {kind(node)}")
     return same_results(node, origin, assumed=claim.assumed or any(item is True for item in found))
@@ -59,6 +68,13 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
 
 def _terms(weight: Floats, shift: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     return (weight, shift), (np.abs(weight), np.abs(shift))
+
+
+def _added(bias: Floats, apart: int) -> Floats:
+    """Return the sums of the two biases that gates add, and the last ``apart`` of each as they are."""
+    first, second = np.split(bias, 2, axis=1)
+    shared = first.shape[1] - apart
+    return np.concatenate([first[:, :shared] + second[:, :shared], first[:, shared:], second[:, shared:]], axis=1)
 
 
 def _bias(side: Side, value: ir.Value | None, weight: Floats) -> tuple[Floats, Floats] | None:

@@ -1,19 +1,21 @@
 """Which operators samples have to show at work: that nothing explains, and that may leave what they read as it is.
 
 A bound that no sample reaches, a choice that always falls on one side and a comparison with one answer show nothing of
-what they do otherwise.
+what they do otherwise. So it is with operators of the source that the file may have lost: a guard against NaN shows
+nothing where there was none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation.beyond import decides
+from normdeploy.verification.derivation.beyond import NO_END, decides
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.relation import Relation
 
 
 def to_be_seen(side: Side, open_nodes: Iterable[ir.Node]) -> list[str]:
@@ -29,6 +31,39 @@ def to_be_seen(side: Side, open_nodes: Iterable[ir.Node]) -> list[str]:
         for one in _deciding(side, node):
             found[str(one.outputs[0].name)] = None
     return list(found)
+
+
+def lost(relation: Relation, explained: Collection[ir.Node]) -> list[str]:
+    """Return the names of the first results of such operators of the source that the file is not known to have.
+
+    What stands in front of a value that the file is proven to hold is in that proof.
+
+    Args:
+        relation: what is known. explained: the file's operators of which something is known.
+    """
+    source, found = relation.source, dict[str, None]()
+    queue = list(source.graph.outputs)
+    seen = set(queue)
+    for value in queue:
+        node, claims = value.producer(), list(relation.express(value))
+        if node is None or source.is_sized(value) or not all(claim.assumed for claim in claims):
+            continue
+        makers = [claim.value.producer() for claim in claims]
+        if not any(maker in explained for maker in makers) and _may_do_nothing(source, node):
+            found.update({} if _keeps_all(source, node) else {str(node.outputs[0].name): None})
+        read = [v for v in inputs_of(node) if v is not None and v not in seen]
+        queue += read
+        seen.update(read)
+    return list(found)
+
+
+def _keeps_all(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator is a Slice from the first element to the last, whatever the size."""
+    if kind(node) != "Slice":
+        return False
+    starts, ends, _, steps = ([side.constant(v) for v in inputs_of(node)[1:]] + [None] * 4)[:4]
+    forward = steps is None or bool((steps == 1).all())
+    return starts is not None and ends is not None and forward and not starts.any() and bool((ends >= NO_END).all())
 
 
 def _may_do_nothing(side: Side, node: ir.Node) -> bool:

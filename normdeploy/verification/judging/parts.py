@@ -16,7 +16,7 @@ showing so many values changes the bits, larger parts are tried.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,10 +80,16 @@ class InParts:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some operators in a row. Args: nodes: they. exits: values that they compute and others, or the user, read."""
+    """Some operators in a row.
+
+    Args:
+        nodes: they. exits: values that they compute and others, or the user, read.
+        fixed: operators of the graph that follow from constants: each part that reads them has its own.
+    """
 
     nodes: Sequence[ir.Node]
     exits: Sequence[ir.Value]
+    fixed: Set[ir.Node]
 
 
 def held_in_parts(subject: Subject, feeds: Feeds, outputs: Sequence[Array], setting: Setting, *, seed: int) -> InParts:
@@ -139,7 +145,7 @@ def _held(
 def _ratio(model: ir.Model, part: _Part, values: Arrays, seed: int) -> float:
     """Return the largest error over bound of a part's exits; infinite for what is not a matter of rounding."""
     exits = [str(value.name) for value in part.exits]
-    small = subgraph(model, part.nodes, exits, values)
+    small = subgraph(model, part.nodes, exits, values, fixed=part.fixed)
     feeds = {str(value.name): values[str(value.name)] for value in small.graph.inputs}
     reference = PartReference(small, [np.asarray(values[name]).dtype for name in exits])
     own = Family("part", feeds)
@@ -158,14 +164,14 @@ def _same_bits(a: Array, b: Array) -> bool:
 
 def _cuts(graph: ir.Graph, size: int) -> Iterator[list[_Part]]:
     """Yield two cuts of a graph into parts of about ``size`` operators, without a border in common."""
-    fixed = fixed_nodes(graph, by_sizes=False)  # weights stored in integers among them: each part has its own
+    fixed = fixed_nodes(graph).by_constants  # weights stored in integers among them
     nodes = [node for node in graph if node not in fixed]
     crossing = _crossing(nodes, graph)
     taken: set[int] = set()
     for first in (size, size // 2):
         borders = _borders(crossing, range(first, len(nodes), size), taken)
         taken.update(borders)
-        yield _parts(nodes, graph, [0, *borders, len(nodes)])
+        yield _parts(nodes, graph, [0, *borders, len(nodes)], fixed)
 
 
 def _borders(crossing: Sequence[int | None], places: Collection[int], taken: Collection[int]) -> list[int]:
@@ -199,7 +205,7 @@ def _crossing(nodes: Sequence[ir.Node], graph: ir.Graph) -> list[int | None]:
     return [None if kept else crossing for crossing, kept in list(totals)[: len(nodes)]]
 
 
-def _parts(nodes: Sequence[ir.Node], graph: ir.Graph, borders: Sequence[int]) -> list[_Part]:
+def _parts(nodes: Sequence[ir.Node], graph: ir.Graph, borders: Sequence[int], fixed: Set[ir.Node]) -> list[_Part]:
     found = []
     owner = {node: number for number, at in enumerate(borders[:-1]) for node in nodes[at : borders[number + 1]]}
     read: dict[ir.Value, set[int]] = {}
@@ -212,5 +218,5 @@ def _parts(nodes: Sequence[ir.Node], graph: ir.Graph, borders: Sequence[int]) ->
         made = [value for node in mine for value in node.outputs if value.name]
         exits = [value for value in made if value in outputs or read.get(value, set()) - {number}]
         if exits:
-            found.append(_Part(mine, exits))
+            found.append(_Part(mine, exits, fixed))
     return found

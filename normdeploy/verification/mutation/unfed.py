@@ -27,7 +27,7 @@ _PROOF = (
 
 def unfed(graph: ir.Graph) -> set[ir.Value]:
     """Return the computed values of a graph that are the same whatever is fed: from constants and sizes alone."""
-    return {value for node in fixed_nodes(graph, by_sizes=True) for value in node.outputs}
+    return {value for node in fixed_nodes(graph).by_sizes for value in node.outputs}
 
 
 def prove_unfed(context: Context, targets: Sequence[Target]) -> None:

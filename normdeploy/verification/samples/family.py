@@ -68,6 +68,24 @@ def removing(family: Family, spec: InputRange) -> Family:
     return Family(f"{spec.name!r} of minus infinity, in rows and alone", {**family.feeds, spec.name: held})
 
 
+_SELDOM = 16
+"""One of so many elements is no number."""
+
+
+def without_numbers(family: Family, spec: InputRange) -> Iterator[Family]:
+    """Yield families of which a float input is NaN, or infinite, at a few places of every other row.
+
+    Args:
+        family: what the other places and inputs hold. spec: the input.
+    """
+    for name, numbers in (("NaN", (np.nan,)), ("infinity", (np.inf, -np.inf))):
+        held = family.feeds[spec.name].copy()
+        rows = held.reshape(held.shape[0], -1)[::2] if held.ndim > 1 else held.reshape(1, -1)
+        places = np.random.default_rng(rows.size).permutation(rows.size)[: max(rows.size // _SELDOM, len(numbers))]
+        rows[np.unravel_index(places, rows.shape)] = np.resize(np.array(numbers, spec.dtype), len(places))
+        yield Family(f"{spec.name!r} of {name} in places", {**family.feeds, spec.name: held})
+
+
 def user_families(data: Any, specs: Sequence[InputRange], *, rows: int) -> list[Family]:
     """Turn the user's own data into families.
 

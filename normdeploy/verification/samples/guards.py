@@ -1,8 +1,9 @@
-"""What stands between an integer input and the table that it looks up: clamp, remainder, masked_fill, where.
+"""What looks at an input before it is computed with: clamp, remainder, masked_fill, where, isnan.
 
-Behind such a guard ids that lie beyond the table, or mean "nothing here", are legitimate, and an example shows none.
+Behind a guard between an integer and the table that it looks up, ids that lie beyond the table, or mean "nothing here",
+are legitimate, and an example shows none.
 The numbers at the guard's constants, next to them and far out are candidates; which of them the reference takes, it
-says (checks/reference_runs.py).
+says (checks/reference_runs.py). So are floats that are no numbers, where the graph looks for them.
 """
 
 from __future__ import annotations
@@ -66,6 +67,28 @@ def compared_with_infinity(value: ir.Value) -> bool:
                 return True
             if has(node, Trait.ADDS) or (has(node, Trait.MOVES | Trait.CONVERTS) and index == 0):
                 queue += [output for output in node.outputs if output not in queue]
+    return False
+
+
+def looked_at_for_nan(value: ir.Value) -> bool:
+    """Tell whether a graph asks of what it computes from a float input whether that is a number: NaN, or infinite.
+
+    Not where it asks it of a Softmax alone, as exporters write for attention: rows that are masked whole wake that.
+
+    Args:
+        value: the input.
+    """
+    queue, seen = [value], {value}
+    for current in queue:
+        made = current.producer()
+        for node, _ in current.uses():
+            if has(node, Trait.SIZES):
+                continue
+            if is_standard(node, "IsNaN", "IsInf") and not (made is not None and is_standard(made, "Softmax")):
+                return True
+            further = [output for output in node.outputs if output not in seen]
+            queue += further
+            seen.update(further)
     return False
 
 

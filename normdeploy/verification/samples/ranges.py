@@ -12,7 +12,7 @@ import onnx_ir as ir
 from normdeploy.errors import InputError
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.verification.samples.guards import compared_with_infinity, guarded
+from normdeploy.verification.samples.guards import compared_with_infinity, guarded, looked_at_for_nan
 from normdeploy.verification.samples.roles import hides_scores
 from normdeploy.verification.sides.flat_values import Array
 
@@ -36,6 +36,7 @@ class InputRange:
         guarded: numbers worth trying of an integer input that something looks at before it is an index.
         removes: a float input of which minus infinity says which keys of an attention do not count.
         hides: a float input of which 0 and 1 say which keys of an attention count.
+        may_be_nan: a float input of which the graph asks whether what is made of it is NaN, or infinite.
     """
 
     name: str
@@ -49,6 +50,7 @@ class InputRange:
     guarded: tuple[int, ...] = ()
     removes: bool = False
     hides: bool = False
+    may_be_nan: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -121,7 +123,12 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
         readers: the input in the reference's graph, and in the file's. example: as given.
     """
     if spec.is_float:
-        return replace(spec, hides=hides_scores(readers[0]), removes=compared_with_infinity(readers[0]))
+        return replace(
+            spec,
+            hides=hides_scores(readers[0]),
+            removes=compared_with_infinity(readers[0]),
+            may_be_nan=any(map(looked_at_for_nan, readers)),
+        )
     if spec.dtype.kind not in "iu":
         return spec
     size = _table_size(readers[0])

@@ -52,9 +52,8 @@ class _Constants(TorchFunctionMode):
             given = pytree.tree_map(lambda leaf: natives.get(id(leaf), leaf), (args, kwargs))
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 beside = func(*given[0], **given[1])
-            key = id(result)
             if isinstance(beside, Tensor) and beside is not result:
-                self._beside[key] = weakref.ref(result, lambda _: self._beside.pop(key, None)), beside
+                self.note(result, beside)
         return result
 
     def note(self, value: Tensor, native: Tensor) -> Tensor:

@@ -80,8 +80,6 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
     options.log_severity_level = 4  # what fails raises; its text would stand on the console a second time
     # Spinning threads burn a core between runs and change no result
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    for key, value in setting.config:
-        options.add_session_config_entry(key, value)
     if provider in GPU_PROVIDERS:
         prepare_gpu()
     providers = provider_chain(Settings(provider, options=float32_options(provider)))
@@ -91,7 +89,8 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         source, entries = converted(model).content, {}
     else:
         source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
-    for key, value in {**entries, **({} if setting.provider == ORT_FORMAT else product_entries(model))}.items():
+    exact = {} if setting.provider == ORT_FORMAT else product_entries(model)
+    for key, value in {**exact, **dict(setting.config), **entries}.items():
         options.add_session_config_entry(key, value)
     try:
         session = ort.InferenceSession(

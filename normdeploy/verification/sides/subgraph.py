@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
@@ -36,18 +36,25 @@ def opened(model: ir.Model, names: Collection[str]) -> ir.Model:
 
 
 def subgraph(
-    model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[str], values: Mapping[str, Array]
+    model: ir.Model,
+    nodes: Sequence[ir.Node],
+    outputs: Sequence[str],
+    values: Mapping[str, Array],
+    *,
+    fixed: Set[ir.Node] | None = None,
 ) -> ir.Model:
     """Return a model of some nodes: what they read from outside become inputs, but for what follows from constants.
 
     Args:
         model: where the nodes are from. nodes: in order. outputs: names of values they compute.
         values: an array per value name, for the dtypes of inputs and outputs.
+        fixed: operators that follow from constants, where the caller knows them: many parts of one graph are cut.
     """
-    fixed = fixed_nodes(model.graph, by_sizes=False)
-    made = {value for node in (*nodes, *fixed) for value in node.outputs}
+    fixed = fixed_nodes(model.graph).by_constants if fixed is None else fixed
+    made = {value for node in nodes for value in node.outputs}
     known = dict.fromkeys(value for node in nodes for value in values_read(node, model.graph))
-    read = [value for value in known if value not in made and constant_tensor(value) is None]
+    outside = [value for value in known if value not in made and value.producer() not in fixed]
+    read = [value for value in outside if constant_tensor(value) is None]
     graph = ir.convenience.extract(model.graph, read, outputs)
     for value in (*graph.inputs, *graph.outputs):
         array = values[str(value.name)]
