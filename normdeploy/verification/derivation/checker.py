@@ -85,10 +85,8 @@ def check_derivation(
 def _further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
     """Return the claim for a value of the source that moving, not computing, makes of what v holds, or the reverse."""
     found = returned(relation, w, v)
-    if found is None:
-        moved = confirm_moved(relation, v, w)
-        found = next((claim for _, claim in moved.claims), None) if isinstance(moved, Proof) else None
-    return found
+    moved = confirm_moved(relation, v, w) if found is None else None
+    return next((claim for _, claim in moved.claims), None) if isinstance(moved, Proof) else found
 
 
 def unchanged(source: ir.Model) -> Derivation:
