@@ -123,6 +123,7 @@ def draw(rows: list[Row], path: Path) -> None:
     """Draw seconds and megabytes against nodes and parameters, on logarithmic axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(8, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -137,6 +138,11 @@ def draw(rows: list[Row], path: Path) -> None:
             start = own[0]["rewrite" + suffix] * scale
             axes.loglog(sizes, [start * size / sizes[0] for size in sizes], ":", color="#888888", label="linear")
             axes.set(xlabel=kind, ylabel=unit)
+            axes.set_xticks(sizes, [str(size) if size < 1e5 else f"{size / 1e6:.0f} M" for size in sizes])
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
             axes.grid(visible=True, alpha=0.3)
     grid[0, 0].legend()
     figure.savefig(path)

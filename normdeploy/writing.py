@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from torch import nn
 
+    from normdeploy.exporting.trace import Traced
     from normdeploy.verification import Verdict
 
 require_onnxruntime()
@@ -99,15 +100,12 @@ def export(
     >>> [(row.where, row.kind, row.action, row.into) for row in result.ledger]
     [('1', 'BatchNormalization', 'folded', '0')]
     """
-    import time
-
     from normdeploy.exporting.trace import trace
 
     if dtype not in DTYPES:
         raise UsageError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}: what the file computes in")
-    target = require_outputs(path, verify=bool(verify), overwrite=overwrite)
-    tell = progress or _silent
-    tell("tracing", 0.0)
+    require_outputs(path, verify=bool(verify), overwrite=overwrite)
+    (progress or _silent)("tracing", 0.0)
     traced = trace(
         model,
         args,
@@ -117,6 +115,54 @@ def export(
         dynamic_shapes=dynamic_shapes,
         opset_version=opset_version,
     )
+    return export_traced(
+        traced,
+        model,
+        args,
+        path,
+        kwargs=kwargs,
+        dynamic_shapes=dynamic_shapes,
+        opset_version=opset_version,
+        fold=fold,
+        approximate=approximate,
+        integer=integer,
+        dtype=dtype,
+        verify=verify,
+        seed=seed,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def export_traced(
+    traced: Traced,
+    model: nn.Module,
+    args: Any,
+    path: PathLike,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    opset_version: int | None = None,
+    fold: bool = True,
+    approximate: bool = False,
+    integer: bool = False,
+    dtype: Literal["float32", "float16"] = "float32",
+    verify: bool | Level = True,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Write what :func:`export` writes of a model that is traced already; ``traced`` is left as it is.
+
+    Args:
+        traced: the model's trace on these arguments, with these dynamic shapes and this operator set.
+
+    The others are those of :func:`export`, as are what is returned and raised.
+    """
+    import time
+
+    target = require_outputs(path, verify=bool(verify), overwrite=overwrite)
+    tell = progress or _silent
     seconds = {"trace": traced.seconds}
     program, ledger, rewritten = traced.model, Ledger(), None
     if fold:

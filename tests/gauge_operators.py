@@ -102,9 +102,11 @@ def matmul(op: str, d: Draw) -> Any:
     stack = d.of([], [2], [2, 3])
     m, k, n = d.number(1, 3), d.number(1, 3), d.number(1, 3)
     own = d.of([], [1] * len(stack), stack) if stack else []
-    kind = d.of("constant", "constant left", "computed")
+    kind = d.of("constant", "constant left", "computed", "average")
     if kind == "computed":
         return d.g.op(op, d.x(*stack, m, k), d.x(*own, k, n))
+    if kind == "average":
+        return d.g.op(op, d.g.op("Softmax", d.x(*stack, m, k), axis=d.of(-1, -2)), d.x(*own, k, n))
     if kind == "constant left":
         return d.g.op(op, d.weight(*own, m, k), d.x(*stack, k, n))
     y = d.g.op(op, d.x(*stack, m, k), d.weight(*own, k, n))
@@ -284,6 +286,12 @@ def resize(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(2, 3, 4, 4), None, None, np.array(d.of([2, 3, 4, 8], [2, 3, 6, 4])), mode=mode)
 
 
+def grid_sample(op: str, d: Draw) -> Any:
+    places = d.chosen(lambda: 1.5 * d.normal(2, 3, 4, 2), lambda: d.x(2, 3, 4, 2))
+    around = d.of("zeros", "border", "reflection")
+    return d.g.op(op, d.x(2, 3, 4, 4), places, mode="linear", padding_mode=around, align_corners=d.number(0, 1))
+
+
 def operands(d: Draw, count: int, make: Callable[..., np.ndarray]) -> list[Any]:
     """Operands that are broadcast to one shape, of which the first is computed, and one is as large as the result."""
     dims = d.dims(1, 3)
@@ -347,6 +355,8 @@ def einsum(op: str, d: Draw) -> Any:
     at = d.number(0, 2 * len(terms))  # one of them may be a constant
     operands = [d.normal(*(sizes[label] for label in term)) if index == at and len(terms) > 1 else
                 d.x(*(sizes[label] for label in term)) for index, term in enumerate(terms)]  # fmt: skip
+    if at != 0 and d.flag():
+        operands[0] = d.g.op("Softmax", operands[0], axis=d.of(-1, -2))
     return d.g.op(op, *operands, equation=equation)
 
 
@@ -379,6 +389,7 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "AveragePool GlobalAveragePool MaxPool GlobalMaxPool", pool),
         ("", "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2", reduction),
         ("", "Resize", resize),
+        ("", "GridSample", grid_sample),
         ("", "Add Sub Sum Mean", total),
         ("", "Mul Div", product),
         ("", "Max Min", choice),

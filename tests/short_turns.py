@@ -8,7 +8,7 @@ _RUNTIME = "normdeploy.runtime"
 SHORT = {
     f"{_RUNTIME}.latency.STRETCH": 0.002,
     f"{_RUNTIME}.latency.PAUSE": 0.0,
-    f"{_RUNTIME}.latency.MOST": 20,
+    f"{_RUNTIME}.latency.MOST": 10,
     f"{_RUNTIME}.tuning.first_look.TURN": 0.001,
 }
 """Seconds, and rounds, by the name of what holds them."""

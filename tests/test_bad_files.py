@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -16,6 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from external_models import FEATURES
+from forked_python import ForkedPython
 from onnx import helper, numpy_helper, parser
 from pages import ROOT
 from test_broken_onnx import X, all_refuse, every_call, whole
@@ -261,7 +260,7 @@ print("refused")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
-def test_a_file_without_permission_is_refused_by_every_function() -> None:
+def test_a_file_without_permission_is_refused_by_every_function(forked: ForkedPython) -> None:
     with TemporaryDirectory() as name:  # pytest's own folders are closed to others, by each session that starts
         folder = Path(name)
         folder.chmod(0o755)
@@ -270,8 +269,8 @@ def test_a_file_without_permission_is_refused_by_every_function() -> None:
             external_models.write_whole(folder / f"{stem}.onnx").chmod(0o666)  # the reference is written again
         (folder / "net.onnx").chmod(0)
         (folder / "closed").mkdir(mode=0o700)
-        words = [sys.executable, "-c", _AS_ANOTHER, str(folder), str(Path(__file__).parent)]
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        words = str(folder), str(Path(__file__).parent)
+        ended = forked.run(_AS_ANOTHER, *words, folder=folder, timeout=300)
     assert ended.stdout.endswith("refused\n"), ended.stderr
 
 

@@ -147,7 +147,7 @@ def test_a_damaged_parquet_file_is_refused_wherever_it_is_damaged(tmp_path: Path
     model = linear(tmp_path)
     whole = parquet(tmp_path, a=[1.0, 2.0], b=[3.0, 4.0], y=[0.0, 1.0])
     path, refused = tmp_path / "d.parquet", 0
-    for at in range(0, len(whole), 3):
+    for at in range(0, len(whole), 5):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :])
         for call in (
             lambda: predict(model, path, tmp_path / "o.npy", overwrite=True),

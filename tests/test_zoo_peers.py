@@ -29,7 +29,8 @@ def measured(name: str, peer: float, ours: float, *, width: float = 0.05) -> dic
         "peer": {"bytes": 10**6, "nodes": 8, "left": 2, "removable": 1, "error": 8.0, "seconds": 1.0, "peak": 10**6},
         "normdeploy": {"bytes": 10**6, "nodes": 5, "left": 1, "removable": 0, "error": 0.5, "seconds": 2.0, "peak": 0},
     }
-    return {"name": name, "files": files, "latency": {"ratios": {"peer": ratio(peer), "normdeploy": ratio(ours)}}}
+    ratios = {"peer": ratio(peer), "normdeploy": ratio(ours)}
+    return {"name": name, "date": "2026-11-26", "files": files, "latency": {"ratios": ratios}}
 
 
 def row_of(table: str, start: str) -> list[str]:
@@ -46,6 +47,12 @@ def test_the_summary_counts_wins_ties_and_losses_by_their_intervals(tables: Modu
     assert row_of(tables.summary(rows, NAMES, "normdeploy"), "torch.onnx")[-2:] == ["3, 0, 0", "0.90 lost"]
 
 
+def test_the_summary_says_when(tables: ModuleType) -> None:
+    rows = [measured("new", 0.9, 0.5), measured("old", 0.5, 0.9) | {"date": "2026-11-25"}]
+    said = tables.summary(rows, NAMES, "normdeploy").splitlines()[-1]
+    assert said == "2 networks of 2, measured from 2026-11-25 to 2026-11-26."
+
+
 def test_a_file_that_cannot_be_used_is_counted_and_left_out_of_the_sums(tables: ModuleType) -> None:
     bad = measured("bad", 1.0, 0.5)
     bad["files"]["peer"] = {"failed": "cannot be loaded", "version": "2"}
@@ -56,7 +63,7 @@ def test_a_file_that_cannot_be_used_is_counted_and_left_out_of_the_sums(tables: 
 
 
 def test_what_ended_a_run_stands_in_the_line_of_its_network(tables: ModuleType) -> None:
-    ended = {"name": "huge", "ended": "killed", "why": "exit code -9"}
+    ended = {"name": "huge", "date": "2026-11-26", "ended": "killed", "why": "exit code -9"}
     assert row_of(tables.networks([ended], NAMES, "normdeploy"), "huge")[1] == "killed: exit code -9"
     assert "0 networks of 1" in tables.summary([ended], NAMES, "normdeploy")
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import cache, partial
 from typing import Any
 
-from normdeploy import __version__, api
+from normdeploy import __version__
 from normdeploy.building.build_files import SCHEMA, Outputs, Stage, write_report
-from normdeploy.building.recipe_model import export_as_told, load_trained, recipe_example, weights_metadata
+from normdeploy.building.recipe_model import (
+    export_as_told,
+    load_trained,
+    recipe_example,
+    trace_as_told,
+    weights_metadata,
+)
 from normdeploy.building.report_numbers import network_facts, node_facts
 from normdeploy.errors import ModelError, VerificationError
 from normdeploy.files import sha256_file
+from normdeploy.inspection import inspect
 from normdeploy.ort.installed import BUILDS, version_of
 from normdeploy.parsing.recipe import Recipe
 from normdeploy.report import console
@@ -32,7 +40,9 @@ def export_step(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any
     args = (*example.args, *([example.kwargs] if example.kwargs else []))
     with stage("inspect") as tell:
         tell("looking at the normalizations while the model runs")
-        findings = [finding.to_dict() for finding in api.inspect(model, args)]
+        # one trace for both steps; where there is none, what is found is an error
+        traces = cache(partial(trace_as_told, recipe, model, example))
+        findings = [finding.to_dict() for finding in inspect(model, args, traces=traces)]
     console.print_step(
         "inspect",
         f"{len(findings)} finding{'s' * (len(findings) != 1)}" if findings else "nothing wrong or risky found",
@@ -58,7 +68,7 @@ def export_step(recipe: Recipe, outputs: Outputs, stage: Stage) -> dict[str, Any
     }
     try:
         with stage("export") as tell:
-            result = export_as_told(recipe, model, example, outputs.onnx, tell)
+            result = export_as_told(recipe, model, traces(), example, outputs.onnx, tell)
     except VerificationError as error:
         for path in outputs.proven:
             path.unlink(missing_ok=True)

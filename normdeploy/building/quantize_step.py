@@ -15,7 +15,7 @@ from torch import nn
 from normdeploy.budget import parse_budget
 from normdeploy.building.build_files import Outputs, Stage, write_report
 from normdeploy.building.measure_step import timed_inputs
-from normdeploy.building.recipe_model import export_as_told, load_trained, recipe_example
+from normdeploy.building.recipe_model import export_as_told, load_trained, recipe_example, trace_as_told
 from normdeploy.building.report_numbers import RuntimeModule, file_facts, in_batches, latency_table
 from normdeploy.errors import VerificationError
 from normdeploy.files import sha256_file
@@ -50,7 +50,8 @@ def quantize_step(
         example = recipe_example(recipe, quantized)
         tell("exporting and verifying")
         try:
-            result = export_as_told(recipe, quantized, example, outputs.quantized, tell)
+            traced = trace_as_told(recipe, quantized, example)
+            result = export_as_told(recipe, quantized, traced, example, outputs.quantized, tell)
         except VerificationError as error:
             for path in outputs.proven_quantized:
                 path.unlink(missing_ok=True)

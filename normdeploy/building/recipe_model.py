@@ -8,14 +8,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from normdeploy import api
+from normdeploy import writing
 from normdeploy.errors import RecipeError, WeightsError
 from normdeploy.exporting.guess import guess_inputs
 from normdeploy.exporting.load_weights import load_weights
+from normdeploy.exporting.trace import Traced, trace
 from normdeploy.nn.weight_files import read_metadata, read_weights
 from normdeploy.parsing.inputs import Example, make_example, parse_inputs
 from normdeploy.parsing.recipe import Recipe
 from normdeploy.parsing.sources import build as build_model
+from normdeploy.proven import ExportResult
 from normdeploy.train import from_recipe
 from normdeploy.train.preprocess import Preprocessed, as_raw
 
@@ -84,26 +86,43 @@ def weights_metadata(recipe: Recipe) -> dict[str, str]:
     return read_metadata(recipe.weights_path, unsafe_pickle=recipe.model.unsafe_pickle)
 
 
+def trace_as_told(recipe: Recipe, model: nn.Module, example: Example) -> Traced:
+    """Trace a network as its recipe says.
+
+    Args:
+        recipe: its table [export]. model: what it describes, or a form of it. example: arguments of the model.
+    """
+    return trace(
+        model,
+        example.args,
+        kwargs=example.kwargs,
+        input_names=None if example.kwargs else example.input_names,
+        output_names=list(recipe.export.outputs) or None,
+        dynamic_shapes=example.dynamic_shapes,
+        opset_version=recipe.export.opset,
+    )
+
+
 def export_as_told(
-    recipe: Recipe, model: nn.Module, example: Example, path: Path, tell: Callable[[str], None]
-) -> api.ExportResult:
+    recipe: Recipe, model: nn.Module, traced: Traced, example: Example, path: Path, tell: Callable[[str], None]
+) -> ExportResult:
     """Export a network as its recipe says, and verify it.
 
     Args:
         recipe: its tables [export] and [verify]. model: what it describes, or a form of it.
-        example: arguments of the model. path: the file; an existing one is replaced. tell: says how far it is.
+        traced: the model's trace (:func:`trace_as_told`). example: arguments of the model.
+        path: the file; an existing one is replaced. tell: says how far it is.
 
     Raises:
         VerificationError: the verdict is "fail" or "error".
     """
     table = recipe.export
-    return api.export(
+    return writing.export_traced(
+        traced,
         model,
         example.args,
         path,
         kwargs=example.kwargs,
-        input_names=None if example.kwargs else example.input_names,
-        output_names=list(table.outputs) or None,
         dynamic_shapes=example.dynamic_shapes,
         opset_version=table.opset,
         fold=table.fold,

@@ -13,6 +13,8 @@ from typing import TextIO
 _LOG_LINES: dict[str, tuple[str, ...]] = {
     # operators of a package that the model does not use
     "torch.onnx._internal.exporter._registration": ("torchvision is not installed",),
+    # onnxscript writes an empty list of axes, of integers as onnx_ir takes it to be (index_put)
+    "onnx_ir._convenience": ("Attribute type is ambiguous because it is an empty sequence",),
     # said before an exception that we explain ourselves
     "torch.fx.experimental.symbolic_shapes": ("Unable to find user code corresponding to",),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -30,13 +31,20 @@ _MIXED_EAGER = 1e-3
 _OTHER_FUNCTION = 1e-3
 
 
-def inspect(model_or_path: nn.Module | ir.Model | str | os.PathLike[str], args: Any = None) -> Findings:
+def inspect(
+    model_or_path: nn.Module | ir.Model | str | os.PathLike[str],
+    args: Any = None,
+    *,
+    traces: Callable[[], Traced] | None = None,
+) -> Findings:
     """Say what is wrong or risky in a model's normalizations, before or after export.
 
     Args:
         model_or_path: an eager model, in any mode (given back as it was); an ONNX file; or a graph.
         args: example arguments of an eager model, as in ``torch.onnx.export``. Without them only what the model holds
             is looked at; with them also what it computes.
+        traces: traces the model on the arguments, where it is to be traced otherwise than with a dynamic batch alone,
+            or where the trace is of use to the caller too.
 
     Returns:
         Findings, the worst first.
@@ -47,7 +55,9 @@ def inspect(model_or_path: nn.Module | ir.Model | str | os.PathLike[str], args: 
         ModelError: ``model_or_path`` is something else.
     """
     if isinstance(model_or_path, nn.Module):
-        found = _without_running(model_or_path) if args is None else _with_arguments(model_or_path, args)
+        found = _without_running(model_or_path)
+        if args is not None:
+            found = _with_arguments(model_or_path, args, traces or partial(trace, model_or_path, args))
     elif isinstance(model_or_path, (ir.Model, str, os.PathLike)):
         graph = model_or_path if isinstance(model_or_path, ir.Model) else load_graph(model_or_path)
         require_consistent(graph)
@@ -68,9 +78,9 @@ def _without_running(model: nn.Module) -> Iterator[Finding]:
         yield from check_statistics(site)
 
 
-def _with_arguments(model: nn.Module, args: Any) -> Iterator[Finding]:
+def _with_arguments(model: nn.Module, args: Any, traces: Callable[[], Traced]) -> Iterator[Finding]:
     try:
-        traced = trace(model, args)
+        traced = traces()
     except ModeError as error:
         yield from _always_training(model, args, error)
         yield from _without_running(model)

@@ -12,7 +12,9 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from normdeploy.building import recipe_model
 from normdeploy.cli.app import app
+from normdeploy.inspection import doctor
 from normdeploy.parsing.recipe import load_recipe
 from normdeploy.parsing.sources import build as build_model
 from normdeploy.train import provenance, read_metadata
@@ -100,6 +102,21 @@ def test_a_recipe_is_trained_exported_proven_measured_and_reported(built: tuple[
     assert report["quality"]["count"] == 80
     assert report["quality"]["agreement"] == 1.0
     assert report["quality"]["eager"]["accuracy"] > 0.6
+
+
+def test_a_network_is_traced_once(run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is inspected and for what is exported: half of a large network's build."""
+    traced, made = [], recipe_model.trace
+
+    def counted(*args: object, **options: object) -> object:
+        traced.append(options["output_names"])
+        return made(*args, **options)  # type: ignore[arg-type]  # as the real one is called
+
+    for module in (recipe_model, doctor):
+        monkeypatch.setattr(module, "trace", counted)
+    monkeypatch.setattr("normdeploy.building.measure_step.latency_table", lambda *_: {"contenders": []})
+    run("build", folder / "net.toml", "--out", tmp_path)
+    assert traced == [["scores"]]
 
 
 def test_what_is_up_to_date_is_left_alone(run: Run, folder: Path) -> None:

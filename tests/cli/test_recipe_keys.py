@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from normdeploy import api
+from normdeploy import writing
 from normdeploy.building import build_files, measure_step
 from normdeploy.building import recipe_build as builder
 from normdeploy.building.recipe_model import load_trained
@@ -227,7 +227,7 @@ def test_rewrites_are_asked_for_or_not(key: str, value: bool, built: Any, monkey
         given.append(options[key])
         raise InterruptedError("seen")
 
-    monkeypatch.setattr(api, "export", watched)
+    monkeypatch.setattr(writing, "export_traced", watched)
     for changed in ({}, {f"export.{key}": value}):
         with pytest.raises(InterruptedError, match="seen"):
             built(**changed)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import logging
 import random
 import sys
 import warnings
@@ -337,6 +338,18 @@ def test_nothing_is_printed_and_streams_are_untouched(capfd, torchlib_read_anew)
     assert captured.out == ""
     assert captured.err == ""
     assert (sys.stdout, sys.stderr) == streams
+
+
+def test_what_is_put_at_indices_is_traced_without_a_word(caplog):
+    class Unpooled(nn.Module):
+        def forward(self, x, places):
+            return nn.functional.max_unpool2d(x, places, 2)
+
+    pooled, places = nn.functional.max_pool2d(torch.randn(2, 3, 4, 4), 2, return_indices=True)
+    traced = trace(Unpooled(), (pooled, places))
+    truth = nn.functional.max_unpool2d(pooled, places, 2)
+    np.testing.assert_array_equal(run(traced)[0], truth)
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("version", [17, 99])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import training_scripts
+from forked_python import ForkedPython
 from safetensors.torch import load_file
 from torch import nn
 
@@ -20,12 +22,20 @@ from normdeploy.train.training_run import Run
 from normdeploy.train.world import World, joined_world
 
 
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    one, two = tmp_path / "1.safetensors", tmp_path / "2.safetensors"
-    training_scripts.shared(str(one))
+def _as_torchrun_starts(rank: int, folder: str) -> None:
+    """Be one of two processes in the environment that torchrun gives each."""
+    place = Path(folder)
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update({name: str(value) for name, value in own.items()})
+    os.environ["MASTER_PORT"] = (place / "port").read_text()
+    torch.set_num_threads(1)
+    training_scripts.shared(str(place / "2.safetensors"))
+
+
+def _by_torchrun(folder: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*launch, training_scripts.__file__, "shared", str(two)],
+        [*launch, training_scripts.__file__, "shared", str(folder / "2.safetensors")],
         capture_output=True,
         text=True,
         check=False,
@@ -33,6 +43,20 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_processes_train_as_one(torchrun: bool, tmp_path: Path, forked: ForkedPython) -> None:
+    """torchrun itself starts three interpreters, which import torch for 15 s; else forks have its environment."""
+    one, two = tmp_path / "1.safetensors", tmp_path / "2.safetensors"
+    training_scripts.shared(str(one))
+    if torchrun:
+        _by_torchrun(tmp_path)
+    else:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            (tmp_path / "port").write_text(str(free.getsockname()[1]))
+        forked.ranks(Path(__file__), "_as_torchrun_starts", tmp_path)
     mine, yours = load_file(one), load_file(two)
     assert mine.keys() == yours.keys()
     for key in mine:

@@ -40,7 +40,7 @@ def hidden(verdict: Verdict) -> dict[str, str]:
     return {m.name: m.note for site in verdict.sites for m in site.mutants if "scores of Softmax" in m.note}
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "bool", "float"])
+@pytest.mark.parametrize("dtype", ["int64", pytest.param("int32", marks=pytest.mark.slow), "bool", "float"])
 def test_the_number_that_hides_keys_may_be_any_that_hides(
     graph_of: Callable[[str], ir.Model], tmp_path: Path, dtype: str
 ):

@@ -12,12 +12,12 @@ from torch import Tensor
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import constant_tensor, evaluate_region, module_path
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.traits import sums_to_one
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.check_inputs import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
-from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
 from normdeploy.rewrite.gauge.rules.weights import NOTHING, VANISHES
 from normdeploy.rewrite.rewrite_context import TOLERANCE, RewriteContext
 

@@ -2,7 +2,8 @@
 
 Sums, products, quotients, roots of what is positive, averages and norms are analytic in what they read, and so is what
 is made of them. Two analytic functions that are not one differ almost everywhere: at points drawn from a continuous
-distribution, equality is identity with probability 1. So both regions are evaluated in float64 at random points, some
+distribution, equality is identity with probability 1. (Rows that Softmax wrote lie on a plane, beside which a right
+file may differ: there nothing is decided.) So both regions are evaluated in float64 at random points, some
 of a spread near each epsilon; where a small or a large number counts at none of them, nothing is confirmed. Constants
 of the file take part unrounded, as the derivation says they were; that is believed only where each stored number is
 within half a unit in the last place of it.
@@ -15,6 +16,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from normdeploy.graph.traits import sums_to_one
 from normdeploy.verification.derivation.beyond import cuts, decides
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.compared_points import points
@@ -75,6 +77,8 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
         return replace(error.wrong, parts=tuple(theirs))
     if isinstance(wrong, str) and wrong:
         return f"{kind(node)}: {wrong}"
+    if isinstance(wrong, Wrong) and any(sums_to_one(leaf, _rank(relation.file, leaf)) for leaf in leaves):
+        return f"{kind(node)}: it reads rows that sum to one, and differs where they do not"
     if isinstance(wrong, Wrong):
         # what another rounding of some constant explains is told of one operator: no number is known to be wrong
         return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=() if wrong.rounding else tuple(theirs))
@@ -95,6 +99,10 @@ def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Sh
     if not any(point.want.numel() for point in drawn):
         return "nothing is computed at the sizes that are tried"
     return regions.unseen(drawn)
+
+
+def _rank(side: Side, value: ir.Value) -> int | None:
+    return next((len(shape) for shape in side.shapes(value)), None)
 
 
 def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:

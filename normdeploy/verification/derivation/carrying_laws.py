@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation import pointwise, pooled
+from normdeploy.verification.derivation import computed_products, pointwise, pooled
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.operands import inputs_of, kind
@@ -57,13 +57,15 @@ _CARRIES: dict[str, pointwise.Carry] = {
     "Relu": pointwise.homogeneous, "LeakyRelu": pointwise.homogeneous, "Abs": pointwise.homogeneous,
     "PRelu": pointwise.homogeneous,
     "Add": pointwise.total, "Sub": pointwise.total, "Sum": pointwise.total,
-    "Mul": pointwise.product, "Div": pointwise.product, "MatMul": pointwise.matmul,
+    "Mul": pointwise.product, "Div": pointwise.product,
+    "MatMul": computed_products.product, "Einsum": computed_products.product,
     "Max": pointwise.choice, "Min": pointwise.choice, "Clip": pointwise.clip, "Where": pointwise.where,
     "MaxPool": pooled.pool, "AveragePool": pooled.pool,
     "GlobalAveragePool": pooled.pool, "GlobalMaxPool": pooled.pool,
     "ReduceMean": pooled.reduction, "ReduceSum": pooled.reduction,
     "ReduceMax": pooled.reduction, "ReduceMin": pooled.reduction,
     "ReduceL1": pooled.reduction, "ReduceL2": pooled.reduction,
-    "Softmax": pooled.softmax, "LogSoftmax": pooled.softmax, "Resize": pooled.resize, "Pad": pooled.pad,
+    "Softmax": pooled.softmax, "LogSoftmax": pooled.softmax, "Resize": pooled.resize,
+    "GridSample": pooled.grid_sample, "Pad": pooled.pad,
 }  # fmt: skip
 """How each operator carries a gauge."""

@@ -5,14 +5,12 @@ f(s x') = s f(x') for s > 0 (Relu and kin); sums of one scale; products of compu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import compress
 from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
@@ -21,9 +19,6 @@ from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
-
-_MOST = 1 << 24
-"""Scales of a product of matrices that are looked at."""
 
 Carried = tuple[Floats, Floats] | Wrong | str
 """s and t of a result, or why there are none."""
@@ -106,23 +101,6 @@ def product(at: Reading) -> Carried:
     if kind(at.node) == "Div":
         return (one.scale / other.scale, one.shift * 0) if (other.scale != 0).all() else "a division by a scale of 0"
     return one.scale * other.scale, np.zeros_like(one.shift * other.shift)
-
-
-def matmul(at: Reading) -> Carried:
-    """sum_k s_ik a'_ik u_kj b'_kj = (s u)_ij sum_k a'_ik b'_kj where s_ik u_kj is the same for every k."""
-    if any(claim is None for claim in at.claims) or len(at.claims) != 2:
-        return "MatMul: what it reads is not known"
-    one, other = (claim for claim in at.claims if claim is not None)
-    if one.shift.any() or other.shift.any() or one.scale.ndim < 2 or other.scale.ndim < 2:
-        return "MatMul multiplies what is shifted"
-    left, right = one.scale[..., :, :, None], other.scale[..., None, :, :]  # (..., i, k, 1) and (..., 1, k, j)
-    if math.prod(np.broadcast_shapes(left.shape, right.shape)) > _MOST:
-        return "MatMul: too many scales"
-    scales = left * right
-    first = scales[..., :, :1, :]
-    if not bool((np.abs(scales - first) <= 10 * NOISE * np.abs(first)).all()):
-        return "MatMul sums over what is scaled differently"
-    return compress(first[..., :, 0, :]), np.zeros(())
 
 
 def choice(at: Reading) -> Carried:

@@ -1,4 +1,4 @@
-"""Operators that take places together: pools, reductions, Softmax, Resize."""
+"""Operators that take places together: pools, reductions, Softmax, Resize, GridSample."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from normdeploy.verification.derivation.gauges import Array, along
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
 from normdeploy.verification.derivation.relation import Relation
+from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
 
@@ -91,6 +92,18 @@ def resize(at: Reading) -> Carried:
     varies = claim.scale.shape[1] > 1 or claim.shift.shape[1] > 1
     if varies and not _keeps_channels(at.relation.source, at.origin, claim.scale.ndim):
         return "Resize takes channels together that are scaled differently"
+    return claim.scale, claim.shift
+
+
+def grid_sample(at: Reading) -> Carried:
+    """Weighted averages of one channel at the places of a grid; the weights sum to 1 where no zeros are around."""
+    claim, same = at.first, equal(at.relation, at.origin.inputs[1], at.node.inputs[1])
+    if not isinstance(same, bool):
+        return same
+    if any(n != 1 for array in (claim.scale, claim.shift) for n in array.shape[2:]):
+        return "GridSample takes together what is scaled differently"
+    if at.node.attributes.get_string("padding_mode", "zeros") == "zeros" and claim.shift.any():
+        return "GridSample reads zeros where the source reads a shift"
     return claim.scale, claim.shift
 
 

@@ -322,6 +322,27 @@ FURTHER = {
     "Resize | resizes the axis along which it varies": Case(
         lambda g: end(g, g.op("Resize", mul(g, images(g), 4), None, *constants(g, scales=[1, 1, 2])))
     ),
+    "GridSample | samples along the axis along which it varies": Case(
+        lambda g: end(g, g.op("GridSample", mul(g, x(g, "N", 3, 4, 4), 4), x(g, "N", 5, 5, 2, name="places")), 2)
+    ),
+    "GridSample | takes zeros for what is outside, which a shift would change": Case(
+        lambda g: end(g, g.op("GridSample", add(g, x(g, "N", 3, 4, 4), 3, 1, 1), x(g, "N", 5, 5, 2, name="places")), 2)
+    ),
+    "GridSample | reads there at which places it samples": Case(
+        lambda g: end(g, g.op("GridSample", x(g, "N", 3, 4, 4), mul(g, x(g, "N", 5, 5, 2, name="places"), 2)), 2)
+    ),
+    "Einsum | averages over the axis along which it varies": Case(
+        lambda g: g.op(
+            "MatMul",
+            g.op(
+                "Einsum",
+                g.op("Softmax", x(g, "N", 5, 4)),
+                add(g, x(g, "N", 4, 3, name="z"), 4, 1),
+                equation="nij,njk->nik",
+            ),
+            some(3, 2),
+        )
+    ),
     "ReduceMax | takes a maximum or a size, and needs a scale above 0": Case(
         lambda g: end(g, g.op("ReduceMax", minus(g, images(g), 3, 1), np.array([2])))
     ),
@@ -428,10 +449,10 @@ EINSUM = {
     "Einsum | sums over the axis along which it varies, with a value computed at run time": Case(
         lambda g: g.op("Einsum", mul(g, images(g), 4), g.input("z", ["N", 3, 4]), equation="nij,nkj->nik")
     ),
-    "Einsum | has an equation that is not followed: an ellipsis, or no result named": Case(
+    "Einsum | has an equation that is not followed: an ellipsis, a diagonal, or no result named": Case(
         lambda g: g.op("Einsum", mul(g, images(g), 3, 1), g.input("z", ["N", 3, 4]), equation="nij,nkj")
     ),
-    "Einsum | has an equation that is not followed: a diagonal": Case(
+    "Einsum | has an equation that is not followed: an ellipsis, a diagonal, or no result named | 2": Case(
         lambda g: g.op("Einsum", mul(g, g.input("x", ["N", 3, 3]), 3, 1), equation="nii->ni")
     ),
     "Einsum | has an operand of unknown rank": Case(

@@ -155,6 +155,59 @@ def test_weights_that_do_not_sum_to_one_pass_no_shift(graph, fold, axis):
         result.kept("MatMul 'average' multiplies two computed values, which leaves no place for a shift")
 
 
+@pytest.mark.parametrize(
+    ("equation", "axis", "passes"),
+    [
+        ("nij,njc->nic", -1, True), ("nij,njc->nci", 2, True), ("nij,njc->nic", 1, False),
+        ("nji,njc->nic", -1, False), ("nji,njc->nic", 1, False), ("nij,njc->nc", -1, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_shift_passes_an_einsum_that_averages_by_rows_of_sum_one(graph, fold, equation, axis, passes, turned):
+    rng = np.random.default_rng(0)
+    g = graph()
+    weights = g.op("Softmax", g.input("scores", ["N", 5, 5]), axis=axis)
+    y = g.op("Add", g.op("Sigmoid", g.input("x", ["N", 5, 4])), rng.normal(size=4))
+    read = (y, weights) if turned else (weights, y)
+    terms, _, written = equation.partition("->")
+    if turned:
+        equation = "->".join([",".join(terms.split(",")[::-1]), written])
+    y = g.op("Einsum", *read, equation=equation, name="average")
+    y = g.op("Transpose", y, perm=[0, 2, 1]) if written == "nci" else y
+    g.output(g.op("Add", g.op("MatMul", y, rng.normal(size=(4, 2))), rng.normal(size=2)))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    if passes:
+        result.folded()
+    else:
+        result.kept("Einsum 'average' multiplies computed values, which leaves no place for a shift")
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("around", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("shifted", [True, False])
+def test_a_norm_passes_a_sampling_at_computed_places(graph, fold, mode, around, shifted):
+    """Weights of the places sum to one, but where some of them are zeros: a shift stays in front of these."""
+    rng = np.random.default_rng(0)
+    g = graph(opset=20)
+    y = g.op("Mul", g.input("x", ["N", 3, 5, 6]), rng.uniform(0.5, 2, (3, 1, 1)))
+    y = g.op("Add", y, rng.normal(size=(3, 1, 1))) if shifted else y
+    y = g.op(
+        "GridSample",
+        y,
+        g.input("places", ["N", 4, 4, 2]),
+        mode=mode,
+        padding_mode=around,
+        align_corners=1,
+        name="sample",
+    )
+    g.output(g.op("Conv", y, rng.normal(size=(4, 3, 2, 2)), rng.normal(size=4)))
+    result = fold(g).agree(g.feeds(rng, N=2), 1e-5)  # the reference has its weights in float32
+    if shifted and around == "zeros":
+        result.kept("GridSample 'sample' takes zeros for what is outside, which a shift would change")
+    else:
+        assert result.ops == {"GridSample": 1, "Conv": 1}
+
+
 def times_itself(g, y, kind):
     """Return a value in which y comes by powers alone: s_result = s^2, s^3, or s_a^2 s_b^3."""
     if kind == "square":

@@ -266,7 +266,7 @@ def test_lines_that_leave_quotes_open_are_read_a_few_times_each(line: str, monke
 def test_parts_of_open_quotes_take_reads_in_proportion_to_the_file(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not from each part to the end of the file: 160 parts of 100 lines took 80 times the file, 320 took 160 times."""
+    """Not from each part to the end of the file: 160 parts of 100 lines took 80 times the file, 40 of them 20 times."""
     handed = []
     following = csv_records.Lines.__next__
 
@@ -277,7 +277,7 @@ def test_parts_of_open_quotes_take_reads_in_proportion_to_the_file(
 
     monkeypatch.setattr(csv_records.Lines, "__next__", counted)
     path, read = tmp_path / "t.csv", []
-    for count in (2000, 4000, 8000):
+    for count in (1000, 4000):
         path.write_text("a,b,c" + line[-1] + line * count, newline="")
         source = _source(path, ["a"])
         handed.clear()

@@ -101,6 +101,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "ReduceL1"): _REDUCE,
     ("", "ReduceL2"): _REDUCE,
     ("", "Resize"): Rule(averages.resize),
+    ("", "GridSample"): Rule(averages.sample),
     # look at one position at a time
     ("", "Add"): _SUM,
     ("", "Sub"): _SUM,

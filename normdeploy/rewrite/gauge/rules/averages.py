@@ -1,7 +1,7 @@
 """Operators that average, take a maximum or interpolate: cells are tied along what is averaged, and carried over.
 
-- Averages whose weights sum to one pass any gauge: AveragePool, GlobalAveragePool, ReduceMean, Resize.
-- AveragePool that counts the zeros it pads averages fewer real values at the border: t = 0.
+- Averages whose weights sum to one pass any gauge: AveragePool, GlobalAveragePool, ReduceMean, Resize, GridSample.
+- AveragePool that counts the zeros it pads, and GridSample between zeros, average fewer real values there: t = 0.
 - ReduceSum over n values: t_y = n t_x, n static.
 - A maximum needs s > 0: MaxPool, GlobalMaxPool, ReduceMax, ReduceMin.
 - ReduceL1, ReduceL2: s > 0, t = 0.
@@ -79,6 +79,19 @@ def resize(node: ir.Node, ties: Ties) -> bool:
     kept = _kept_axes(node, gauge.rank)
     moved = [axis for axis in range(gauge.rank) if axis not in kept]
     ties.of[node.outputs[0]] = ties.along(gauge, moved, Tie(node, "resizes the axis along which it varies"))
+    return True
+
+
+def sample(node: ir.Node, ties: Ties) -> bool:
+    """Tie GridSample: channel by channel an average of places that the grid names."""
+    gauge, grid = ties.operand(node, 0), ties.operand(node, 1)
+    if gauge is None or grid is None:
+        return False
+    ties.pinned(grid, Tie(node, "reads there at which places it samples"))
+    gauge = ties.along(gauge, range(2, gauge.rank), Tie(node, "samples along the axis along which it varies"))
+    if node.attributes.get_string("padding_mode", "zeros") == "zeros":
+        gauge = ties.no_shift(gauge, Tie(node, "takes zeros for what is outside, which a shift would change"))
+    ties.of[node.outputs[0]] = gauge
     return True
 
 

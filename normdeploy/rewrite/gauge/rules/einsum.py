@@ -1,5 +1,7 @@
 """Einsum of computed values: scales multiply, cell by cell, for every index that is summed over; no shift is left.
 
+But where it averages by rows that sum to one, as Softmax writes them, a shift passes that is one for all it averages.
+
 s_y[out] = s_a[a] s_b[b] ... for all values of the labels that stand in no result, so that what an operand's scale
 varies along and the sum runs over is tied. An Einsum with a constant is a product before it comes here
 (:mod:`normdeploy.rewrite.einsum_to_product`), where it can be one; else the constant takes what the others leave.
@@ -8,29 +10,37 @@ varies along and the sum runs over is tied. An Einsum with a constant is a produ
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.einsum_letters import averaged_by, letters_of
+from normdeploy.graph.traits import sums_to_one
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie Einsum."""
-    left, arrow, written = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
-    terms = left.split(",")
-    if not arrow or "." in left or len(terms) != len(node.inputs):
-        return ties.refuse(node, "has an equation that is not followed: an ellipsis, or no result named")
-    if any(len(set(term)) < len(term) for term in (*terms, written)):
-        return ties.refuse(node, "has an equation that is not followed: a diagonal")
+    letters = letters_of(node)
+    if letters is None:
+        return ties.refuse(node, "has an equation that is not followed: an ellipsis, a diagonal, or no result named")
+    terms, written = letters
+    averages = _averages(node, terms, written)
     gauges: list[Gauge] = []
     why = Tie(node, "multiplies computed values, which leaves no place for a shift")
     for index, term in enumerate(terms):
         gauge = ties.operand(node, index, [2] * len(term))
         if gauge is None or gauge.rank != len(term) or dims_of(node.outputs[0]) is None:
             return ties.refuse(node, "has an operand of unknown rank")
-        gauges.append(ties.no_shift(gauge, why))
+        if averages is None or index != averages.data:
+            gauge = ties.no_shift(gauge, why)
+        else:
+            ties.along_shift(
+                gauge, [term.index(averages.letter)], Tie(node, "averages over the axis along which it varies")
+            )
+        gauges.append(gauge)
     labels = [*written, *(label for label in dict.fromkeys("".join(terms)) if label not in written)]
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
     whole = _whole(labels, terms, gauges)
@@ -38,6 +48,11 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         gauges = [ties.along(gauge, range(gauge.rank), sums) for gauge in gauges]
         whole = _whole(labels, terms, gauges)
     result = Gauge(ties.fresh(whole[: len(written)]).scale_of, *_nothing(whole[: len(written)]))
+    if averages is not None:
+        term, gauge = terms[averages.data], gauges[averages.data]
+        one = gauge.each(lambda array: array.take([0], term.index(averages.letter)))
+        passed = _placed(one, term, labels).each(lambda array: array.reshape(array.shape[: len(written)]))
+        result = replace(passed.spread(result.cells), scale_of=result.scale_of)
     padded = result.each(lambda array: array.reshape(*array.shape, *(1,) * (len(whole) - array.ndim)))
     factors = [(_placed(gauge, term, labels).spread(whole), 1.0) for gauge, term in zip(gauges, terms, strict=True)]
     ties.product(padded.spread(whole), factors, sums)
@@ -45,11 +60,27 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class _Averages:
+    """Which operand is averaged by rows that sum to one, and over which letter."""
+
+    data: int
+    letter: str
+
+
+def _averages(node: ir.Node, terms: tuple[str, ...], written: str) -> _Averages | None:
+    for weights in range(min(2, len(terms))):
+        letter = averaged_by(terms, written, weights) if sums_to_one(node.inputs[weights]) else None
+        if letter is not None:
+            return _Averages(1 - weights, letter)
+    return None
+
+
 def _nothing(cells: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros(cells, np.int64), np.zeros(cells)
 
 
-def _whole(labels: list[str], terms: list[str], gauges: list[Gauge]) -> tuple[int, ...]:
+def _whole(labels: list[str], terms: tuple[str, ...], gauges: list[Gauge]) -> tuple[int, ...]:
     """Return the cells along each label."""
     sizes = dict.fromkeys(labels, 1)
     for term, gauge in zip(terms, gauges, strict=True):

@@ -21,6 +21,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.traits import sums_to_one
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
@@ -28,7 +29,6 @@ from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.oriented_product import Product, product_of
-from normdeploy.rewrite.gauge.rules.softmax import sums_to_one
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
 

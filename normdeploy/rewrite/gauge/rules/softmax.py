@@ -1,13 +1,13 @@
 """Softmax and LogSoftmax do not see a shift that is one number for all that they compare; a scale they do see.
 
-The rows that Softmax writes sum to one: what averages by them (attention's values) passes any shift on.
+The rows that Softmax writes sum to one: what averages by them (attention's values) passes any shift on
+(:func:`normdeploy.graph.traits.sums_to_one`).
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
 
 
@@ -22,12 +22,3 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     )
     ties.of[node.outputs[0]] = fixed(gauge.rank)
     return True
-
-
-def sums_to_one(value: ir.Value | None) -> bool:
-    """Tell whether Softmax over the last axis wrote a value."""
-    node = None if value is None else value.producer()
-    if value is None or node is None or not is_standard(node, "Softmax"):
-        return False
-    rank = None if value.shape is None else len(value.shape)
-    return rank is not None and node.attributes.get_int("axis", -1) % rank == rank - 1

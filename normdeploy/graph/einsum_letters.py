@@ -1,0 +1,35 @@
+"""An Einsum's equation as letters: what each operand's axes and the result's are called."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+
+def letters_of(node: ir.Node) -> tuple[tuple[str, ...], str] | None:
+    """Return the letters of each operand and of the result, as in ``"ij,jk->ik"``.
+
+    Returns:
+        None where the equation leaves out the result, has an ellipsis or names a diagonal.
+    """
+    left, arrow, written = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
+    terms = tuple(left.split(","))
+    followed = arrow and "." not in left and len(terms) == len(node.inputs)
+    if not followed or any(len(set(term)) < len(term) for term in (*terms, written)):
+        return None
+    return terms, written
+
+
+def averaged_by(terms: tuple[str, ...], written: str, weights: int) -> str | None:
+    """Return the letter that an Einsum averages over, where rows of one operand sum to one; None if it does not.
+
+    Then sum_j a[.., j] (v[.., j] + t) = sum_j a[.., j] v[.., j] + t, for what t does not vary along j.
+
+    Args:
+        terms, written: as from :func:`letters_of`.
+        weights: which operand's last axis sums to one.
+    """
+    if len(terms) != 2 or not terms[weights]:
+        return None
+    rows, letter, data = terms[weights][:-1], terms[weights][-1], terms[1 - weights]
+    summed = set("".join(terms)) - set(written)
+    return letter if summed == {letter} and letter in data and set(rows) <= set(written) else None
