@@ -23,7 +23,7 @@ Level = Literal["quick", "default", "thorough"]
 PathLike = str | os.PathLike[str]
 Progress = Callable[[str, float], None]
 
-_LONGEST = 200
+_LONGEST = 600
 """Characters of a reason that stand in an error's one line; the verdict has all of it."""
 
 

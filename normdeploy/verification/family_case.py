@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.criteria import CONSTANTS, Bounds, Constants, Floats, rms
-from normdeploy.verification.bounds.decisions import MOST_TIES, find_ties
+from normdeploy.verification.bounds.decisions import Ties
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Measure, Spread
 from normdeploy.verification.float64_chain import EXACT, FINEST, FLOAT64_NOISE, Chain
@@ -49,7 +50,6 @@ class Case:
     seed: int = 0
     constants: Constants = CONSTANTS
     chain: Chain | None = None
-    _ties: dict[int, Array] = field(default_factory=dict, repr=False)
 
     @property
     def spread(self) -> list[Array]:
@@ -114,34 +114,31 @@ class Case:
                 return np.full_like(bounds.truth, error)
         return self.bounds(index, eager=False).spread
 
+    @cached_property
+    def _ties(self) -> Ties:
+        floor = SMALLEST_NORMAL[self.precision]
+        return Ties(self.noisy, self.family.feeds, self.truth, roundoff=self.roundoff, floor=floor, seed=self.seed)
+
     def undecided(self, index: int) -> bool:
-        """Return whether so much of an output hangs on ties that it is not judged (computed once, on demand)."""
-        ties = self.ties(index)
-        return bool(ties.sum() > MOST_TIES * max(ties.size, 4))
+        """Return whether so much of an output hangs on ties that it is not judged; looks until that is known."""
+        while not self._ties.too_many(index) and self.noisy is not None and self._ties.look(self.spread):
+            pass
+        return self._ties.too_many(index)
 
     @property
     def found_undecided(self) -> list[int]:
         """The outputs that were found undecided so far."""
-        return [i for i in self._ties if self.undecided(i)]
+        return [i for i in range(len(self.truth)) if self._ties.too_many(i)]
+
+    def found_ties(self, index: int) -> int:
+        """Return how many elements of an output were seen to turn so far."""
+        return int(self._ties.found[index].sum())
 
     def ties(self, index: int) -> Array:
-        """Return the elements of an output that turn under noise as large as the bound (computed once, on demand)."""
-        if index in self._ties:
-            return self._ties[index]
-        if self.noisy is None:
-            self._ties = {i: np.zeros(np.shape(t), bool) for i, t in enumerate(self.truth)}
-            return self._ties[index]
-        masks = find_ties(
-            self.noisy,
-            self.family.feeds,
-            self.truth,
-            self.spread,
-            roundoff=self.roundoff,
-            floor=SMALLEST_NORMAL[self.precision],
-            seed=self.seed,
-        )
-        self._ties = dict(enumerate(masks))
-        return self._ties[index]
+        """Return the elements of an output that turn under noise as large as the bound."""
+        while self.noisy is not None and self._ties.look(self.spread):
+            pass
+        return self._ties.found[index]
 
 
 @dataclass(frozen=True)

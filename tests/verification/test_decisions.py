@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,11 @@ from normdeploy.graph import save_graph
 from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
+from normdeploy.verification.bounds.decisions import Ties
 from normdeploy.verification.bounds.noise import NoisyGraph
+from normdeploy.verification.bounds.spread import Spread
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.samples.family import Family
 
 Write = Callable[..., Path]
 EXPORT = Path(__file__).parents[2] / "export"
@@ -156,6 +161,59 @@ def test_the_spread_is_that_of_held_decisions(graph_of: Callable[[str], ir.Model
     (spread,), (clean,) = noisy.spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=16)
     assert clean == 1000
     assert float(spread.max()) < 1e-3
+
+
+TURNED = {
+    "s = Shape(x) n = Gather(s, nought) r = Range(nought, n, one) c = Less(r, three) y = Where(c, x, zero)": False,
+    "c = Greater(x, zero) y = Where(c, x, zero)": False,
+    "a = Mul(x, x) c = Greater(a, zero) y = Where(c, x, zero)": True,
+    "c = Greater(x, table) y = Where(c, x, zero)": True,
+    "a = Mul(x, x) i = Cast<to = 7>(a) c = Greater(i, three) y = Where(c, x, zero)": True,
+    "y, i = TopK(x, k)": True,
+    "y = Exp(x)": False,
+}
+
+
+@pytest.mark.parametrize("body", TURNED)
+def test_rounding_turns_no_decision_on_places_and_sizes(body: str, graph_of: Callable[[str], ir.Model]):
+    """A causal mask compares places: no run with noise finds it elsewhere, so that none is made for it."""
+    graph = graph_of(
+        "g (float[4] x) => (float[4] y) <float zero = {0}, float[4] table = {1, 2, 3, 4}, int64 nought = {0},"
+        f" int64 one = {{1}}, int64 three = {{3}}, int64[1] k = {{4}}> {{ {body} }}"
+    )
+    assert NoisyGraph(graph).decides == TURNED[body]
+
+
+class Counted(NoisyGraph):
+    runs = 0
+
+    def run(self, *args: Any, **options: Any) -> dict[str, Any]:
+        self.runs += 1
+        return super().run(*args, **options)
+
+
+def test_no_more_runs_look_for_ties_than_decide(graph_of: Callable[[str], ir.Model]):
+    """An order among equal scores turns at once, and that is enough; of what does not turn, each run says so."""
+    graph = graph_of(
+        "g (float[16] x) => (int64[16] i, int64[1] top) <int64[1] all = {16}, int64[1] one = {1}, float[1] far = {9}>"
+        "{ v, i = TopK(x, all) more = Concat<axis = 0>(far, x) w, top = TopK(more, one) }"
+    )
+    noisy, feeds = Counted(graph), {"x": np.ones(16)}
+    truth = [np.arange(16), np.zeros(1, np.int64)]
+    ties = Ties(noisy, feeds, truth, roundoff=2.0**-24, floor=2.0**-126, seed=0)
+    case = Case(Family("equal", feeds), ["i", "top"], truth, truth, Spread.of(truth), "float32", noisy)
+    assert not case.found_undecided
+    assert case.undecided(0)
+    assert case.found_undecided == [0]
+    assert noisy.runs < 3
+    assert not case.undecided(1)
+    assert not case.ties(1).any()
+    made, wanted = noisy.runs, case.ties(0)
+    assert made > 20
+    while ties.look(case.spread):
+        pass
+    assert noisy.runs == 2 * made
+    np.testing.assert_array_equal(ties.found[0], wanted)
 
 
 POSITIONS = """g (float[N,8] x) => (float[N,8] y) <float[8] place = {0, 1, 2, 3, 4, 5, 6, 7}>

@@ -12,7 +12,7 @@ no noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +20,11 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.graph import constant_tensor
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import evaluate_node
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.bounds.accuracy import rounds
 from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import Array, Feeds
@@ -44,9 +46,32 @@ _STEPPED = ("QuantizeLinear", "DynamicQuantizeLinear")
 _ROUNDED_ONCE = Trait.ROUNDED_ONCE | Trait.CONVERTS
 
 
-def decides(graph: ir.Graph) -> bool:
-    """True where a graph takes decisions."""
-    return any(has(node, Trait.DECIDES) for node in graph.all_nodes())
+def decides(graph: ir.Graph, computed: Collection[str] = ()) -> bool:
+    """True where a graph takes decisions that rounding can turn: not by places and sizes alone, as a causal mask is.
+
+    Args:
+        computed: names of its inputs that are rounded.
+    """
+    deciding = [node for node in graph.all_nodes() if has(node, Trait.DECIDES)]
+    if any(is_standard(node, "TopK") for node in deciding):
+        return True  # of equal numbers any may come first
+    fed = {value for value in graph.inputs if value.name not in computed}
+    queue = [value for node in deciding for value in node.inputs if value is not None]
+    seen = set(queue)
+    for value in queue:
+        node = value.producer()
+        if value.dtype is None or value.dtype.is_floating_point():
+            tensor = constant_tensor(value)
+            if tensor is not None and tensor.size > 1:
+                return True  # a table may be of computed numbers
+            if tensor is None and value not in fed and (node is None or rounds(node) or bodies_of(node)):
+                return True
+        elif node is not None and bodies_of(node):
+            return True
+        read = [v for v in (() if node is None else node.inputs) if v is not None and v not in seen]
+        queue += read
+        seen.update(read)
+    return False
 
 
 def held_nodes(graph: ir.Graph) -> list[ir.Node]:
@@ -124,45 +149,65 @@ def _shuffled(node: ir.Node, generator: torch.Generator) -> Callable[[Sequence[T
     return top
 
 
-def find_ties(
-    noisy: NoisyGraph,
-    feeds: Feeds,
-    truth: Sequence[Array],
-    spread: Sequence[Array],
-    *,
-    roundoff: float,
-    floor: float,
-    seed: int,
-) -> list[Array]:
-    """Return the elements of each output that turn under noise as large as the bound.
+class Ties:
+    """The elements of each output that turn under noise as large as the bound, found run by run.
+
+    They only become more: an output of which too many turned is not judged, whatever further runs would show.
 
     Args:
-        noisy: the reference's graph. feeds: the inputs. truth, spread: outputs and S on them.
-        roundoff, floor: of the precision judged.
+        noisy: the reference's graph; None where there is none, and nothing is known to turn.
+        feeds: the inputs. truth: outputs on them. roundoff, floor: of the precision judged. seed: of the noise.
     """
-    masks = [np.zeros(np.shape(t), bool) for t in truth]
-    for run in range(_TIE_RUNS):
-        one = seed + 7919 * (run + 1)
-        outputs = noisy.run(
-            feeds,
-            roundoff=_TIE_AMPLIFICATION * roundoff,
-            floor=floor,
+
+    def __init__(
+        self,
+        noisy: NoisyGraph | None,
+        feeds: Feeds,
+        truth: Sequence[Array],
+        *,
+        roundoff: float,
+        floor: float,
+        seed: int,
+    ) -> None:
+        self._noisy, self._feeds, self._truth = noisy, feeds, truth
+        self._roundoff, self._floor, self._seed = roundoff, floor, seed
+        self._runs = 0
+        self.found = [np.zeros(np.shape(t), bool) for t in truth]
+
+    def too_many(self, index: int) -> bool:
+        """Tell whether so much of an output turned that it is not judged."""
+        return bool(self.found[index].sum() > MOST_TIES * max(self.found[index].size, 4))
+
+    def look(self, spread: Sequence[Array]) -> bool:
+        """Make one more run; False where all were made.
+
+        Args:
+            spread: S of each output.
+        """
+        if self._noisy is None or self._runs >= _TIE_RUNS:
+            return False
+        self._runs += 1
+        one = self._seed + 7919 * self._runs
+        outputs = self._noisy.run(
+            self._feeds,
+            roundoff=_TIE_AMPLIFICATION * self._roundoff,
+            floor=self._floor,
             seed=one,
             distinct=True,
-            exact=roundoff,
-            decisions=shuffling(noisy.deciding, one),
+            exact=self._roundoff,
+            decisions=shuffling(self._noisy.deciding, one),
         ).values()
-        for mask, y, n, s in zip(masks, truth, outputs, spread, strict=True):
+        for mask, y, n, s in zip(self.found, self._truth, outputs, spread, strict=True):
             if y.shape != n.shape:
                 mask[...] = True
             elif is_float(y):
                 # A jump far beyond proportional noise is another branch taken, not rounding
-                typical = _typical(s) + roundoff * _typical(y)
+                typical = _typical(s) + self._roundoff * _typical(y)
                 with np.errstate(invalid="ignore"):
                     mask |= np.abs(n - y) > 100 * _TIE_AMPLIFICATION * typical
             else:
                 mask |= n != y
-    return masks
+        return True
 
 
 def _typical(values: Array) -> float:

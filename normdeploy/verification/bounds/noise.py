@@ -73,7 +73,7 @@ class NoisyGraph:
         self._roundoff = self._exact = 0.0
         self._pattern = np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
         copy = model.clone()
-        self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph)
+        self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph, computed)
         self._arithmetic, self._tables = arithmetic_before(self.deciding)
         self._counting = counting(copy.graph)
         gates = gate_weights(copy.graph)

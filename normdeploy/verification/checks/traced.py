@@ -99,7 +99,7 @@ def _ratio(case: Case, index: int, y: Array) -> float:
     if ratio > 1 and not case.rounding.measured:
         case.spread  # noqa: B018 # measured: eager's error may be small by chance
         ratio = _judged(case, index, y, spread=True)
-    if ratio > 1 and case.noisy is not None and case.noisy.decides and case.ties(index).any():
+    if ratio > 1 and case.noisy is not None and case.noisy.decides:
         if case.undecided(index):
             return 0.0
         ratio = _judged(case, index, np.where(case.ties(index), case.truth[index], y), spread=True)

@@ -75,9 +75,9 @@ def _exact_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputRe
     different = exact_differences(y.astype(o.dtype) if y.dtype.kind == o.dtype.kind else y, o)
     if not different.any():
         return OutputResult(i, (), (), None)
-    ties = case.ties(i)
     if case.undecided(i):
         return _undecided(case, i)
+    ties = case.ties(i)
     wrong = different & ~ties
     tied = int((different & ties).sum())
     if wrong.any():
@@ -91,7 +91,7 @@ def _exact_result(case: Case, i: int, name: str, y: Array, o: Array) -> OutputRe
 
 def _undecided(case: Case, i: int) -> OutputResult:
     size = int(np.size(case.truth[i]))
-    note = f"{case.names[i]!r} hangs on decisions within the bound in {int(case.ties(i).sum())} of {size} elements"
+    note = f"{case.names[i]!r} hangs on decisions within the bound in {case.found_ties(i)} or more of {size} elements"
     return OutputResult(i, (), (f"{note}: not judged in this family",), None, size)
 
 

@@ -181,7 +181,7 @@ def difference_ratio(
 def _ratio(case: Case, index: int, error: Floats, bounds: Bounds) -> float:
     """Return an error over its bound; where decisions could have turned by rounding, without these elements."""
     ratio = judge_error(error, bounds).ratio
-    if ratio >= 1 and case.noisy is not None and case.noisy.decides and case.ties(index).any():
+    if ratio >= 1 and case.noisy is not None and case.noisy.decides:
         if case.undecided(index):
             return 0.0
         return judge_error(np.where(case.ties(index), 0.0, error), bounds).ratio
