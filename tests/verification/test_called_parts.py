@@ -182,11 +182,13 @@ def test_an_attention_before_training_is_exercised(tmp_path: Path):
     assert {m.by for m in scales} == {Killer.MODULE}
 
 
-def test_an_attention_over_one_token_stays_not_exercised(tmp_path: Path):
-    """Its weights are 1 whatever the scale is: no call, no input and nothing fed at the site could show another."""
+def test_an_attention_over_one_token_is_held_against_no_call(tmp_path: Path):
+    """Its weights are 1 whatever the scale is: no call could show another, which is proven before one is asked."""
     verdict = verdict_of(Attention(1e-3).eval(), inputs(1), tmp_path)
-    assert verdict.status == "not-exercised", verdict.summary()
-    assert not any(m.killed for s in verdict.sites if s.kind == "affine map" for m in s.mutants)
+    assert verdict.status == "pass", verdict.summary()
+    scales = [m for s in verdict.sites if s.kind == "affine map" for m in s.mutants if m.name.startswith("scale")]
+    assert scales
+    assert all(m.harmless and "over one element" in m.note for m in scales)
 
 
 def test_what_a_call_is_compared_with_is_joined_once_for_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
