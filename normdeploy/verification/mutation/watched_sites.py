@@ -140,9 +140,11 @@ class SiteWatch:
         seen = _Seen(site, y.shape, self._signed.of(y), size, away=0.0 if self._reference else math.inf)
         affine = _by_channel(site, y)
         rows = self._signed.rows(values[0]) if affine and values[0] is not None else None
-        right = self._mapped(affine_map(site.clean, values), rows, y) if rows is not None else None
-        if right is None:
-            right = self._signed.of(site.clean(values))
+        try:
+            right = self._mapped(affine_map(site.clean, values), rows, y) if rows is not None else None
+            right = self._signed.of(site.clean(values)) if right is None else right
+        except GraphError:
+            return  # what the site reads has a name that is another value's there, of another shape
         if _largest(right - seen.products) > REPEATED * size:
             return  # of this name is another value there
         for mutant in site.mutants:
