@@ -68,7 +68,7 @@ def _resolve(graph: ir.Graph, node: ir.Node) -> bool:
     for reader, position in zip(readers, positions, strict=True):
         assert position is not None
         old, new = reader.outputs[0], split.outputs[position]
-        named = new.uses() == () and not old.is_graph_output()  # a part is called as whoever reads it first calls it
+        named = not new.uses() and not old.is_graph_output()  # a part is called as whoever reads it first calls it
         if old.is_graph_output():
             # two names may stand for one part; an Identity keeps the output's own
             keeper = ir.Node("", "Identity", [new], outputs=[ir.Value(type=old.type, shape=old.shape)])

@@ -43,6 +43,7 @@ def test_parts_at_constant_positions_are_outputs_of_a_split(given, parts):
     """)
     assert ResolveSequences()(found).modified
     assert operators(found) == ["Split", "Add"]
+    assert [value.name for value in next(iter(found.graph)).outputs][1:] == ["a", "b"]  # what the graph calls the parts
     onnx.checker.check_model(ir.to_proto(found))
     split = np.split(X, np.cumsum(parts)[:-1], axis=1)
     np.testing.assert_array_equal(Evaluator(found).run({"x": X, "p": P})["y"].numpy(), split[1] + split[2])

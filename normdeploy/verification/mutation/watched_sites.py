@@ -29,6 +29,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
 from normdeploy.graph.operator_evaluation import promote
 from normdeploy.verification.float64_chain import FINEST
