@@ -8,8 +8,8 @@ Both Reshapes only rename the same memory. A Reshape in front of the first or be
 that read one value share its rows, and where the next layer begins with the first Reshape, the two Reshapes cancel.
 
 Where all sizes are known, onnxruntime writes this form itself when it loads a file, with two Reshapes around each
-product that it joins with nothing: each is a call, which networks of small layers feel. So the file has it then
-(:class:`GemmsOverRows`), and the kernels that run are the same.
+product that it joins with nothing: each is a call, which networks of small layers feel. So the file has it then, where
+at least one of the two is joined (:class:`GemmsOverRows`), and the kernels that run are the same.
 
 Where they are not, onnxruntime's products take any rank. Its 8-bit form alone gains: it adds the bias on the way, and
 writes 8 bits at once where the next operator reads them (:func:`join_biases`). There a Relu behind the sum moves in
@@ -65,16 +65,51 @@ class _Layer:
 
 
 class GemmsOverRows(ir.passes.InPlacePass):
-    """Write every MatMul by a constant matrix with a constant bias as Gemm where all sizes are known."""
+    """Write MatMuls by a constant matrix with a constant bias as Gemm where all sizes are known, and no more operators.
+
+    Alone, a layer would be three operators in place of two; onnxruntime makes these when it loads the file.
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Write those of every graph."""
         modified = False
         for graph in graphs_of(model):
             layers = [layer for node in graph if (layer := _layer(node)) is not None and layer.fixed]
+            while len(fewer := _without_lone(layers)) < len(layers):  # its neighbours may be alone without it
+                layers = fewer
             _write(layers, graph)
             modified |= bool(layers)
         return ir.passes.PassResult(model, modified)
+
+
+def _without_lone(layers: Sequence[_Layer]) -> list[_Layer]:
+    """Leave out the layers around which both Reshapes would be new ones."""
+    results = {layer.result for layer in layers}
+    products = {layer.product for layer in layers}
+    makes: dict[ir.Value | None, _Layer] = {}  # a value: the layer in front of which it would become rows
+    for layer in layers:
+        makes.setdefault(layer.product.inputs[0], layer)
+
+    def asks_rows(layer: _Layer) -> bool:
+        source = layer.product.inputs[0]
+        if source is None or source in results or makes[source] is not layer:
+            return False
+        return _before_reshapes(source) is source or not all(use.node in products for use in source.uses())
+
+    def asks_whole(layer: _Layer) -> bool:
+        value = layer.result
+        read = value.uses()
+        return value.is_graph_output() or not all(
+            use.idx == 0 and (use.node in products or _renames(use.node)) for use in read
+        )
+
+    return [layer for layer in layers if not (asks_rows(layer) and asks_whole(layer))]
+
+
+def _renames(node: ir.Node) -> bool:
+    """Tell whether a node is a Reshape to numbers, none of which is a size of what it reads."""
+    target = constant_tensor(node.inputs[1]) if is_standard(node, "Reshape") else None
+    return target is not None and 0 not in target.numpy()
 
 
 def _layer(node: ir.Node, *, with_relu: bool = False, opset: int = _SHAPE_SLICES) -> _Layer | None:
@@ -207,8 +242,7 @@ def _before_reshapes(value: ir.Value) -> ir.Value:
 
 
 def _join_reshapes_behind(value: ir.Value, rows: ir.Value) -> None:
-    """Let each Reshape of a value to numbers, none of which is a size of what it reads, read the rows."""
+    """Let each Reshape of a value, where none of its numbers is a size of what it reads, read the rows."""
     for node, place in list(value.uses()):
-        target = constant_tensor(node.inputs[1]) if is_standard(node, "Reshape") and place == 0 else None
-        if target is not None and value is not rows and 0 not in target.numpy():
+        if place == 0 and value is not rows and _renames(node):
             node.replace_input_with(0, rows)
