@@ -16,7 +16,7 @@ from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.naming import give_names_once
 from normdeploy.exporting.signature_tables import signature_tables_kept
-from normdeploy.exporting.trace_errors import cause_of, essential_line, explain, module_in_traceback, root_cause
+from normdeploy.exporting.trace_errors import cause_of, explain, fixed_by
 from normdeploy.exporting.translations import translations
 
 _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them is a run of the model
@@ -84,7 +84,6 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
             return export_program(model, example, specs, opset)
         except Exception as error:
             reason = error
-    first = root_cause(reason)
     program, partial = None, specs
     for candidate in _partly_fixed(model, tensors, specs) if cause_of(reason) is None else ():
         mixed = [wide if spec else given for wide, given, spec in zip(example, tensors, candidate, strict=True)]
@@ -104,8 +103,7 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
     fixed = [name for name, before, after in zip(names, specs, partial, strict=True) if before and not after]
     notes.append(
         f"the batch dimension of {', '.join(map(repr, fixed))} is fixed at the example's size, because "
-        f"{module_in_traceback(model, reason)} fixes it ({type(first).__name__}: {essential_line(first)}): "
-        "take it from x.shape there, or pass dynamic_shapes"
+        f"{fixed_by(model, reason)}"
     )
     return program
 

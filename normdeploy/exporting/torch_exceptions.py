@@ -17,6 +17,7 @@ NO_TRANSLATION = (
     ("torch._subclasses.fake_tensor", "UnsupportedOperatorException"),
     ("torch.onnx._internal.exporter._errors", "DispatchError"),
 )
+NO_NODE = (("torch.onnx._internal.exporter._errors", "GraphConstructionError"),)
 USER_ERROR, USER_ERROR_TYPE = ("torch._dynamo.exc", "UserError"), ("torch._dynamo.exc", "UserErrorType")
 
 
@@ -42,3 +43,11 @@ def is_control_flow(error: BaseException) -> bool:
 def is_missing_translation(error: BaseException) -> bool:
     """Whether torch says by the error's class that it has no translation, or no meaning, for an operator."""
     return isinstance(error, found(*NO_TRANSLATION))
+
+
+def is_unwritten(error: BaseException) -> bool:
+    """Whether torch says by the error's class that an operator has a translation, of which no node can be made.
+
+    So it is where an attribute, which a file holds as a number, would follow a size.
+    """
+    return isinstance(error, found(*NO_NODE))

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
 from normdeploy.exporting.delegated import NoTranslationError
-from normdeploy.exporting.torch_exceptions import is_control_flow, is_missing_translation
+from normdeploy.exporting.torch_exceptions import is_control_flow, is_missing_translation, is_unwritten
 
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent
@@ -80,6 +80,25 @@ def module_in_traceback(model: nn.Module, error: BaseException) -> str:
         if best:
             return best
     return _module_of_node(error) or "the model"
+
+
+def fixed_by(model: nn.Module, error: BaseException) -> str:
+    """Return what fixes a dimension, and what to do about it, in a clause.
+
+    Args:
+        model: the model. error: what tracing it raised where the dimension was dynamic.
+    """
+    where = module_in_traceback(model, error)
+    if any(map(is_unwritten, _chain(error))):
+        return (
+            f"an attribute of an operator of {where} follows it (a convolution's groups, say), and a file holds "
+            "attributes as numbers: give the example the batch that will be run"
+        )
+    first = root_cause(error)
+    return (
+        f"{where} fixes it ({type(first).__name__}: {essential_line(first)}): take it from x.shape there, or pass "
+        "dynamic_shapes"
+    )
 
 
 def _module_of_node(error: BaseException) -> str:

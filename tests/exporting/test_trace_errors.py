@@ -71,6 +71,19 @@ def test_a_cause_is_told_whatever_the_shapes(model, expected):
             trace(model, torch.rand(2, 3), dynamic_shapes=shapes)
 
 
+def test_an_attribute_that_would_follow_the_batch_is_told_in_words_of_ours():
+    class Grouped(nn.Module):
+        """Each sample has a filter of its own, as in StyleGAN: a group of one convolution."""
+
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            y = nn.functional.conv1d(x.reshape(1, -1, x.shape[2]), w.reshape(-1, 2, 3), groups=x.shape[0])
+            return y.reshape(x.shape[0], 4, -1)
+
+    note = " ".join(trace(Grouped(), (torch.rand(2, 2, 5), torch.rand(2, 4, 2, 3))).notes)
+    assert "an attribute of an operator of the model (Grouped" in note
+    assert "give the example the batch that will be run" in note
+
+
 def test_a_computed_weight_that_has_no_translation_can_be_made_a_plain_parameter():
     model = torch.nn.utils.parametrizations.orthogonal(nn.Linear(3, 3), orthogonal_map="matrix_exp")
     with pytest.raises(TraceError, match=r"no ONNX translation.*remove_parametrizations"):
@@ -79,7 +92,7 @@ def test_a_computed_weight_that_has_no_translation_can_be_made_a_plain_parameter
     assert trace(model, torch.rand(2, 3)) is not None
 
 
-NAMES = (*torch_exceptions.CONTROL_FLOW, *torch_exceptions.NO_TRANSLATION)
+NAMES = (*torch_exceptions.CONTROL_FLOW, *torch_exceptions.NO_TRANSLATION, *torch_exceptions.NO_NODE)
 
 
 @pytest.mark.parametrize("place", [*NAMES, torch_exceptions.USER_ERROR, torch_exceptions.USER_ERROR_TYPE])
