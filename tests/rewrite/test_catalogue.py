@@ -167,11 +167,12 @@ CROSSING = {
         ("affine/test_diamonds.py::test_what_does_not_cross",),
         ("Add", "Sub", "Sum", "Mul", "Div", "Affine"),
     ),
-    "AveragePool, GlobalAveragePool, ReduceMean over other axes, Resize; MaxPool": Row(
+    "AveragePool, GlobalAveragePool, ReduceMean over other axes, Resize, GridSample; MaxPool": Row(
         (
             f"{POINTWISE}::test_pools",
             f"{POINTWISE}::test_reductions",
             f"{POINTWISE}::test_resize",
+            "gauge/test_openings.py::test_a_norm_passes_a_sampling_at_computed_places",
             f"{CORNERS}::test_a_reduction_over_nothing_or_everything",
         ),
         (f"{POINTWISE}::test_order_reversing_channels_block_a_maximum",),
@@ -185,6 +186,7 @@ CROSSING = {
             "ReduceMax",
             "ReduceMin",
             "Resize",
+            "GridSample",
         ),
     ),
     "Pad": Row(

@@ -119,7 +119,9 @@ def _layer(node: ir.Node, *, with_relu: bool = False, opset: int = _SHAPE_SLICES
         node: a MatMul. with_relu: whether a Relu behind it belongs to it. opset: of the graph.
     """
     linear = linear_of(node) if is_standard(node, "MatMul") else None
-    tensor = None if linear is None or linear.data != 0 else constant_tensor(linear.value(linear.weight))
+    if linear is None or linear.data != 0:
+        return None
+    tensor = constant_tensor(linear.value(linear.weight))
     found = bias_behind(node.outputs[0])
     dims = None if node.inputs[0] is None else dims_of(node.inputs[0])
     if tensor is None or found is None or dims is None or len(dims) < 2:

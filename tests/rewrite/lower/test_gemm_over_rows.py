@@ -132,6 +132,11 @@ def test_others_stay(text):
     same(source, result)
 
 
+def test_an_operator_that_reads_nothing_is_no_layer():
+    text = "n (float[2,3,4] x) => (float[2,3,4] y) { r = RandomNormal <shape = [2, 3, 4]> () y = Add (x, r) }"
+    assert kinds(rewrite(model(text)).model) == ["RandomNormal", "Add"]
+
+
 def test_rewriting_again_changes_nothing():
     text = CASES["two that read one value"][0]
     once = rewrite(model(text)).model
