@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
 import onnx_ir as ir
 
 
@@ -33,3 +37,14 @@ def averaged_by(terms: tuple[str, ...], written: str, weights: int) -> str | Non
     rows, letter, data = terms[weights][:-1], terms[weights][-1], terms[1 - weights]
     summed = set("".join(terms)) - set(written)
     return letter if summed == {letter} and letter in data and set(rows) <= set(written) else None
+
+
+def placed(array: npt.NDArray[Any], term: str, order: Sequence[str]) -> npt.NDArray[Any]:
+    """Return an operand's array with one axis per letter of an order, of size 1 for those that it does not have.
+
+    Args:
+        array: an axis per letter of ``term``. term: the operand's letters, all of them in ``order``.
+        order: letters.
+    """
+    cells = [array.shape[term.index(letter)] if letter in term else 1 for letter in order]
+    return array.transpose([term.index(letter) for letter in order if letter in term]).reshape(cells)

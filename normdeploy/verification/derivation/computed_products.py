@@ -13,7 +13,7 @@ from string import ascii_letters
 import numpy as np
 
 from normdeploy.graph import compress
-from normdeploy.graph.einsum_letters import averaged_by, letters_of
+from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.traits import sums_to_one
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats
 from normdeploy.verification.derivation.operands import kind
@@ -39,7 +39,7 @@ def product(at: Reading) -> Carried:
     if isinstance(shift, str):
         return shift
     order = [*written, *(letter for letter in dict.fromkeys("".join(terms)) if letter not in written)]
-    scales = [_placed(claim.scale, term, order) for claim, term in zip(claims, terms, strict=True)]
+    scales = [placed(claim.scale, term, order) for claim, term in zip(claims, terms, strict=True)]
     if math.prod(np.broadcast_shapes(*(scale.shape for scale in scales))) > _MOST:
         return f"{kind(at.node)}: too many scales"
     whole = np.asarray(math.prod(scales))
@@ -80,10 +80,4 @@ def _shift(at: Reading, claims: Sequence[Claim], terms: tuple[str, ...], written
     one = claims[data].shift.take([0], over)
     if (claims[data].shift != one).any():
         return f"{kind(at.node)} averages what is shifted differently"
-    return _placed(one, terms[data], [*written, letter])[..., 0]
-
-
-def _placed(array: Floats, term: str, order: Sequence[str]) -> Floats:
-    """Return an array with one axis per letter of an order, of size 1 for those that it does not have."""
-    cells = [array.shape[term.index(letter)] if letter in term else 1 for letter in order]
-    return array.transpose([term.index(letter) for letter in order if letter in term]).reshape(cells)
+    return placed(one, terms[data], [*written, letter])[..., 0]

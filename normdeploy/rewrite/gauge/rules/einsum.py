@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.einsum_letters import averaged_by, letters_of
+from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.traits import sums_to_one
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
@@ -90,7 +90,4 @@ def _whole(labels: list[str], terms: tuple[str, ...], gauges: list[Gauge]) -> tu
 
 
 def _placed(gauge: Gauge, term: str, labels: list[str]) -> Gauge:
-    """Return an operand's gauge with one axis per label, of size 1 for those that it does not have."""
-    order = [term.index(label) for label in labels if label in term]
-    cells = [gauge.cells[term.index(label)] if label in term else 1 for label in labels]
-    return gauge.each(lambda array: array.transpose(order).reshape(cells))
+    return gauge.each(lambda array: placed(array, term, labels))
