@@ -13,7 +13,13 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from normdeploy.exporting import attention_translation, bag_translation, delegated, quantized_translations
+from normdeploy.exporting import (
+    attention_translation,
+    bag_translation,
+    delegated,
+    experts_translation,
+    quantized_translations,
+)
 from normdeploy.exporting.attention_translation import op
 from normdeploy.exporting.delegated import NoTranslationError
 
@@ -189,5 +195,6 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.scatter_add.default: delegated.scatter_add,
         aten.scatter_reduce.two: delegated.scatter_reduce,
         aten.scaled_dot_product_attention.default: attention_translation.translation(opset),
+        **experts_translation.translations(),
         **quantized_translations.translations(opset),
     }

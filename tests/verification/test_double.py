@@ -143,3 +143,27 @@ def test_what_a_sigmoid_read_may_have_changed_before_its_logarithm():
         x.zero_()
         found = sigmoid.log()
     torch.testing.assert_close(found, torch.log(torch.sigmoid(torch.tensor([[0.5, -1.0]], dtype=torch.float64))))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((3, 8, 16), (3, 16, 8)), ((48, 16), (3, 16, 8)), ((3, 8, 16), (16, 48)), ((8, 48), (48, 8))]
+)
+def test_products_of_groups_are_computed_in_float64_where_torch_has_them_in_float32_alone(
+    a: tuple[int, ...], b: tuple[int, ...]
+):
+    torch.manual_seed(0)
+    x, y, whole = torch.randn(a), torch.randn(b), len(a) == len(b) == 3
+    ends = None if whole else torch.tensor([16, 16, 48], dtype=torch.int32)  # the second group has nothing
+    with float64_mode():
+        found = torch.nn.functional.grouped_mm(x, y, offs=ends)
+    assert found.dtype == torch.float64
+    spans, left, right = [(0, 16), (16, 16), (16, 48)], x.double().numpy(), y.double().numpy()
+    if whole:
+        expected = np.einsum("gmk,gkn->gmn", left, right)
+    elif len(a) == 2 and len(b) == 3:
+        expected = np.concatenate([left[i:j] @ right[g] for g, (i, j) in enumerate(spans)])
+    elif len(b) == 2 and len(a) == 3:
+        expected = np.concatenate([left[g] @ right[:, i:j] for g, (i, j) in enumerate(spans)], 1)
+    else:
+        expected = np.stack([left[:, i:j] @ right[i:j] for i, j in spans])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)

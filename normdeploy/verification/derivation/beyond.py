@@ -16,8 +16,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.verification.derivation.body_graphs import bodies_of
 from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.settled import shaping
 
 if TYPE_CHECKING:
     from normdeploy.verification.derivation.checked_side import Side
@@ -73,9 +75,18 @@ def _is_cut(side: Side, value: ir.Value | None) -> bool:
         side.cut_known = True
         for node in side.nodes:
             read = [v for v in inputs_of(node) if v is not None]
-            if any(v in side.cut for v in read) or cuts(side, node):
+            if any(v in side.cut for v in read) or _cuts_sizes(side, node):
                 side.cut.update(node.outputs)
     return value in side.cut
+
+
+def _cuts_sizes(side: Side, node: ir.Node) -> bool:
+    """Tell whether the sizes of what an operator returns depend on a number that decides: what it adds is no size."""
+    if bodies_of(node) or not is_standard(node):
+        return cuts(side, node)
+    if kind(node) == "Slice" and len(side.runs) > 1 and _slices(side, node):
+        return True
+    return any(read is not None and side.follows(read) and decides(side, read) for read in shaping(node))
 
 
 def cuts(side: Side, node: ir.Node) -> bool:

@@ -218,7 +218,7 @@ class Side:
 
     def _classify(self, node: ir.Node) -> None:
         inputs = [value for value in inputs_of(node) if value is not None]
-        if is_open(node, self.follows, self.opened):
+        if is_open(node, self.follows, self.opened, self.constant):
             self.opened.update(node.outputs)
         if node.op_type != "Constant" and not bool(bodies_of(node)) and not has(node, Trait.RANDOM):
             moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from normdeploy.verification.sides.logarithms import Logarithms
+from normdeploy.verification.sides.single_only import IN_FLOAT64
 
 LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double}
@@ -88,7 +89,7 @@ class Float64Mode(TorchFunctionMode):
         promoted_kwargs = tree_map(_promote, kwargs)
         result = self._logarithms.of(func, promoted_args)
         if result is None:
-            result = func(*promoted_args, **promoted_kwargs)
+            result = IN_FLOAT64.get(func, func)(*promoted_args, **promoted_kwargs)
             self._logarithms.note(func, promoted_args, promoted_kwargs, result)
         if target is not None and in_place:
             self.written.add(name)
