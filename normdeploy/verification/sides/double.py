@@ -89,7 +89,8 @@ class Float64Mode(TorchFunctionMode):
         promoted_kwargs = tree_map(_promote, kwargs)
         result = self._logarithms.of(func, promoted_args)
         if result is None:
-            result = IN_FLOAT64.get(func, func)(*promoted_args, **promoted_kwargs)
+            call: Callable[..., Any] = IN_FLOAT64.get(func, func)
+            result = call(*promoted_args, **promoted_kwargs)
             self._logarithms.note(func, promoted_args, promoted_kwargs, result)
         if target is not None and in_place:
             self.written.add(name)
