@@ -9,6 +9,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.harmless import SAME_FUNCTION, harmless
 from normdeploy.verification.mutation.invariant import cancels
+from normdeploy.verification.mutation.lone_rows import one_row
 from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.one_key import of_one_key
@@ -23,7 +24,8 @@ def prove_nothing(targets: Sequence[Target]) -> None:
     for target in targets:
         if id(target.site) not in unread:
             unread[id(target.site)] = of_one_key(target.evaluator.graph, target.site)
-        proof = SAME_FUNCTION if target.mutant.nothing else unread[id(target.site)]
+        nothing = target.mutant.nothing or (target.mutant.between_rows and one_row(target.site))
+        proof = SAME_FUNCTION if nothing else unread[id(target.site)]
         if proof:
             target.report = MutantReport(target.mutant.name, False, 0.0, "", proof, harmless=True)
 
