@@ -13,7 +13,7 @@ from normdeploy.verification.mutation.lone_rows import one_row
 from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.one_key import of_one_key
-from normdeploy.verification.mutation.rerun import CleanRun, Target
+from normdeploy.verification.mutation.rerun import CleanRun, CleanRuns, Target
 from normdeploy.verification.mutation.same_file import same_file
 from normdeploy.verification.record.answers import MutantReport
 
@@ -47,7 +47,7 @@ def prove(
     for evaluator, sites in groups:
         mine = [t for t in alive if t.evaluator is evaluator]
         wanted = [s for s in sites if any(t.site is s for t in mine)]
-        clean_runs = [CleanRun(evaluator, case, wanted) for case in cases or context.cases] if mine else []
+        clean_runs = CleanRuns(evaluator, cases or context.cases, wanted)
         for target in mine:
             proof, always = harmless(clean_runs, target.site, target.mutant)
             if not proof and cases is None:
