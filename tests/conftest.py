@@ -17,6 +17,9 @@ from short_turns import SHORT
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# torch's compiler believes the processor: it would compile and run a program for each set of instructions, 10 s in all
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 # Bytecode is kept, also where a container's environment says that it is not: each process would compile some thousand
 # modules again, ours and those that pytest rewrites, which is half of collecting the tests.
 sys.dont_write_bytecode = False
@@ -99,6 +102,6 @@ def torchlib_read_anew(_torchlib: Callable[[], None]) -> None:
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what is timed take turns of 2 ms, no pauses between them, and 10 rounds at most."""
+    """Let what is timed take turns of half a millisecond, no pauses between them, and 10 rounds at most."""
     for name, seconds in SHORT.items():
         monkeypatch.setattr(name, seconds)
