@@ -139,7 +139,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerNorms(),
         RemoveRoundTrips(),
         DropZeroBiases(),
-        GemmsOverRows(),
+        GemmsOverRows(context),
         GuardPads(),
         Clean(),
         GuardOutputs(),
