@@ -107,9 +107,6 @@ def _without_lone(layers: Sequence[_Layer], between: Iterable[Between]) -> list[
     pointwise = {node for group in between for node in group.nodes}
     results = {layer.result for layer in layers} | {node.outputs[0] for node in pointwise}
     products = {layer.product for layer in layers} | pointwise
-    makes: dict[ir.Value | None, _Layer] = {}  # a value: the layer in front of which it would become rows
-    for layer in layers:
-        makes.setdefault(layer.product.inputs[0], layer)
 
     def asks_rows(layer: _Layer) -> bool:
         source = layer.product.inputs[0]
@@ -123,6 +120,9 @@ def _without_lone(layers: Sequence[_Layer], between: Iterable[Between]) -> list[
         value = layer.result
         return value.is_graph_output() or not all(reads_rows(use.node, products) for use in value.uses())
 
+    makes: dict[ir.Value | None, _Layer] = {}  # a value: the layer for whose sake it would become rows
+    for layer in sorted(layers, key=asks_whole):
+        makes.setdefault(layer.product.inputs[0], layer)
     return [layer for layer in layers if not (asks_rows(layer) and asks_whole(layer))]
 
 

@@ -158,6 +158,15 @@ def test_a_layer_whose_rows_others_made_is_not_alone():
     same(source, result)
 
 
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_layer_beside_one_that_asks_for_rows_shares_them(order):
+    beside = ("o = MatMul (s, U) z = Add (o, d)", "p = MatMul (s, W) e = Add (p, b) g = Gelu (e)")
+    source = model(f"s = Softmax (x) {' '.join(beside[:: 1 - 2 * order])} {LAST}", "float[2,3,4] y, float[2,3,4] z")
+    result = rewritten(source)
+    assert (kinds(result).count("Gemm"), kinds(result).count("Reshape")) == (3, 3)
+    same(source, result)
+
+
 def test_rewriting_again_changes_nothing():
     once = rewritten(model(f"{FIRST} {CASES['several that read one another'][0]} {LAST}"))
     assert kinds(rewritten(once)) == kinds(once)
