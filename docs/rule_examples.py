@@ -210,6 +210,9 @@ EXAMPLES: dict[str, Example] = {
         },
         options={"integer": True},
     ),
+    "folds_of_one": Example(
+        "(float[2,3,1,1] x) => (float[2,3] y) { a = Relu(x) b = GlobalAveragePool(a) y = Flatten(b) }"
+    ),
     "lower.write_affine": Example(f"{_X} {{ a = Relu(x) b = Mul(a, s) c = Add(b, t) y = Sigmoid(c) }}", _MAP),
     "lower.write_rms_norm": Example(
         "(float[n,4] x) => (float[n,4] y)"
@@ -218,6 +221,10 @@ EXAMPLES: dict[str, Example] = {
     ),
     "lower.round_trips": Example(
         f"{_X} {{ a = Transpose <perm = [0, 2, 3, 1]> (x) b = Transpose <perm = [0, 3, 1, 2]> (a) y = Relu(b) }}"
+    ),
+    "lower.one_view": Example(
+        "(float[2,1,4] x) => (float[2,4] y) { a = Relu(x) b = Transpose <perm = [1, 0, 2]> (a) y = Reshape(b, rows) }",
+        {"rows": _ints(2, 4)},
     ),
     "lower.zero_bias": Example(f"{_X} {{ y = Conv(x, W, b) }}", {"W": _W, "b": np.zeros(2, np.float32)}),
     "lower.gemm_over_rows": Example(

@@ -23,7 +23,7 @@ from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
 from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
 from normdeploy.verification.derivation.result_types import result_type
-from normdeploy.verification.derivation.settled import is_open
+from normdeploy.verification.derivation.settled import is_open, of_fixed_sizes
 from normdeploy.verification.derivation.tables_by_size import partly_read, picked
 
 Array = npt.NDArray[Any]
@@ -43,6 +43,7 @@ class Side:
     Attributes:
         followed: the assignments at which most of the graph could be followed; others are left out.
         runs: each value at each of these: floats as sizes alone.
+        one_size: whether the graph is run at one assignment alone, as its inputs declare.
         opened: values whose shapes depend on what is fed; their shapes here are those where zeros are.
     """
 
@@ -50,6 +51,7 @@ class Side:
         self, model: ir.Model, assignments: Sequence[Mapping[str, Shape | Tensor]], *, beside: Side | None = None
     ) -> None:
         self.graph = model.graph
+        self.one_size = of_fixed_sizes(model.graph) and len(assignments) == 1
         self.imports = dict(model.graph.opset_imports)
         self._sizes: Sizes = Sizes(self.imports, None if beside is None else beside._sizes)
         self.nodes = list(model.graph)

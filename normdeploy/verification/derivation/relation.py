@@ -104,9 +104,16 @@ class Relation:
         Where sizes vary nothing is said: which rows are the same at all sizes is not followed.
         """
         ours, theirs = self.source.shapes(w), self.file.shapes(v)
-        if len(ours) != 1 or len(theirs) != 1 or w in self.source.opened or v in self.file.opened:
+        if not (self.source.one_size and self.file.one_size) or w in self.source.opened or v in self.file.opened:
             return False
-        if min(map(len, (*ours, *theirs))) == 0 or ours[0][-1] != theirs[0][-1] or ours == theirs:
+        if (
+            len(ours) != 1
+            or len(theirs) != 1
+            or not ours[0]
+            or not theirs[0]
+            or ours[0][-1] != theirs[0][-1]
+            or ours == theirs
+        ):
             return False
         numbers = [side.type_of(value) in FLOATS for side, value in ((self.source, w), (self.file, v))]
         return math.prod(ours[0]) == math.prod(theirs[0]) > 0 and numbers[0] == numbers[1]
