@@ -102,6 +102,12 @@ EXAMPLES: dict[str, Example] = {
         "(float[n,4] x, float[4,n] z) => (float[n,n] y) { a = MatMul(x, z) b = Add(a, t) y = Softmax(b) }",
         {"t": np.float32([3.0])},
     ),
+    "gauge.rules.weighed": Example(
+        "(float[n,5,4] x, float[n,5,1] z) => (float[n,2] y)"
+        "{ a = Relu(x) b = Add(a, t) w = Softmax <axis = 1> (z) c = Mul(w, b) d = ReduceSum <keepdims = 0> (c, k)"
+        " y = MatMul(d, V) }",
+        {"t": (4,), "k": _ints(1), "V": (4, 2)}, opset=18,
+    ),
     # passes, in the order of the pipeline
     "opset.raising": Example(f"{_ROWS} {{ y = Clip <min = 0.0, max = 6.0> (x) }}", opset=10),
     "qonnx_to_standard": Example(

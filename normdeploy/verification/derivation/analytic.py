@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from normdeploy.graph.traits import sums_to_one
+from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.verification.derivation.beyond import cuts, decides
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.compared_points import points
@@ -28,6 +28,7 @@ from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.smooth import smooth
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.unrounded import Constants, Unlike
+from normdeploy.verification.derivation.value_facts import ranks_in
 
 ANALYTIC = MOVES | frozenset({
     "Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum",
@@ -79,7 +80,7 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
         return replace(error.wrong, parts=tuple(theirs))
     if isinstance(wrong, str) and wrong:
         return f"{kind(node)}: {wrong}"
-    if isinstance(wrong, Wrong) and any(sums_to_one(leaf, _rank(relation.file, leaf)) for leaf in leaves):
+    if isinstance(wrong, Wrong) and any(summed_axis(leaf, ranks_in(relation.file)) is not None for leaf in leaves):
         return f"{kind(node)}: it reads rows that sum to one, and differs where they do not"
     if isinstance(wrong, Wrong):
         # what another rounding of some constant explains is told of one operator: no number is known to be wrong
@@ -101,10 +102,6 @@ def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Sh
     if not any(point.want.numel() for point in drawn):
         return "nothing is computed at the sizes that are tried"
     return regions.unseen(drawn)
-
-
-def _rank(side: Side, value: ir.Value) -> int | None:
-    return next((len(shape) for shape in side.shapes(value)), None)
 
 
 def _is_told(relation: Relation, v: ir.Value) -> bool:

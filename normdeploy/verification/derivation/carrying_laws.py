@@ -20,6 +20,9 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
     Args:
         node: of the file. origin: of the source, of the same kind.
     """
+    average = computed_products.confirm_average(relation, node, origin) if kind(node) == "ReduceSum" else ""
+    if isinstance(average, Proof):
+        return average
     if kind(node) not in _CARRIES or kind(origin) != kind(node):
         return f"{kind(node)} has no law for what is scaled or shifted"
     text = difference(relation.source, origin, relation.file, node)
