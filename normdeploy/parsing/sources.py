@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -140,20 +141,25 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import ``path`` under a name made of its stem and a digest of its place and content."""
+    """Import ``path`` under a name made of its stem and a digest of its place and content.
+
+    What runs is what was digested: bytecode kept of a file is taken for its own by Python as long as size and second of
+    the last change agree, and a script may well change one digit twice in a second.
+    """
     content = path.read_bytes()
     digest = hashlib.sha256(str(path).encode() + b"\0" + content).hexdigest()[:12]
     name = f"_normdeploy_source_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
         raise SourceError(f"{path} cannot be imported; expected a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before execution: dataclasses and pickle look the module up by name
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        exec(loader.source_to_code(content, str(path)), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,16 @@ def test_the_same_file_gives_the_same_class_until_it_changes(folder: Path) -> No
     assert load_source("net.py:Net", folder=folder) is first
     (folder / "net.py").write_text(FILE + "\n# changed\n")
     assert load_source("net.py:Net", folder=folder) is not first
+
+
+def test_a_file_changed_twice_in_a_second_is_read_again(folder: Path) -> None:
+    """Same size, same time: Python takes the bytecode that it kept of the first for the second."""
+    file = folder / "net.py"
+    before = file.stat()
+    assert load_source(f"{file}:number") == 5
+    file.write_text(FILE.replace("number = 5", "number = 7"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert load_source(f"{file}:number") == 7
 
 
 def test_a_module() -> None:
