@@ -22,7 +22,7 @@ from typing import IO
 _LOCK, _MADE = "lock", "made"
 _OURS = "normdeploy writes here; what a dead process left is removed by the next one\n"
 _MARKED = 0o1700
-_TRIES, _PAUSE = 100, 0.02  # a writer holds a folder for a few renames
+_TRIES, PAUSE = 100, 0.02  # a writer holds a folder for a few renames
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                time.sleep(_PAUSE)
+                time.sleep(PAUSE)
             except OSError:
                 break
             else:

@@ -17,6 +17,9 @@ from short_turns import SHORT
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# torch's compiler believes the processor: it would compile and run a program for each set of instructions, 10 s in all
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 # Bytecode is kept, also where a container's environment says that it is not: each process would compile some thousand
 # modules again, ours and those that pytest rewrites, which is half of collecting the tests.
 sys.dont_write_bytecode = False
@@ -70,6 +73,18 @@ def _torchlib() -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _disk() -> Iterator[Callable[[int], None]]:
+    """Let no file wait until the disk holds it, 3 ms for each of some ten thousand: no test cuts the power.
+
+    A handle that is none is refused as before; processes that tests start wait. Yields what waits.
+    """
+    waits = os.fsync
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield waits
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _commands() -> Iterator[None]:
     """Build typer's tree of commands once a process: nine tenths of a refused command's time (typer 0.29)."""
     from typer import testing
@@ -99,6 +114,6 @@ def torchlib_read_anew(_torchlib: Callable[[], None]) -> None:
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what is timed take turns of 2 ms, no pauses between them, and 10 rounds at most."""
+    """Let what is timed take turns of half a millisecond, no pauses between them, and 10 rounds at most."""
     for name, seconds in SHORT.items():
         monkeypatch.setattr(name, seconds)

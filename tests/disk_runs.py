@@ -1,13 +1,12 @@
 """The commands that write, each on a disk that refuses: run by tests/test_refusing_disks.py in mounts of its own.
 
-    unshare --mount python tests/disk_runs.py FOLDER    # prints, as JSON, what became of each
-
 One process imports everything and each command is a fork of it. A read-only folder is a bind mount; a full one a tmpfs
 that a file of ours fills up to the room that is asked for.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import json
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import onnx
 from onnx import parser
 from test_killed_build import NET, RECIPE
 
@@ -39,14 +37,15 @@ COMMANDS = {
     "package": "package in.onnx --web --overwrite",
 }
 LOADED = [
-    f"normdeploy.{room}"
-    for room in ("api", "building", "runtime.bulk", "runtime.tuning", "train", "building.recipe_build")
-]
+    "onnxscript", "matplotlib.figure",
+    *(f"normdeploy.{room}" for room in ("building.recipe_build", "runtime.bulk", "runtime.tuning", "train")),
+]  # fmt: skip
 OLD = ("net.safetensors", "out.onnx", "out.csv", "in.plan.json")
 """Outputs of an earlier run, which the commands may replace: of these no byte may be lost."""
 DISKS: Mapping[str, int | None] = {"read-only": None, "full": 0, "nearly full": 4096}
 """Room in bytes; None for a folder that cannot be written at all."""
 _BALLAST, _SIZE = "ballast", 1 << 20
+_NEW_MOUNTS = 0x00020000  # CLONE_NEWNS of the kernel
 
 
 @dataclass
@@ -122,20 +121,24 @@ def run(words: list[str], folder: Path, log: Path) -> Ended:
     return Ended(code, log.read_text(), gone, sorted(after.keys() - before.keys()))
 
 
-def all_of_them(place: Path) -> dict[str, dict[str, object]]:
-    """Run every command on every disk."""
+def leave_the_mounts_of_others() -> None:
+    """Give this process, and what it starts, mounts of its own (``os.unshare`` is of Python 3.12)."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_MOUNTS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+def all_of_them(place: str) -> None:
+    """Run every command on every disk, and print, as JSON, what became of each."""
+    leave_the_mounts_of_others()
+    sys.dont_write_bytecode = True
+    for name in LOADED:  # before the disks refuse, and once for all forks
+        importlib.import_module(name)
     found = {}
     for disk, room in DISKS.items():
         for name, line in COMMANDS.items():
             key = f"{name} {disk}"
-            folder = place / key.replace(" ", "-")
+            folder = Path(place, key.replace(" ", "-"))
             refusing(folder, room)
-            found[key] = vars(run(line.split(), folder, place / f"{key}.log"))
-    return found
-
-
-if __name__ == "__main__":
-    sys.dont_write_bytecode = True
-    imported = map(importlib.import_module, (onnx.__name__, "onnxscript", "matplotlib.figure", *LOADED))
-    assert all(imported)  # before the disks refuse, and once for all forks
-    sys.stdout.write(json.dumps(all_of_them(Path(sys.argv[1]))))
+            found[key] = vars(run(line.split(), folder, Path(place, f"{key}.log")))
+    sys.stdout.write(json.dumps(found))

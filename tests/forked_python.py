@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -100,6 +101,15 @@ def _wait(child: int, seconds: float) -> int:
 def _serve() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
+    from torch.onnx import _constants
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+    from torch_tables import made_once
+
+    tables = made_once(lambda: None)
+    tables.__enter__()  # and for all forks: half of an export is reading them
+    logging.disable(logging.WARNING)  # that torchvision is not installed
+    ONNXRegistry.from_torchlib(opset_version=_constants.ONNX_DEFAULT_OPSET)
+    logging.disable(logging.NOTSET)
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208 - of the kernel
         raise AssertionError(f"one of {IMPORTED} starts a thread")
     gc.collect()

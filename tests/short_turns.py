@@ -6,9 +6,9 @@ those. Turns of the first look are a tenth as long too.
 
 _RUNTIME = "normdeploy.runtime"
 SHORT = {
-    f"{_RUNTIME}.latency.STRETCH": 0.002,
+    f"{_RUNTIME}.latency.STRETCH": 0.0005,
     f"{_RUNTIME}.latency.PAUSE": 0.0,
     f"{_RUNTIME}.latency.MOST": 10,
-    f"{_RUNTIME}.tuning.first_look.TURN": 0.001,
+    f"{_RUNTIME}.tuning.first_look.TURN": 0.0005,
 }
 """Seconds, and rounds, by the name of what holds them."""

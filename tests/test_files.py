@@ -36,6 +36,12 @@ from normdeploy.files import (
 from normdeploy.nn.weight_files import _Stream, save_torch, write_weights
 
 
+@pytest.fixture(autouse=True)
+def _waited_for(_disk: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the disk, as programs do: writers at once then stand between two renames for longer."""
+    monkeypatch.setattr(os, "fsync", _disk)
+
+
 def _folder(place: Path) -> None:
     place.mkdir()
 
@@ -314,9 +320,12 @@ def test_files_that_belong_together_are_of_one_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks there")
-def test_a_folder_that_the_caller_has_locked_is_written_all_the_same(tmp_path: Path) -> None:
+def test_a_folder_that_the_caller_has_locked_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fcntl
 
+    monkeypatch.setattr("normdeploy.unfinished.PAUSE", 0.001)
     held = os.open(tmp_path, os.O_RDONLY)  # as `flock FOLDER normdeploy ...` does
     fcntl.flock(held, fcntl.LOCK_EX)
     write_text(tmp_path / "a", "x")

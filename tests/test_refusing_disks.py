@@ -6,15 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import disk_runs
 import pytest
+from forked_python import ForkedPython
 
-_RUN = Path(disk_runs.__file__)
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "400"}
+_PROGRAM = "import disk_runs, sys; disk_runs.all_of_them(sys.argv[1])"
 
 
 def own_mounts() -> bool:
@@ -26,13 +24,11 @@ def own_mounts() -> bool:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def ended(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> dict[str, Any]:
     if not own_mounts():
         pytest.skip("needs a user who may mount in a namespace of its own (Linux, root)")
     place = tmp_path_factory.mktemp("disks")
-    environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    words = ["unshare", "--mount", sys.executable, str(_RUN), str(place)]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = forked.run(_PROGRAM, str(place), folder=place, environment={"COLUMNS": "400"}, timeout=600)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

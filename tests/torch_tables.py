@@ -9,17 +9,20 @@ in an AttributeError at the first test.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch._decomp import decompositions_for_rng
 from torch._export import utils
+from torch._logging._internal import trace_log
 from torch._subclasses import fake_impls
 from torch.export import decomp_utils, exported_program
-from torch.onnx._internal.exporter import _decomp
+from torch.onnx._internal.exporter import _decomp, _registration
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 Operator = Any
@@ -110,6 +113,13 @@ def _nothing_drawn(state: Any) -> None:
 _EMPTY = torch.tensor(())
 
 
+def _not_heard(handler: logging.Handler) -> None:
+    """Leave torch's log of its own traces to nobody, as in a program of a user's.
+
+    pytest listens to each logger that hands nothing on; torch writes out every graph and every stack for a listener.
+    """
+
+
 @contextmanager
 def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]:
     """Let traces in the block share what they look up; yields what forgets the exporter's own table.
@@ -119,6 +129,12 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
     """
     read: dict[tuple[Any, ...], ONNXRegistry] = {}
     anew = ONNXRegistry.from_torchlib
+
+    operators = cache(_registration.onnxscript_apis.get_torchlib_ops)
+
+    def read_anew() -> None:
+        read.clear()
+        operators.cache_clear()
 
     def once(cls: type[ONNXRegistry], *args: Any, **options: Any) -> ONNXRegistry:
         key = (*args, *sorted(options.items()))
@@ -137,6 +153,8 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
         lambda translated: (set(translated), _registered(), dict(torch._decomp.decomposition_table)),
     )
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace_log, "handlers", [])
+        patch.setattr(trace_log, "addHandler", _not_heard)
         patch.setattr(utils, "_materialize_cpp_cia_ops", look_up)
         patch.setattr(utils, "_check_valid_to_preserve", _preservable(utils._check_valid_to_preserve))
         patch.setattr(decompositions_for_rng.PhiloxState, "reset", _nothing_drawn)
@@ -150,5 +168,6 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
             "_override_composite_implicit_decomp",
             _Overridden(exported_program._override_composite_implicit_decomp),
         )
+        patch.setattr(_registration.onnxscript_apis, "get_torchlib_ops", operators)
         patch.setattr(ONNXRegistry, "from_torchlib", classmethod(once))
-        yield read.clear
+        yield read_anew

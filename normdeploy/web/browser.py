@@ -27,7 +27,7 @@ from normdeploy.errors import BrowserError, MissingDependencyError
 PATIENCE = 900.0
 """Seconds for one answer: a page that computes does not answer, and a large network computes for minutes."""
 
-_FAREWELL = 3.0
+FAREWELL = 3.0
 """Seconds that it has to end by itself."""
 
 _CHUNK = 1 << 16
@@ -110,7 +110,7 @@ class Browser:
         os.set_blocking(self._out, False)  # one that does not read is not waited for
         try:  # asked first: it takes away what it wrote outside its profile
             os.write(self._out, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
-            self._process.wait(_FAREWELL)
+            self._process.wait(FAREWELL)
         except (OSError, subprocess.TimeoutExpired):
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -16,8 +18,10 @@ from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.mutation.called_parts import CallWatch
+from normdeploy.verification.mutation.harmless import harmless
+from normdeploy.verification.mutation.mutant_sites import sites_of
 from normdeploy.verification.mutation.mutate_affine import affine_sites
-from normdeploy.verification.mutation.rerun import Target
+from normdeploy.verification.mutation.rerun import CleanRuns, Target
 from normdeploy.verification.record.answers import Question
 
 
@@ -160,3 +164,30 @@ class Scaled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = nn.functional.scaled_dot_product_attention(x, x, x)
         return y
+
+
+@pytest.mark.parametrize(("name", "told_by_one"), [("epsilon x10", True), ("scale dropped", False)])
+def test_a_change_that_one_family_shows_is_looked_for_in_no_other(name: str, told_by_one: bool):
+    """Ten times an epsilon shows on rows of variance 1; a scale of ones is dropped for nothing, on all families."""
+    graph = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[N,4] x, float[4] s) => (float[N,4] y)
+        { y = LayerNormalization(x, s) }"""
+    )
+    evaluator = Evaluator(graph)
+    (site,) = sites_of(graph.graph)
+    (mutant,) = (m for m in site.mutants if m.name == name)
+    feeds = {"x": torch.randn(3, 4, generator=torch.Generator().manual_seed(2)).numpy(), "s": torch.ones(4).numpy()}
+    looked: list[str] = []
+
+    class Family:
+        name = "a family"
+
+        @property
+        def feeds(self) -> dict[str, object]:
+            looked.append(self.name)
+            return feeds
+
+    cases: list[Any] = [SimpleNamespace(family=Family(), roundoff=2.0**-24) for _ in range(3)]
+    proof, always = harmless(CleanRuns(evaluator, cases, [site]), site, mutant)
+    assert len(looked) == (1 if told_by_one else 3)
+    assert (proof == "", always) == (told_by_one, False)

@@ -78,6 +78,7 @@ def test_a_program_that_is_no_browser_is_an_error_in_words() -> None:
 
 def test_one_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PATIENCE", 0.5)
+    monkeypatch.setattr(room, "FAREWELL", 0.1)
     with pytest.raises(BrowserError, match=r"did not answer Browser\.getVersion"):
         Browser(program(tmp_path, "silent"))
     assert not (tmp_path / "pid").exists() or _gone(tmp_path)

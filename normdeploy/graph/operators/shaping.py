@@ -105,6 +105,20 @@ def _gather_elements(call: Call, inputs: Inputs) -> Tensor:
     return torch.gather(x, axis, torch.where(indices < 0, indices + x.shape[axis], indices))
 
 
+def _gather_nd(call: Call, inputs: Inputs) -> Tensor:
+    x, at = need(inputs, 0), need(inputs, 1).to(torch.int64)
+    batch, depth = call.attr("batch_dims", 0), at.shape[-1]
+    sizes = torch.tensor(x.shape[batch : batch + depth], dtype=torch.int64)
+    if len(sizes) != depth or at.shape[:batch] != x.shape[:batch]:
+        raise IndexError(f"GatherND indices of shape {tuple(at.shape)} in {tuple(x.shape)} behind {batch} axes")
+    if at.numel() and bool(((at < -sizes) | (at >= sizes)).any()):
+        raise IndexError(f"GatherND index outside of {tuple(x.shape)}")
+    places = torch.where(at < 0, at + sizes, at).reshape(math.prod(x.shape[:batch]), -1, depth)
+    rows = torch.arange(len(places)).unsqueeze(1).expand(places.shape[:2])
+    taken = x.reshape(len(places), *x.shape[batch:])[(rows, *places.unbind(-1))]
+    return taken.reshape(*at.shape[:-1], *x.shape[batch + depth :])
+
+
 def _shape(call: Call, inputs: Inputs) -> Tensor:
     x = need(inputs, 0)
     return torch.tensor(list(x.shape)[call.attr("start", 0) : call.attr("end", None)], dtype=torch.int64)
@@ -199,6 +213,7 @@ SHAPING: dict[str, Implementation] = {
     "Flatten": _flatten,
     "Gather": _gather,
     "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,

@@ -7,7 +7,7 @@ rounding of the site's own operator is harmless and says so. Anything else leave
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from normdeploy.graph import Evaluator
 from normdeploy.verification.check_context import Context
@@ -17,15 +17,18 @@ from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.called_parts import kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.killing_input import SHARE, search
+from normdeploy.verification.mutation.lone_rows import two_rows, watched_on
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.probes import probe_sites
 from normdeploy.verification.mutation.proofs import prove, prove_cancelling, prove_nothing, prove_same_file
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.unfed import prove_unfed
+from normdeploy.verification.mutation.watched_sites import Key
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
 from normdeploy.verification.record.measured import Killed
 from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.samples.ranges import batch_name
 from normdeploy.verification.sides.exact_agreement import plural
 from normdeploy.verification.sides.grids import unrounded
 from normdeploy.verification.sides.two_sides import EagerReference
@@ -96,14 +99,27 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
     if not context.links.hold:
         return
     by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
-    kill, family = context.cases[0].constants.kill, context.cases[0].family.name
     dead = set() if by is Killer.MODULE else dead_sites(context, targets)
+    asked = [t for t in targets if id(t.site) not in dead]
+    _kill_seen(context, asked, context.watched[1], by, context.cases[0].family.name)
+    between = [t for t in alive_of(asked) if t.mutant.between_rows]
+    lone = [t for t in between if context.watched[1].get(_key(t)) == 0] if batch_name(context.specs) else []
+    if lone:
+        family = two_rows(context)
+        _kill_seen(context, lone, watched_on(context, lone, family), by, family.name)
+
+
+def _kill_seen(
+    context: Context, targets: Sequence[Target], ratios: Mapping[Key, float], by: Killer, family: str
+) -> None:
     for target in targets:
-        if id(target.site) in dead:
-            continue
-        ratio = context.watched[1].get((target.site.where, target.site.output, target.mutant.name), 0.0)
-        if ratio >= kill:
+        ratio = ratios.get(_key(target), 0.0)
+        if ratio >= context.cases[0].constants.kill:
             target.killed, target.chain_ratio, target.family = by, ratio, family
+
+
+def _key(target: Target) -> Key:
+    return target.site.where, target.site.output, target.mutant.name
 
 
 _EAGER_FAMILIES = 3

@@ -12,6 +12,7 @@ from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.gauges import Floats, composed, radius, ranked
 from normdeploy.verification.derivation.operands import inputs_of, kind
 
@@ -111,7 +112,7 @@ def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
     array = side.constant(value)
     if array is None:
         return None
-    return array, side.off(value, array)
+    return array, off_by_rounding(side, value, array)
 
 
 def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:

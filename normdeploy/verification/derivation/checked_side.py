@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from normdeploy.graph.operator_evaluation import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
-from normdeploy.verification.derivation.gauges import radius
 from normdeploy.verification.derivation.kept_constants import KeptConstants
 from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
@@ -61,6 +61,7 @@ class Side:
         self._types: dict[ir.Value, ir.DataType] = {}
         self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
         self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
+        self._of_constants: dict[ir.Value, Shape | None] = {}
         self.steps: dict[ir.Value, Any] = {}  # what :func:`.affine_laws.step_of` found
         self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
         self.cut, self.cut_known = set[ir.Value](), False
@@ -126,21 +127,6 @@ class Side:
                 return None
             value = node.inputs[0]
         return None
-
-    def off(self, value: ir.Value, number: Array) -> Array:
-        """Return how far rounding may have moved a constant from what it was, through what it is computed by."""
-        dtype, node = self.stored_in(value), value.producer()
-        if dtype is not None or node is None:
-            return radius(number, dtype)
-        operands = [None if read is None else self.fixed(read) for read in inputs_of(node)]
-        place = 1 if kind(node) == "DequantizeLinear" else 0  # its result is proportional to its scale
-        read, part = node.inputs[place], operands[place]
-        if read is None or part is None or not (place or has(node, Trait.MOVES)):
-            return np.zeros_like(number, np.float64)
-        operands[place] = self.off(read, part)
-        tensors = [None if array is None else torch.from_numpy(np.array(array)) for array in operands]
-        found = evaluate_node(node, tensors, opset_imports=self.imports)
-        return np.asarray(np.abs(found[value.index() or 0].numpy()))
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return a constant, floats in float64; None where it is none, or cannot be computed."""
@@ -209,7 +195,10 @@ class Side:
     def fixed(self, value: ir.Value | None) -> Array | None:
         """Return a constant, or what is the same at each assignment of those that follow from sizes."""
         found = None if value is None or decides(self, value) else self.numbers(value)
-        if found is None or any(a.shape != found[0].shape or not np.array_equal(a, found[0]) for a in found[1:]):
+        if found is None:
+            return None
+        others = [a for a in found[1:] if a is not found[0]]  # a constant is one array at all of them
+        if any(a.shape != found[0].shape or not np.array_equal(a, found[0]) for a in others):
             return None
         return found[0]
 
@@ -284,13 +273,27 @@ class Side:
     def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor], *, whole: bool) -> Tensor | None:
         if value in known:
             return known[value]
-        tensor = self.tensor(value)
-        if tensor is not None and tensor.dtype in FLOATS and tensor.size > SMALL and not whole:
-            return torch.empty(tuple(int(n) for n in tensor.shape.numpy()), dtype=torch.float64, device="meta")
+        if not whole and self.type_of(value) in FLOATS and not is_sequence(value):
+            shape = self._shape_of_constant(value)
+            if shape is not None and math.prod(shape) > SMALL:  # no more of it decides a size
+                return torch.empty(shape, dtype=torch.float64, device="meta")
         array = self.constant(value)
-        if array is None:
-            return None
-        return torch.from_numpy(np.array(array))
+        return None if array is None else torch.from_numpy(np.array(array))
+
+    def _shape_of_constant(self, value: ir.Value) -> Shape | None:
+        """Return the shape of a constant of floats, stored or computed, without its numbers; None where that fails."""
+        tensor = self.tensor(value)
+        if tensor is not None:
+            return tuple(int(n) for n in tensor.shape.numpy())
+        if value not in self._of_constants:
+            node, found = value.producer(), list[Tensor]()
+            if node is not None and value in self._constants:
+                read = [None if operand is None else self._operand(operand, {}, whole=False) for operand in node.inputs]
+                if all(a is None or b is not None for a, b in zip(node.inputs, read, strict=True)):
+                    found = self._sizes.of(node, as_stored(node, read, self.type_of))
+            place = value.index() or 0
+            self._of_constants[value] = tuple(found[place].shape) if place < len(found) else None
+        return self._of_constants[value]
 
 
 def _blank(shape: Shape, dtype: ir.DataType) -> Tensor:

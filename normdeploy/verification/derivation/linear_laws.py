@@ -17,6 +17,7 @@ from normdeploy.graph import constant_tensor
 from normdeploy.verification.derivation.affine_laws import Affine, back, spread
 from normdeploy.verification.derivation.attributes import window
 from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.gauges import Array, Claim, Floats, along, radius
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
@@ -186,7 +187,9 @@ def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
     if computed is None or value is None:
         return None
     stored = side.stored_in(value)  # moved at most: it is as far off as what is stored
-    return _Weights(computed, stored, None if stored is not None else side.off(value, computed), computed.shape)
+    return _Weights(
+        computed, stored, None if stored is not None else off_by_rounding(side, value, computed), computed.shape
+    )
 
 
 def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) -> tuple[Floats, Floats] | None:

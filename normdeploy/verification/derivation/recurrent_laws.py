@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.gauges import Floats, along
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Relation
@@ -47,7 +48,7 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
     if scale is None or shift is None:
         return f"{kind(node)} of what is scaled differently from place to place"
     stored = relation.file.stored_in(weights)
-    slack = 0.0 if stored is not None else relation.file.off(weights, have)
+    slack = 0.0 if stored is not None else off_by_rounding(relation.file, weights, have)
     wrong = compare(have, stored, want * scale, slack=slack)
     if wrong is not None:
         return wrong.of(f"weights of {kind(node)}")
@@ -83,4 +84,4 @@ def _bias(side: Side, value: ir.Value | None, weight: Floats) -> tuple[Floats, F
         nought = np.zeros((weight.shape[0], 2 * weight.shape[1]))
         return nought, nought
     array = side.fixed(value)
-    return None if array is None else (array, side.off(value, array))
+    return None if array is None else (array, off_by_rounding(side, value, array))

@@ -12,7 +12,8 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
 from normdeploy.graph.operator_evaluation import opset_of
-from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.traits import is_standard
+from normdeploy.verification.derivation.told_sizes import told_by_operands
 
 SMALL = 64
 """Constants up to this size may decide a shape."""
@@ -52,7 +53,7 @@ class Sizes:
 
     def of(self, node: ir.Node, operands: Sequence[Tensor | None]) -> list[Tensor]:
         """Return a node's results; [] where it cannot be evaluated."""
-        told = _told_by_operands(node, operands)
+        told = told_by_operands(node, operands)
         if told is not None:
             return [told]
         key = self._key(node, operands)
@@ -113,34 +114,3 @@ def _forms(operands: list[Tensor | None]) -> Iterator[list[Tensor | None]]:
     yield operands
     yield [None if t is None else t.to("meta") for t in operands]
     yield [None if t is None else torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else t for t in operands]
-
-
-_OF_ANOTHER_TYPE = ("IsNaN", "IsInf", "Optional", "OptionalGetElement")
-
-
-def _told_by_operands(node: ir.Node, operands: Sequence[Tensor | None]) -> Tensor | None:
-    """Return a result that has its operands' sizes, where these are floats of which only sizes are known.
-
-    Most operators are such, and torch takes a hundred times as long to say so.
-    """
-    first = operands[0] if operands else None
-    if len(node.outputs) != 1 or first is None or type(first) is not Tensor:
-        return None
-    if first.is_meta and _scales(node):
-        return first
-    if (
-        not has(node, Trait.POINTWISE)
-        or has(node, Trait.COMPARES | Trait.CONVERTS)
-        or is_standard(node, *_OF_ANOTHER_TYPE)
-    ):
-        return None
-    if not all(type(t) is Tensor and t.is_floating_point() and t.dtype == first.dtype for t in operands):
-        return None
-    shapes = [t.shape for t in operands if t is not None]
-    whole = next((t for t in operands if t is not None and t.is_meta and all(s in (t.shape, ()) for s in shapes)), None)
-    return whole if has(node, Trait.BROADCASTS) or whole is first else None
-
-
-def _scales(node: ir.Node) -> bool:
-    """Tell whether an operator is a normalization with a scale: its result is of its first operand's shape."""
-    return is_standard(node, "BatchNormalization") or (has(node, Trait.NORMALIZES) and has(node, Trait.WEIGHS))

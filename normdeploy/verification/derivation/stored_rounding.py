@@ -100,10 +100,11 @@ class _Numbers:
         if self.have.size <= _SMALL or not self.want.size:
             return False
         rows = np.unique(np.linspace(0, len(self.have) - 1, _ROWS).astype(int))
-        expected = self._expected(rows)
+        off, good, allowed = self._judged(rows, self._expected(rows))
+        if good.all():  # the plain case, of which the largest number is not looked for
+            return False
         most = [float(max(array.max(), -array.min())) for array in (self.want, self.sizes)]
         most[0] *= 1.0 if self.factors is None else float(np.abs(self.factors).max())
-        off, good, allowed = self._judged(rows, expected)
         with np.errstate(invalid="ignore"):
             return bool((~good & (off > allowed + self._of_the_largest(most))).any())
 

@@ -10,35 +10,38 @@ mutant leaves as it is (a scale of ones dropped, a shift of zeros at a padded bo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from normdeploy.verification.mutation.mutants import Mutant, Site
-from normdeploy.verification.mutation.rerun import CleanRun
+from normdeploy.verification.mutation.rerun import CleanRuns
 
 SAME_FUNCTION = "it is the same function here, for every input: there is nothing to detect"
 
 
-def harmless(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutant) -> tuple[str, bool]:
+def harmless(clean_runs: CleanRuns, site: Site, mutant: Mutant) -> tuple[str, bool]:
     """Return the proof as a sentence ("" where there is none), and whether it holds for every input or those seen.
 
     Args:
         clean_runs: one clean run per input family, of the graph that the site is in. site, mutant: what survived.
     """
-    seen = [values for clean_run in clean_runs for values in clean_run.calls(site)]
-    if not seen:
+    seen = ((clean_run, values) for clean_run in clean_runs for values in clean_run.calls(site))
+    first, values = next(seen, (None, []))
+    if first is None:
         return "", False
-    constant = not site.inner and all(name in clean_runs[0].constants for name in site.inputs[1:] if name)
-    if constant and mutant.same is not None and mutant.same(seen[0]):
+    constant = not site.inner and all(name in first.constants for name in site.inputs[1:] if name)
+    if constant and mutant.same is not None and mutant.same(values):
         return SAME_FUNCTION, True
-    roundoff = clean_runs[0].case.roundoff
+    roundoff = first.case.roundoff
     if mutant.affine:
-        proof = _affine_proof(seen[0], site, mutant, roundoff)
+        proof = _affine_proof(values, site, mutant, roundoff)
         if proof:
             return proof, True
-    return _observed(seen, site, mutant, roundoff), False
+    rows = chain([values], (more for _, more in seen))
+    return _observed(rows, site, mutant, roundoff), False
 
 
 def _affine_proof(values: Sequence[Tensor | None], site: Site, mutant: Mutant, roundoff: float) -> str:
@@ -62,19 +65,17 @@ def _affine_proof(values: Sequence[Tensor | None], site: Site, mutant: Mutant, r
     return ""
 
 
-def _observed(seen: Sequence[Sequence[Tensor | None]], site: Site, mutant: Mutant, roundoff: float) -> str:
+def _observed(seen: Iterable[Sequence[Tensor | None]], site: Site, mutant: Mutant, roundoff: float) -> str:
     worst = 0.0
     for values in seen:
         with torch.no_grad():
             right, wrong = site.clean(values), mutant.apply(values)
         worst = max(worst, change_in_roundoffs(right, wrong, roundoff))
+        if worst > 1:
+            return ""
     if worst == 0.0:
         return "it is the same function on every row seen: there is nothing to detect here"
-    if worst <= 1:
-        return (
-            f"undetectable and harmless here: on every row seen it changes the site's output by at most {worst:.2g} u"
-        )
-    return ""
+    return f"undetectable and harmless here: on every row seen it changes the site's output by at most {worst:.2g} u"
 
 
 def change_in_roundoffs(right: Tensor, wrong: Tensor, roundoff: float) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.mutation.mutants import Mutant, Site
-from normdeploy.verification.mutation.rerun import CleanRun
+from normdeploy.verification.mutation.rerun import CleanRun, CleanRuns
 
 _NOTHING = 150.0
 """A score so far below a row's largest weighs exp(-150) = 1e-65: 0 in float32, whose smallest number is 1e-45."""
@@ -29,7 +29,7 @@ _SPARE = 8.0
 """How many times further below the hidden scores have to be than all others are apart, whatever rows come yet."""
 
 
-def only_masked_scores(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutant) -> str:
+def only_masked_scores(clean_runs: CleanRuns, site: Site, mutant: Mutant) -> str:
     """Return in a sentence that a mutant moves hidden scores further below the others, no more; "" where it does more.
 
     Args:
@@ -37,7 +37,7 @@ def only_masked_scores(clean_runs: Sequence[CleanRun], site: Site, mutant: Mutan
     """
     if site.inner or not site.is_affine:
         return ""
-    behind = _softmaxes(clean_runs[0].evaluator.graph, site.output)
+    behind = _softmaxes(clean_runs.evaluator.graph, site.output)
     if not behind:
         return ""
     shown, least = False, math.inf

@@ -9,10 +9,11 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.harmless import SAME_FUNCTION, harmless
 from normdeploy.verification.mutation.invariant import cancels
+from normdeploy.verification.mutation.lone_rows import one_row
 from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.one_key import of_one_key
-from normdeploy.verification.mutation.rerun import CleanRun, Target
+from normdeploy.verification.mutation.rerun import CleanRun, CleanRuns, Target
 from normdeploy.verification.mutation.same_file import same_file
 from normdeploy.verification.record.answers import MutantReport
 
@@ -23,7 +24,8 @@ def prove_nothing(targets: Sequence[Target]) -> None:
     for target in targets:
         if id(target.site) not in unread:
             unread[id(target.site)] = of_one_key(target.evaluator.graph, target.site)
-        proof = SAME_FUNCTION if target.mutant.nothing else unread[id(target.site)]
+        nothing = target.mutant.nothing or (target.mutant.between_rows and one_row(target.site))
+        proof = SAME_FUNCTION if nothing else unread[id(target.site)]
         if proof:
             target.report = MutantReport(target.mutant.name, False, 0.0, "", proof, harmless=True)
 
@@ -45,7 +47,7 @@ def prove(
     for evaluator, sites in groups:
         mine = [t for t in alive if t.evaluator is evaluator]
         wanted = [s for s in sites if any(t.site is s for t in mine)]
-        clean_runs = [CleanRun(evaluator, case, wanted) for case in cases or context.cases] if mine else []
+        clean_runs = CleanRuns(evaluator, cases or context.cases, wanted)
         for target in mine:
             proof, always = harmless(clean_runs, target.site, target.mutant)
             if not proof and cases is None:

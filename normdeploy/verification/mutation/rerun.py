@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,6 +128,24 @@ class CleanRun:
         with torch.no_grad():
             found = self.evaluator.run(dict(self.case.family.feeds), replace=replace, stand_ins=self._stand_ins)
         return [to_numpy(found[name]) for name in self.evaluator.output_names]
+
+
+class CleanRuns:
+    """Clean runs of several families, each made when it is first looked at: the first one may tell enough.
+
+    Args:
+        evaluator: of the graph. cases: the families. sites: whose inputs and outputs are kept.
+    """
+
+    def __init__(self, evaluator: Evaluator, cases: Sequence[Case], sites: Sequence[Site]) -> None:
+        self.evaluator, self._cases, self._sites = evaluator, cases, sites
+        self._made: list[CleanRun] = []
+
+    def __iter__(self) -> Iterator[CleanRun]:
+        for place, case in enumerate(self._cases):
+            if place == len(self._made):
+                self._made.append(CleanRun(self.evaluator, case, self._sites))
+            yield self._made[place]
 
 
 def _constants(graph: ir.Graph) -> set[str]:

@@ -146,7 +146,8 @@ class SiteWatch:
             right = self._signed.of(site.clean(values)) if right is None else right
         except GraphError:
             return  # what the site reads has a name that is another value's there, of another shape
-        if _largest(right - seen.products) > REPEATED * size:
+        again = _largest(right - seen.products)
+        if again > REPEATED * size:
             return  # of this name is another value there
         for mutant in site.mutants:
             if mutant.nothing:
@@ -158,7 +159,7 @@ class SiteWatch:
                 wrong = self._mapped(affine_map(mutant.apply, values), rows, y)
             if wrong is None:
                 wrong = self._signed.of(mutant.apply(values))
-            moved = _largest(wrong - seen.products) / size
+            moved = max(_largest(wrong - seen.products) - again, 0.0) / size  # what is no doing of the mutant
             if self._reference and affine and mutant.affine:
                 moved = max(moved, _moved_on_own_statistics(site, mutant.apply, values))
             if math.isfinite(moved):

@@ -11,7 +11,7 @@ from normdeploy.graph.operators.call import Call, Implementation, Inputs, need
 from normdeploy.graph.operators.resampling import RESAMPLING
 from normdeploy.graph.operators.shaping import SHAPING
 
-_MEANS = {"GridSample": 16, "Pad": 13, "Trilu": 14}
+_MEANS = {"GatherND": 12, "GridSample": 16, "Pad": 13, "Trilu": 14}
 """The standard's operator set whose operator of that name has the same meaning."""
 
 
@@ -30,12 +30,6 @@ def _pad(call: Call, inputs: Inputs) -> Tensor:
     result = _standard("Pad")(call, flat)
     assert isinstance(result, Tensor)
     return result
-
-
-def _gather_nd(call: Call, inputs: Inputs) -> Tensor:
-    """The slices of x at indices whose last axis names them."""
-    x, at = need(inputs, 0), need(inputs, 1).long()
-    return x[tuple(at.movedim(-1, 0))]
 
 
 def _repeats(call: Call, inputs: Inputs) -> Tensor:
@@ -69,7 +63,7 @@ def _range(call: Call, inputs: Inputs) -> Tensor:
 
 MOVING: dict[str, Implementation] = {
     "ExpandDims": _expand_dims,
-    "GatherND": _gather_nd,
+    "GatherND": _standard("GatherND"),
     "GridSample": _standard("GridSample"),
     "NGramRepeatBlock": _repeats,
     "Pad": _pad,

@@ -1,0 +1,117 @@
+"""Sizes that operands tell by themselves are those that evaluating the operator on zeros has."""
+
+from __future__ import annotations
+
+import itertools
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import evaluate_node
+from normdeploy.verification.derivation.checked_side import Side
+from normdeploy.verification.derivation.told_sizes import told_by_operands
+
+SHAPES = [(), (1,), (4,), (3, 4), (4, 3), (4, 4), (2, 3, 4), (1, 4, 3), (5, 1, 4, 4), (2, 0, 4), (2, 3, 4, 2)]
+
+
+def node_of(op_type: str, count: int, **attributes: int) -> ir.Node:
+    kept = [ir.AttrInt64(name, value) for name, value in attributes.items()]
+    return ir.Node("", op_type, [ir.Value(name=f"x{i}") for i in range(count)], kept, num_outputs=1, version=20)
+
+
+def really(node: ir.Node, operands: list[Tensor]) -> tuple[int, ...] | None:
+    try:
+        return tuple(evaluate_node(node, [torch.zeros(t.shape, dtype=t.dtype) for t in operands])[0].shape)
+    except GraphError:
+        return None
+
+
+def sizes(shape: tuple[int, ...], *, told: bool = True) -> Tensor:
+    return torch.empty(shape, dtype=torch.float64, device="meta" if told else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "count", "attributes"),
+    [
+        ("Add", 2, {}),
+        ("Mul", 2, {}),
+        ("Pow", 2, {}),
+        ("MatMul", 2, {}),
+        ("Gemm", 2, {}),
+        ("Gemm", 2, {"transA": 1}),
+        ("Gemm", 2, {"transB": 1}),
+        ("Softmax", 1, {}),
+        ("LogSoftmax", 1, {"axis": 0}),
+        ("Relu", 1, {}),
+    ],
+)
+def test_all_pairs_of_shapes(op_type: str, count: int, attributes: dict[str, int]):
+    """Told is what is computed; what cannot be computed is not told, nor is what nobody can be asked of but torch."""
+    node, told = node_of(op_type, count, **attributes), 0
+    for shapes in itertools.product(SHAPES, repeat=count):
+        for real in range(count):  # a number beside sizes alone
+            operands = [sizes(shape, told=place != real or count == 1) for place, shape in enumerate(shapes)]
+            found = told_by_operands(node, operands)
+            if found is not None:
+                assert tuple(found.shape) == really(node, operands), (op_type, shapes)
+                assert found.is_meta
+                assert found.dtype == torch.float64
+                told += 1
+    assert told > 5
+
+
+@pytest.mark.parametrize("bias", [(), (5,), (1, 5), (3, 1), (3, 5)])
+def test_a_product_with_a_third_operand(bias: tuple[int, ...]):
+    node, operands = node_of("Gemm", 3), [sizes((3, 4)), sizes((4, 5)), sizes(bias)]
+    found = told_by_operands(node, operands)
+    assert found is not None
+    assert tuple(found.shape) == (3, 5) == really(node, operands)
+
+
+@pytest.mark.parametrize("bias", [(4, 5), (3,), (2, 3, 5)])
+def test_a_third_operand_that_a_product_is_not_brought_to(bias: tuple[int, ...]):
+    assert told_by_operands(node_of("Gemm", 3), [sizes((3, 4)), sizes((4, 5)), sizes(bias)]) is None
+
+
+@pytest.mark.parametrize("shapes", [((2, 1), (1, 3), ()), ((3,), (2, 3), (4, 2, 1)), ((2,), (3,), (3,))])
+def test_a_choice_is_of_all_three_shapes(shapes: tuple[tuple[int, ...], ...]):
+    node = node_of("Where", 3)
+    operands = [torch.zeros(shapes[0], dtype=torch.bool), sizes(shapes[1]), sizes(shapes[2])]
+    found = told_by_operands(node, operands)
+    assert (None if found is None else tuple(found.shape)) == really(node, operands)
+
+
+@pytest.mark.parametrize(
+    ("x", "grid"), [((2, 3, 4, 5), (2, 6, 7, 2)), ((1, 3, 4, 5, 2), (1, 2, 3, 4, 3)), ((2, 3, 4, 5), (1, 6, 7, 2))]
+)
+def test_samples_are_as_many_as_their_places(x: tuple[int, ...], grid: tuple[int, ...]):
+    node = node_of("GridSample", 2)
+    found = told_by_operands(node, [sizes(x), sizes(grid)])
+    want = (*x[:2], *grid[1:-1]) if x[0] == grid[0] else None
+    assert (None if found is None else tuple(found.shape)) == want
+
+
+@pytest.mark.parametrize("op_type", ["Equal", "IsNaN", "ReduceMean", "Reshape"])
+def test_what_is_of_another_type_or_shape_is_left_to_its_evaluation(op_type: str):
+    count = 1 if op_type == "IsNaN" else 2
+    assert told_by_operands(node_of(op_type, count), [sizes((2, 3))] * count) is None
+
+
+def test_numbers_alone_are_evaluated():
+    assert told_by_operands(node_of("Add", 2), [torch.zeros(3, dtype=torch.float64)] * 2) is None
+
+
+def test_a_large_constant_that_is_moved_is_followed_by_its_sizes(monkeypatch: pytest.MonkeyPatch):
+    """A Transpose of weights is not computed to know its shape; the product behind it has the right one."""
+    numbers = ", ".join(["0.5"] * 120)
+    graph = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 20]> g (float[N,10] x) => (float[N,12] y)
+        <float[12,10] w = {{{numbers}}}> {{ t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t) }}"""
+    )
+    monkeypatch.setattr(Side, "_fold", lambda *_: pytest.fail("the constant was computed"))
+    side = Side(graph, [{"x": (3, 10)}, {"x": (7, 10)}])
+    (y,) = graph.graph.outputs
+    assert side.shapes(y) == ((3, 12), (7, 12))
