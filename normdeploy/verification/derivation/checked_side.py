@@ -58,7 +58,7 @@ class Side:
         self._constants: set[ir.Value] = set()
         self._sized: set[ir.Value] = set()
         self._folded = KeptConstants()
-        self._types: dict[ir.Value, ir.DataType] = {}
+        self._types: dict[ir.Value, ir.DataType] = {v: v.dtype for v in self.graph.inputs if v.dtype is not None}
         self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
         self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
         self._of_constants: dict[ir.Value, Shape | None] = {}
@@ -66,9 +66,6 @@ class Side:
         self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
         self.cut, self.cut_known = set[ir.Value](), False
         self.opened: set[ir.Value] = set()
-        for value in self.graph.inputs:
-            if value.dtype is not None:
-                self._types[value] = value.dtype
         for node in self.nodes:
             self._classify(node)
         self._resized: bool = len(assignments) > 1 or (beside is not None and beside._resized)
