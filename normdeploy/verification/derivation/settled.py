@@ -1,4 +1,4 @@
-"""Values whose shape what is fed decides: the sizes at which a graph is followed say nothing of them."""
+"""What decides on shapes beside the sizes that a graph is followed at: what is fed, or nothing, where all are fixed."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def is_open(node: ir.Node, follows: Callable[[ir.Value], bool], opened: Collecti
     places = range(len(inputs)) if kind(node) in _FOUND else _SHAPED.get(kind(node), ())
     read = [inputs[place] for place in places if place < len(inputs)]
     return any(value is not None and not follows(value) for value in read)
+
+
+def of_fixed_sizes(graph: ir.Graph) -> bool:
+    """Tell whether a graph declares the sizes of all its inputs: it is run at these alone."""
+    return all(value.shape is not None and value.shape.is_static() for value in graph.inputs)
