@@ -102,6 +102,12 @@ EXAMPLES: dict[str, Example] = {
         "(float[n,4] x, float[4,n] z) => (float[n,n] y) { a = MatMul(x, z) b = Add(a, t) y = Softmax(b) }",
         {"t": np.float32([3.0])},
     ),
+    "gauge.rules.weighed": Example(
+        "(float[n,5,4] x, float[n,5,1] z) => (float[n,2] y)"
+        "{ a = Relu(x) b = Add(a, t) w = Softmax <axis = 1> (z) c = Mul(w, b) d = ReduceSum <keepdims = 0> (c, k)"
+        " y = MatMul(d, V) }",
+        {"t": (4,), "k": _ints(1), "V": (4, 2)}, opset=18,
+    ),
     # passes, in the order of the pipeline
     "opset.raising": Example(f"{_ROWS} {{ y = Clip <min = 0.0, max = 6.0> (x) }}", opset=10),
     "qonnx_to_standard": Example(
@@ -210,6 +216,9 @@ EXAMPLES: dict[str, Example] = {
         },
         options={"integer": True},
     ),
+    "folds_of_one": Example(
+        "(float[2,3,1,1] x) => (float[2,3] y) { a = Relu(x) b = GlobalAveragePool(a) y = Flatten(b) }"
+    ),
     "lower.write_affine": Example(f"{_X} {{ a = Relu(x) b = Mul(a, s) c = Add(b, t) y = Sigmoid(c) }}", _MAP),
     "lower.write_rms_norm": Example(
         "(float[n,4] x) => (float[n,4] y)"
@@ -218,6 +227,10 @@ EXAMPLES: dict[str, Example] = {
     ),
     "lower.round_trips": Example(
         f"{_X} {{ a = Transpose <perm = [0, 2, 3, 1]> (x) b = Transpose <perm = [0, 3, 1, 2]> (a) y = Relu(b) }}"
+    ),
+    "lower.one_view": Example(
+        "(float[2,1,4] x) => (float[2,4] y) { a = Relu(x) b = Transpose <perm = [1, 0, 2]> (a) y = Reshape(b, rows) }",
+        {"rows": _ints(2, 4)},
     ),
     "lower.zero_bias": Example(f"{_X} {{ y = Conv(x, W, b) }}", {"W": _W, "b": np.zeros(2, np.float32)}),
     "lower.gemm_over_rows": Example(

@@ -102,11 +102,15 @@ def matmul(op: str, d: Draw) -> Any:
     stack = d.of([], [2], [2, 3])
     m, k, n = d.number(1, 3), d.number(1, 3), d.number(1, 3)
     own = d.of([], [1] * len(stack), stack) if stack else []
-    kind = d.of("constant", "constant left", "computed", "average")
+    kind = d.of("constant", "constant left", "computed", "average", "average by columns")
     if kind == "computed":
         return d.g.op(op, d.x(*stack, m, k), d.x(*own, k, n))
     if kind == "average":
         return d.g.op(op, d.g.op("Softmax", d.x(*stack, m, k), axis=d.of(-1, -2)), d.x(*own, k, n))
+    if kind == "average by columns":
+        axes = [*range(len(stack)), len(stack) + 1, len(stack)]
+        turned = d.g.op("Transpose", d.g.op("Softmax", d.x(*stack, n, k), axis=d.of(-1, -2)), perm=axes)
+        return d.g.op(op, d.x(*own, m, k), turned)
     if kind == "constant left":
         return d.g.op(op, d.weight(*own, m, k), d.x(*stack, k, n))
     y = d.g.op(op, d.x(*stack, m, k), d.weight(*own, k, n))
@@ -307,6 +311,12 @@ def total(op: str, d: Draw) -> Any:
 
 
 def product(op: str, d: Draw) -> Any:
+    if op == "Mul" and d.number(0, 2) == 0:  # an average, where it sums over the axis of the Softmax
+        sizes, axis = [d.number(1, 3) for _ in range(3)], d.number(0, 2)
+        weights = d.g.op("Softmax", d.x(*(d.of(size, size, 1) for size in sizes)), axis=axis)
+        data = d.x(*sizes[d.number(0, 1) :])
+        whole = d.g.op(op, *d.of((weights, data), (data, weights)))
+        return d.g.op("ReduceSum", whole, np.array([d.of(axis, axis, 1)]), keepdims=d.number(0, 1))
     return d.g.op(op, *operands(d, 2, d.away))
 
 

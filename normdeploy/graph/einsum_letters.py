@@ -23,18 +23,19 @@ def letters_of(node: ir.Node) -> tuple[tuple[str, ...], str] | None:
     return terms, written
 
 
-def averaged_by(terms: tuple[str, ...], written: str, weights: int) -> str | None:
-    """Return the letter that an Einsum averages over, where rows of one operand sum to one; None if it does not.
+def averaged_by(terms: tuple[str, ...], written: str, weights: int, axis: int) -> str | None:
+    """Return the letter that an Einsum averages over, where one operand sums to one; None if it does not.
 
     Then sum_j a[.., j] (v[.., j] + t) = sum_j a[.., j] v[.., j] + t, for what t does not vary along j.
 
     Args:
         terms, written: as from :func:`letters_of`.
-        weights: which operand's last axis sums to one.
+        weights: which operand sums to one. axis: along which of its axes.
     """
-    if len(terms) != 2 or not terms[weights]:
+    if len(terms) != 2 or not -len(terms[weights]) <= axis < len(terms[weights]):
         return None
-    rows, letter, data = terms[weights][:-1], terms[weights][-1], terms[1 - weights]
+    letter, data = terms[weights][axis], terms[1 - weights]
+    rows = terms[weights].replace(letter, "")
     summed = set("".join(terms)) - set(written)
     return letter if summed == {letter} and letter in data and set(rows) <= set(written) else None
 

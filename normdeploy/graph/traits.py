@@ -215,16 +215,3 @@ def has(node: ir.Node | None, traits: Trait) -> TypeGuard[ir.Node]:
 def kinds(traits: Trait) -> frozenset[tuple[str, str]]:
     """Return the operators, domain and name, that have one of these traits."""
     return frozenset(kind for kind, own in TRAITS.items() if own & traits)
-
-
-def sums_to_one(value: ir.Value | None, rank: int | None = None) -> bool:
-    """Tell whether Softmax over the last axis wrote a value: what averages by its rows passes any shift on.
-
-    Args:
-        value: which. rank: its rank, where the graph does not say it.
-    """
-    node = None if value is None else value.producer()
-    if value is None or node is None or not is_standard(node, "Softmax"):
-        return False
-    axis, rank = node.attributes.get_int("axis", -1), rank if value.shape is None else len(value.shape)
-    return axis == -1 or (rank is not None and axis % rank == rank - 1)

@@ -34,7 +34,7 @@ class RemoveIdentities(ir.passes.InPlacePass):
             chosen = _chosen(node)
             if chosen or node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
                 others = [value for index, value in enumerate(node.inputs) if index != chosen]
-                modified |= _remove(node, node.inputs[chosen])
+                modified |= hand_on(node, node.inputs[chosen])
                 take_out_unread(others)
         return ir.passes.PassResult(model, modified)
 
@@ -80,7 +80,13 @@ def _keeps_sizes(node: ir.Node, shapes: KnownShapes) -> bool:
     return not other or (node.op_type == "Reshape" and other == [-1])
 
 
-def _remove(node: ir.Node, source: ir.Value | None) -> bool:
+def hand_on(node: ir.Node, source: ir.Value | None) -> bool:
+    """Let what reads an operator's result read another value, which is the same; tell whether the graph changed.
+
+    Args:
+        node: leaves, unless its result has to have the name that the graph gives it out by.
+        source: None changes nothing.
+    """
     result, graph = node.outputs[0], node.graph
     if source is None or graph is None:
         return False

@@ -19,6 +19,7 @@ from normdeploy.rewrite.affine import NormTables, RecogniseAffine
 from normdeploy.rewrite.branches import AddMaps, MergeBranches, MovePads
 from normdeploy.rewrite.divide_first import DivideFirst
 from normdeploy.rewrite.einsum_to_product import LowerEinsum
+from normdeploy.rewrite.folds_of_one import FoldsOfOne
 from normdeploy.rewrite.gauge.maps_into_bodies import EnterBodies
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
 from normdeploy.rewrite.identities import RemoveIdentities
@@ -33,6 +34,7 @@ from normdeploy.rewrite.lower import (
     GuardPads,
     LowerAffine,
     LowerNorms,
+    OneView,
     RemoveRoundTrips,
 )
 from normdeploy.rewrite.names_of_scopes import NamesOfScopes
@@ -124,6 +126,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead from the canonical model to the final one."""
     move = MoveAffine(context)
     return (
+        FoldsOfOne(),
         LowerEinsum(context),
         RecogniseAffine(context),
         AddMaps(context),
@@ -138,8 +141,9 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerAffine(context),
         LowerNorms(),
         RemoveRoundTrips(),
+        OneView(),
         DropZeroBiases(),
-        GemmsOverRows(),
+        GemmsOverRows(context),
         GuardPads(),
         Clean(),
         GuardOutputs(),

@@ -12,12 +12,13 @@ from torch import Tensor
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import constant_tensor, evaluate_region, module_path
 from normdeploy.graph.edit import is_read
-from normdeploy.graph.traits import sums_to_one
+from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.check_inputs import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
+from normdeploy.rewrite.gauge.rules.weighed import weighed
 from normdeploy.rewrite.gauge.rules.weights import NOTHING, VANISHES
 from normdeploy.rewrite.rewrite_context import TOLERANCE, RewriteContext
 
@@ -61,7 +62,8 @@ class Check:
                 drawn = draw(context, nodes, read)
                 if any(value not in drawn for value in read):
                     continue
-                drawn |= {value: torch.softmax(drawn[value], -1) for value in read if sums_to_one(value)}
+                axes = {value: summed_axis(value) for value in read}
+                drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
                 plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
                 expected = evaluate_region(nodes, plain, results)
                 for value, found in zip(results, expected, strict=True):
@@ -105,6 +107,8 @@ def _region(node: ir.Node) -> list[ir.Node]:
     nodes = [quantized for quantized in dict.fromkeys(before) if quantized is not None]
     product = product_of(node)
     behind = [] if product is None or product.addend is None or product.addend[0] is node else [product.addend[0]]
+    average = weighed(node)
+    behind += [] if average is None else [average.total]
     return [*nodes, node, *behind]
 
 

@@ -4,6 +4,7 @@ from normdeploy.rewrite.lower.clean import Clean
 from normdeploy.rewrite.lower.gemm_over_rows import GemmsOverRows
 from normdeploy.rewrite.lower.guard_outputs import GuardOutputs
 from normdeploy.rewrite.lower.guard_pads import GuardPads
+from normdeploy.rewrite.lower.one_view import OneView
 from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
 from normdeploy.rewrite.lower.write_affine import LowerAffine
 from normdeploy.rewrite.lower.write_rms_norm import LowerNorms
@@ -17,5 +18,6 @@ __all__ = [
     "GuardPads",
     "LowerAffine",
     "LowerNorms",
+    "OneView",
     "RemoveRoundTrips",
 ]

@@ -19,21 +19,23 @@ either form.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.edit import free_name, is_read, only_reader, put_constant, take_out_unread, take_place
+from normdeploy.graph.edit import is_read, only_reader, take_out_unread
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.rules.oriented_product import bias_behind
 from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.rewrite.lower.between_layers import Between, between_layers, reads_rows, write_over_rows
+from normdeploy.rewrite.lower.rows import Before, Lead, Rows, before_reshapes, rows_there
+from normdeploy.rewrite.rewrite_context import RewriteContext
 
 _SHAPE_SLICES = 15  # the operator set from which Shape can leave the last axis out
 
@@ -51,7 +53,7 @@ class _Layer:
     add: ir.Node
     relu: ir.Node | None
     bias: ir.Value
-    lead: tuple[int | None, ...]
+    lead: Lead
     sizes: tuple[int, ...]
 
     @property
@@ -68,48 +70,60 @@ class GemmsOverRows(ir.passes.InPlacePass):
     """Write MatMuls by a constant matrix with a constant bias as Gemm where all sizes are known, and no more operators.
 
     Alone, a layer would be three operators in place of two; onnxruntime makes these when it loads the file.
+
+    Args:
+        context: is told what the rows stand for.
     """
+
+    def __init__(self, context: RewriteContext) -> None:
+        super().__init__()
+        self._carried = context.carried
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Write those of every graph."""
         modified = False
         for graph in graphs_of(model):
             layers = [layer for node in graph if (layer := _layer(node)) is not None and layer.fixed]
-            while len(fewer := _without_lone(layers)) < len(layers):  # its neighbours may be alone without it
-                layers = fewer
-            _write(layers, graph)
-            modified |= bool(layers)
+            layers, between = _chosen(layers, between_layers(graph, [layer.add for layer in layers]))
+            _write(layers, graph, Rows(self._carried), between)
+            modified |= bool(layers or between)
         return ir.passes.PassResult(model, modified)
 
 
-def _without_lone(layers: Sequence[_Layer]) -> list[_Layer]:
+def _chosen(layers: list[_Layer], between: list[Between]) -> tuple[list[_Layer], list[Between]]:
+    """Leave out what would leave more Reshapes, until all that is left joins one."""
+    while True:
+        results = {layer.result for layer in layers}
+        products = {layer.product for layer in layers}
+        fewer_between = [group for group in between if group.gains(results, products)]
+        fewer = _without_lone(layers, fewer_between)  # their neighbours may be alone without them
+        if (len(fewer), len(fewer_between)) == (len(layers), len(between)):
+            return layers, between
+        layers, between = fewer, fewer_between
+
+
+def _without_lone(layers: Sequence[_Layer], between: Iterable[Between]) -> list[_Layer]:
     """Leave out the layers around which both Reshapes would be new ones."""
-    results = {layer.result for layer in layers}
-    products = {layer.product for layer in layers}
-    makes: dict[ir.Value | None, _Layer] = {}  # a value: the layer in front of which it would become rows
-    for layer in layers:
-        makes.setdefault(layer.product.inputs[0], layer)
+    pointwise = {node for group in between for node in group.nodes}
+    results = {layer.result for layer in layers} | {node.outputs[0] for node in pointwise}
+    products = {layer.product for layer in layers} | pointwise
 
     def asks_rows(layer: _Layer) -> bool:
         source = layer.product.inputs[0]
         if source is None or source in results or makes[source] is not layer:
             return False
-        return _before_reshapes(source) is source or not all(use.node in products for use in source.uses())
+        if rows_there(source, layer.lead, layer.sizes[0]) is not None:
+            return False
+        return before_reshapes(source) is source or not all(use.node in products for use in source.uses())
 
     def asks_whole(layer: _Layer) -> bool:
         value = layer.result
-        read = value.uses()
-        return value.is_graph_output() or not all(
-            use.idx == 0 and (use.node in products or _renames(use.node)) for use in read
-        )
+        return value.is_graph_output() or not all(reads_rows(use.node, products) for use in value.uses())
 
+    makes: dict[ir.Value | None, _Layer] = {}  # a value: the layer for whose sake it would become rows
+    for layer in sorted(layers, key=asks_whole):
+        makes.setdefault(layer.product.inputs[0], layer)
     return [layer for layer in layers if not (asks_rows(layer) and asks_whole(layer))]
-
-
-def _renames(node: ir.Node) -> bool:
-    """Tell whether a node is a Reshape to numbers, none of which is a size of what it reads."""
-    target = constant_tensor(node.inputs[1]) if is_standard(node, "Reshape") else None
-    return target is not None and 0 not in target.numpy()
 
 
 def _layer(node: ir.Node, *, with_relu: bool = False, opset: int = _SHAPE_SLICES) -> _Layer | None:
@@ -155,96 +169,37 @@ def join_biases(model: ir.Model) -> int:
     infer_missing_types(model)
     opset = model.graph.opset_imports.get("", 1)
     layers = [layer for node in model.graph if (layer := _layer(node, with_relu=True, opset=opset)) is not None]
-    _write(layers, model.graph)
+    _write(layers, model.graph, Rows())
     if layers:
         common_passes.RemoveUnusedNodesPass()(model)
     return len(layers)
 
 
-def _write(layers: Sequence[_Layer], graph: ir.Graph) -> None:
-    """Write the layers of a graph, in its order."""
-    rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # a value: as rows, and a value of its leading sizes
-    for layer in layers:
-        _over_rows(layer, rows, graph)
+def _write(layers: Sequence[_Layer], graph: ir.Graph, rows: Rows, between: Iterable[Between] = ()) -> None:
+    """Write the layers of a graph, and the operators between them, in its order."""
+    products = {layer.product: layer for layer in layers}
+    groups = {node: group for group in between for node in group.nodes}
+    for node in list(graph):
+        if node in products:
+            _over_rows(products[node], rows, graph)
+        elif node in groups:
+            write_over_rows(groups[node], node, rows, graph)
+    made = [value for value in rows.shaped if not is_read(value)]
+    take_out_unread(made)
 
 
-class _Before:
-    """Makes operators in front of another one.
-
-    Args:
-        graph: what they belong to. place: the other one.
-    """
-
-    def __init__(self, graph: ir.Graph, place: ir.Node) -> None:
-        self._graph, self._place = graph, place
-        self._stem = str(place.outputs[0].name)
-
-    def add(
-        self, kind: str, inputs: Sequence[ir.Value], role: str, name: str | None = None, *attributes: ir.Attr
-    ) -> ir.Value:
-        """Add an operator; return its result, named by its role."""
-        result = ir.Value(name=free_name(self._graph, f"{self._stem}_{role}"), type=self._place.outputs[0].type)
-        node = ir.Node("", kind, inputs, attributes, outputs=[result], name=name or result.name)
-        node.metadata_props.update(self._place.metadata_props)
-        self._graph.insert_before(self._place, node)
-        return result
-
-    def integers(self, role: str, numbers: Sequence[int]) -> ir.Value:
-        """Add a constant."""
-        return put_constant(self._graph, numbers, f"{self._stem}_{role}")
-
-
-def _over_rows(layer: _Layer, rows: dict[ir.Value, tuple[ir.Value, ir.Value]], graph: ir.Graph) -> None:
+def _over_rows(layer: _Layer, rows: Rows, graph: ir.Graph) -> None:
     """Write one layer: rows in, Gemm, Relu, rows out."""
-    count = math.prod(size or 0 for size in layer.lead)
     product, (inner, outer) = layer.product, layer.sizes
     source, weight = product.inputs[0], product.inputs[1]
     assert source is not None
     assert weight is not None
-    new = _Before(graph, product)
-    flat, sized = rows.get(source, (source if len(layer.lead) == 1 else None, source))
-    if flat is None:
-        first = _before_reshapes(source)
-        if layer.fixed and first.shape == [count, inner]:
-            flat = first
-        else:
-            flat = new.add("Reshape", [first, new.integers("rows", [-1, inner])], "in_rows")
-        rows[source] = flat, sized
+    new = Before(graph, product)
+    flat = rows.of(source, layer.lead, inner, new)
     found = new.add("Gemm", [flat, weight, layer.bias], "by_rows", product.name)
-    if layer.fixed:
-        flat.shape, found.shape = ir.Shape([count, inner]), ir.Shape([count, outer])
     if layer.relu is not None:
         found = new.add("Relu", [found], "above_zero", layer.relu.name)
-    shaped = found
-    if len(layer.lead) > 1:
-        if layer.lead.count(None) <= 1:
-            back = new.integers("whole", [-1 if size is None else size for size in (*layer.lead, outer)])
-        else:
-            ends = ir.AttrInt64("start", 0), ir.AttrInt64("end", -1)
-            sizes = new.add("Shape", [sized], "lead", None, *ends)
-            width = new.integers("width", [outer])
-            back = new.add("Concat", [sizes, width], "sizes", None, ir.AttrInt64("axis", 0))
-            sizes.type = back.type = ir.TensorType(ir.DataType.INT64)
-        shaped = new.add("Reshape", [found, back], "shaped")
-    rows[shaped] = found, sized
-    take_place(shaped, layer.result)
-    _join_reshapes_behind(shaped, found)
+    rows.give_back(found, layer.result, source, layer.lead, outer, new)
     for node in (layer.relu, layer.add, layer.product):
         if node is not None:
             graph.remove(node, safe=True)
-    if shaped is not found and not is_read(shaped):
-        take_out_unread([shaped])
-
-
-def _before_reshapes(value: ir.Value) -> ir.Value:
-    """Return what holds the elements of a value before Reshapes renamed them."""
-    while (node := value.producer()) is not None and is_standard(node, "Reshape") and node.inputs[0] is not None:
-        value = node.inputs[0]
-    return value
-
-
-def _join_reshapes_behind(value: ir.Value, rows: ir.Value) -> None:
-    """Let each Reshape of a value, where none of its numbers is a size of what it reads, read the rows."""
-    for node, place in list(value.uses()):
-        if place == 0 and value is not rows and _renames(node):
-            node.replace_input_with(0, rows)

@@ -131,6 +131,11 @@ def _same(side: Side, node: ir.Node) -> Affine | None:
     return Affine(x, *_unit(), nodes=(node,))
 
 
+def _of_one_element(side: Side, node: ir.Node) -> Affine | None:
+    """Return a fold of axes of one element each, which is that element; where sizes vary, it may be of several."""
+    return _same(side, node) if side.one_size else None
+
+
 def _unit() -> tuple[Floats, Floats, Floats, Floats]:
     return np.ones(()), np.zeros(()), np.zeros(()), np.zeros(())
 
@@ -245,6 +250,9 @@ _STEPS = {
     "Unsqueeze": _same,
     "Flatten": _same,
     "Where": _chosen,
+    **dict.fromkeys(
+        ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool"), _of_one_element
+    ),
     "Add": _sum,
     "Sub": _sum,
     "Mul": _product,

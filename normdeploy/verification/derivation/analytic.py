@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from normdeploy.graph.traits import sums_to_one
+from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.verification.derivation.beyond import cuts, decides
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.compared_points import points
@@ -28,6 +28,7 @@ from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.smooth import smooth
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.unrounded import Constants, Unlike
+from normdeploy.verification.derivation.value_facts import ranks_in
 
 ANALYTIC = MOVES | frozenset({
     "Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum",
@@ -61,7 +62,7 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
         return ""
     try:
         leaves: dict[ir.Value, None] = {}
-        theirs = _region(relation.file, value, lambda v: v in relation.by_file and v is not value, leaves)
+        theirs = _region(relation.file, value, lambda v: v is not value and _is_told(relation, v), leaves)
         claims: dict[ir.Value, Claim] = {}
         ours = _region(relation.source, target.value, lambda w: _claimed(relation, w, leaves, claims), {})
     except _Outside as error:
@@ -72,18 +73,20 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
     gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
     roots = any(kind(node) in _ROOTS for node in (*theirs, *ours))
     try:
-        wrong = _compared(pair, points(relation, theirs, ours, list(leaves), gauges), roots=roots)
+        whole = target.rows or any(claim.rows for claim in claims.values())
+        shapes = points(relation, theirs, ours, list(leaves), gauges, whole=whole)
+        wrong = _compared(pair, shapes, roots=roots)
     except Unlike as error:
         return replace(error.wrong, parts=tuple(theirs))
     if isinstance(wrong, str) and wrong:
         return f"{kind(node)}: {wrong}"
-    if isinstance(wrong, Wrong) and any(sums_to_one(leaf, _rank(relation.file, leaf)) for leaf in leaves):
+    if isinstance(wrong, Wrong) and any(summed_axis(leaf, ranks_in(relation.file)) is not None for leaf in leaves):
         return f"{kind(node)}: it reads rows that sum to one, and differs where they do not"
     if isinstance(wrong, Wrong):
         # what another rounding of some constant explains is told of one operator: no number is known to be wrong
         return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=() if wrong.rounding else tuple(theirs))
     assumed = any(claim.assumed for claim in claims.values())
-    known = Claim(value, target.scale, target.shift, assumed)
+    known = Claim(value, target.scale, target.shift, assumed, target.rows)
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
 
 
@@ -101,12 +104,14 @@ def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Sh
     return regions.unseen(drawn)
 
 
-def _rank(side: Side, value: ir.Value) -> int | None:
-    return next((len(shape) for shape in side.shapes(value)), None)
+def _is_told(relation: Relation, v: ir.Value) -> bool:
+    """Tell whether a value of the file is known to stand for one of the source, or to hold its rows."""
+    return v in relation.by_file or v in relation.in_rows
 
 
 def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:
-    found = [claim for claim in relation.by_source.get(w, ()) if claim.value in leaves]
+    held = (*relation.by_source.get(w, ()), *relation.rows.get(w, ()))
+    found = [claim for claim in held if claim.value in leaves]
     if found:
         claims[w] = min(found, key=lambda claim: claim.assumed)
     return bool(found)

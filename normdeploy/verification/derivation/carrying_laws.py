@@ -20,8 +20,10 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
     Args:
         node: of the file. origin: of the source, of the same kind.
     """
-    carry = _CARRIES.get(kind(node))
-    if carry is None or kind(origin) != kind(node):
+    average = computed_products.confirm_average(relation, node, origin) if kind(node) == "ReduceSum" else ""
+    if isinstance(average, Proof):
+        return average
+    if kind(node) not in _CARRIES or kind(origin) != kind(node):
         return f"{kind(node)} has no law for what is scaled or shifted"
     text = difference(relation.source, origin, relation.file, node)
     if text:
@@ -38,7 +40,7 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
         if claims[0] is None and not (ours[0] is not None and relation.source.is_sized(ours[0])):
             continue
         for_carry = node if order is theirs else _turned(node)
-        found = carry(Reading(relation, for_carry, origin, claims))
+        found = carried(Reading(relation, for_carry, origin, claims))
         if not isinstance(found, tuple):
             reason = found
             continue
@@ -47,6 +49,12 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
         known = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed).then(scale, shift)
         return Proof("the gauge passes", ((origin.outputs[0], known),), (node,))
     return reason
+
+
+def carried(at: Reading) -> pointwise.Carried:
+    """Return the gauge of a result by those of what is read, or why there is none."""
+    carry = _CARRIES.get(kind(at.node))
+    return f"{kind(at.node)} has no law for what is scaled or shifted" if carry is None else carry(at)
 
 
 def _turned(node: ir.Node) -> ir.Node:

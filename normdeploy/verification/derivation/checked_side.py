@@ -23,7 +23,7 @@ from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
 from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
 from normdeploy.verification.derivation.result_types import result_type
-from normdeploy.verification.derivation.settled import is_open
+from normdeploy.verification.derivation.settled import is_open, of_fixed_sizes
 from normdeploy.verification.derivation.tables_by_size import partly_read, picked
 
 Array = npt.NDArray[Any]
@@ -43,6 +43,7 @@ class Side:
     Attributes:
         followed: the assignments at which most of the graph could be followed; others are left out.
         runs: each value at each of these: floats as sizes alone.
+        one_size: whether the graph is run at one assignment alone, as its inputs declare.
         opened: values whose shapes depend on what is fed; their shapes here are those where zeros are.
     """
 
@@ -50,13 +51,14 @@ class Side:
         self, model: ir.Model, assignments: Sequence[Mapping[str, Shape | Tensor]], *, beside: Side | None = None
     ) -> None:
         self.graph = model.graph
+        self.one_size = of_fixed_sizes(model.graph) and len(assignments) == 1
         self.imports = dict(model.graph.opset_imports)
         self._sizes: Sizes = Sizes(self.imports, None if beside is None else beside._sizes)
         self.nodes = list(model.graph)
         self._constants: set[ir.Value] = set()
         self._sized: set[ir.Value] = set()
         self._folded = KeptConstants()
-        self._types: dict[ir.Value, ir.DataType] = {}
+        self._types: dict[ir.Value, ir.DataType] = {v: v.dtype for v in self.graph.inputs if v.dtype is not None}
         self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
         self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
         self._of_constants: dict[ir.Value, Shape | None] = {}
@@ -64,9 +66,6 @@ class Side:
         self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
         self.cut, self.cut_known = set[ir.Value](), False
         self.opened: set[ir.Value] = set()
-        for value in self.graph.inputs:
-            if value.dtype is not None:
-                self._types[value] = value.dtype
         for node in self.nodes:
             self._classify(node)
         self._resized: bool = len(assignments) > 1 or (beside is not None and beside._resized)

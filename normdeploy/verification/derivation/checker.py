@@ -10,6 +10,7 @@ linear                 W' = W s_x / s_y, b' = (b + W t_x - t_y) / s_y           
 moved                  run on identifiers, the same elements at the same places                  (:mod:`.element_moves`)
 carried                f(s x) = s f(x), sums of one scale, averages, maxima                      (:mod:`.carrying_laws`)
 analytic               norms spelled out: equal at random points, by unrounded constants   (:mod:`.analytic`)
+over rows              pointwise operators on the same memory in another shape                 (:mod:`.over_rows`)
 maps, norms            their constants absorb; a norm removes what scales and shifts its operand (:mod:`.absorbing`)
 tables                 the whole constant absorbs, where the same part of it is read (:mod:`.tables`)
 quantizers             brought to one form: QONNX's, arithmetic, QuantizeLinear (:mod:`.uniform`)
@@ -39,12 +40,13 @@ from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.carrying_laws import confirm_carried
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.control_flow import confirm_bodies
-from normdeploy.verification.derivation.element_moves import confirm_moved, returned
+from normdeploy.verification.derivation.element_moves import confirm_moved, further
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.hinted_values import Hinted
 from normdeploy.verification.derivation.linear_laws import confirm_linear
 from normdeploy.verification.derivation.on_integers import OnIntegers
 from normdeploy.verification.derivation.operands import kind
+from normdeploy.verification.derivation.over_rows import laws_over_rows, over_rows_nearby
 from normdeploy.verification.derivation.recurrent_laws import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
 from normdeploy.verification.derivation.report import Report, Row
@@ -77,16 +79,9 @@ def check_derivation(
         Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
     """
     ours = Side(_flat(source), assignments)
-    relation = Relation(ours, Side(_flat(file), ours.followed, beside=ours), further=_further)
+    relation = Relation(ours, Side(_flat(file), ours.followed, beside=ours), further=further)
     with np.errstate(over="ignore", invalid="ignore"):  # gauges that leave float64's range are no identity
         return _Checker(relation, derivation).run(outputs)
-
-
-def _further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
-    """Return the claim for a value of the source that moving, not computing, makes of what v holds, or the reverse."""
-    found = returned(relation, w, v)
-    moved = confirm_moved(relation, v, w) if found is None else None
-    return next((claim for _, claim in moved.claims), None) if isinstance(moved, Proof) else found
 
 
 def unchanged(source: ir.Model) -> Derivation:
@@ -212,12 +207,12 @@ class _Checker:
         for hint, target in hinted:
             if proven and self.hints.meant.another(hint, value):  # computed alike, as queries and keys of one norm
                 continue
-            known_already = relation.known(target.value, value)
+            known_already = relation.known(target.value, value, rows=target.rows)
             sure = self.hints.meant.only(hint, value)
             if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
                 self.used.add(hint)
                 proven = True
-        proven = proven or any(w for w, _ in relation.by_file.get(value, ()))
+        proven = proven or bool(relation.by_file.get(value) or relation.in_rows.get(value))
         if not proven:
             for target in self._nearby(node, value):
                 if self._try(row, value, target):
@@ -227,7 +222,7 @@ class _Checker:
             for hint, target in hinted:
                 self.used.add(hint)
                 if self.hints.meant.only(hint, value):
-                    relation.add(target.value, Claim(value, target.scale, target.shift, assumed=True))
+                    relation.add(target.value, Claim(value, target.scale, target.shift, True, target.rows))
 
     def _try(self, row: Row, value: ir.Value, target: Target, *, sure: bool = False) -> bool:
         for finding in self._findings(row.node, value, target):
@@ -254,6 +249,9 @@ class _Checker:
 
     def _laws(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
         relation, direct, known = self.relation, target.value.producer(), dict[ir.Node, Finding]()
+        if target.rows:
+            yield from laws_over_rows(relation, value, target, self.constants)
+            return
         plain = bool((target.scale == 1).all() and (target.shift == 0).all())
         if plain and direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
             known[direct] = confirm_same(relation, node, direct)
@@ -286,6 +284,7 @@ class _Checker:
             rank = self.relation.rank(w)
             if rank is not None and self.relation.alike(w, value):
                 yield identity(w, rank)
+        yield from over_rows_nearby(self.relation, read, value)
 
     def _live(self, outputs: Iterator[ir.Value]) -> list[Row]:
         seen: set[ir.Node] = set()

@@ -42,11 +42,14 @@ def points(
     ours: Sequence[ir.Node],
     leaves: Sequence[ir.Value],
     gauges: Sequence[Floats],
+    *,
+    whole: bool = False,
 ) -> Iterator[tuple[int, Mapping[ir.Value, Shape]]]:
     """Return assignments of sizes, the smallest first, and the shapes to draw at.
 
     Args:
         theirs, ours: operators of the regions. leaves: what the file's reads. gauges: of all that enters and leaves.
+        whole: of the sizes that they have, no fewer.
 
     Raises:
         RuntimeError: what is read is too large, or of no known size.
@@ -63,7 +66,9 @@ def points(
         if rows is not None:
             shapes = {leaf: (*(1,) * (len(shape) - 1), rows) for leaf, shape in shapes.items()}
         window = _window(regions, leaves, gauges)
-        if rows is None and _row_by_row(regions, list(shapes.values()), gauges):
+        if whole:
+            pass
+        elif rows is None and _row_by_row(regions, list(shapes.values()), gauges):
             shapes = {
                 leaf: (*(1,) * (len(shape) - 2), min(_ROWS, shape[-2]), shape[-1]) for leaf, shape in shapes.items()
             }

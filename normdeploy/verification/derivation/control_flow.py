@@ -90,6 +90,7 @@ def _inside(relation: Relation, ours: tuple[ir.Node, ir.Graph], theirs: tuple[ir
             return None
         bodies.append(body)
         sides.append(Side(body.model, [one for one in given if one is not None]))
+        sides[-1].one_size = side.one_size
     inner = Relation(sides[0], sides[1], further=relation.further)
     one, nought = np.ones(()), np.zeros(())
     for w, v in zip(bodies[0].own, bodies[1].own, strict=False):

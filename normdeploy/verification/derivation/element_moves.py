@@ -273,3 +273,10 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
     first = node.inputs[0]
     made = [_run(side, w, {first: part}.get, k) for part in (ids, scale, shift)]
     return made[0], made[1], made[2], assumed
+
+
+def further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
+    """Return the claim for a value of the source that moving, not computing, makes of what v holds, or the reverse."""
+    found = returned(relation, w, v)
+    moved = confirm_moved(relation, v, w) if found is None else None
+    return next((claim for _, claim in moved.claims), None) if isinstance(moved, Proof) else found

@@ -31,12 +31,14 @@ class Claim:
     Args:
         value: the file's value. scale, shift: of w's rank, of size 1 along axes where they do not vary.
         assumed: it was not confirmed, or follows from one that was not.
+        rows: the value has another shape; it holds w's rows, along the last axis, in their order.
     """
 
     value: ir.Value
     scale: Floats
     shift: Floats
     assumed: bool = False
+    rows: bool = False
 
     @property
     def is_identity(self) -> bool:
@@ -45,7 +47,7 @@ class Claim:
 
     def then(self, scale: Floats, shift: Floats) -> Claim:
         """Return the claim for scale * w + shift."""
-        return Claim(self.value, *composed(scale, shift, self.scale, self.shift), self.assumed)
+        return Claim(self.value, *composed(scale, shift, self.scale, self.shift), self.assumed, self.rows)
 
 
 def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[Floats, Floats]:

@@ -35,9 +35,10 @@ class Hinted:
         for hint in [*named, *(hint for hint in alike if hint not in named)][:_MOST_HINTS]:
             w = self.named.get(hint.source)
             rank = None if w is None else self.relation.rank(w)
-            if w is None or rank is None or not self.relation.alike(w, value):
+            rows = w is not None and not self.relation.alike(w, value)
+            if w is None or rank is None or (rows and not self.relation.same_rows(w, value)):
                 continue
             scale, shift = ranked(hint.scale, rank), ranked(hint.shift, rank)
             if scale is None or shift is None or not fits(scale, shift, self.relation.source.shapes(w)):
                 continue
-            yield hint, Target(w, scale, shift, hinted=True)
+            yield hint, Target(w, scale, shift, hinted=True, rows=rows)

@@ -11,7 +11,6 @@ from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Array, along
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
-from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
@@ -42,7 +41,7 @@ def reduction(at: Reading) -> Carried:
     """Averages, sums and maxima along axes on which the gauge does not vary."""
     claim = at.first
     text = others_equal(at)
-    axes = _reduced(at.relation, at.origin, claim.scale.ndim)
+    axes = reduced(at.relation.source, at.origin, claim.scale.ndim)
     if text or axes is None:
         return text or f"{kind(at.node)}: its axes are not known"
     if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in axes):
@@ -57,17 +56,17 @@ def reduction(at: Reading) -> Carried:
     return scale, shift
 
 
-def _reduced(relation: Relation, origin: ir.Node, rank: int) -> tuple[int, ...] | None:
-    """Return the axes that a reduction of the source takes together; None where they are not known."""
-    inputs = inputs_of(origin)
-    given = origin.attributes.get_ints("axes", None)
+def reduced(side: Side, node: ir.Node, rank: int) -> tuple[int, ...] | None:
+    """Return the axes that a reduction takes together; None where they are not known."""
+    inputs = inputs_of(node)
+    given = node.attributes.get_ints("axes", None)
     if given is None and len(inputs) > 1:
-        array = relation.source.constant(inputs[1])
+        array = side.constant(inputs[1])
         if array is None:
             return None
         given = [int(axis) for axis in array.reshape(-1)]
     if not given:
-        return () if origin.attributes.get_int("noop_with_empty_axes", 0) != 0 else tuple(range(rank))
+        return () if node.attributes.get_int("noop_with_empty_axes", 0) != 0 else tuple(range(rank))
     return tuple(sorted(axis_of(axis, rank) for axis in given))
 
 

@@ -153,13 +153,18 @@ class Regions:
     def _want(
         self, drawn: Mapping[ir.Value, Tensor], k: int, moved: _Number | None = None, *, noise: bool = False
     ) -> Tensor:
-        given = {w: _of(claim, drawn[claim.value]) for w, claim in self.claims.items()}
+        given = {}
+        for w, claim in self.claims.items():
+            held = drawn[claim.value]
+            given[w] = _of(claim, held.reshape(self.relation.source.shapes(w)[k]) if claim.rows else held)
         return self._evaluate(self.relation.source, self.ours, self.target.value, given, k, moved, noise=noise)
 
     def _have(
         self, drawn: Mapping[ir.Value, Tensor], k: int, moved: _Number | None = None, *, noise: bool = False
     ) -> Tensor:
         found = self._evaluate(self.relation.file, self.theirs, self.value, drawn, k, moved, noise=noise)
+        if self.target.rows:
+            found = found.reshape(self.relation.source.shapes(self.target.value)[k])
         return found * torch.from_numpy(self.target.scale) + torch.from_numpy(self.target.shift)
 
     def _evaluate(

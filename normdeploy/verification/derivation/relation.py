@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -24,12 +25,14 @@ class Target:
 
     Args:
         value: w. scale, shift: of w's rank. hinted: the derivation says so.
+        rows: the value of the file holds w's rows, in another shape.
     """
 
     value: ir.Value
     scale: Floats
     shift: Floats
     hinted: bool = False
+    rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Relation:
 
     Args:
         source, file: the graphs.
+        by_source, by_file: claims about values of one shape, by either. rows, in_rows: claims about rows, by either.
         further: looks for a claim where none is known.
         unrounded: computes what follows from constants and sizes, at one assignment, from unrounded constants.
     """
@@ -64,6 +68,8 @@ class Relation:
     file: Side
     by_source: dict[ir.Value, list[Claim]] = field(default_factory=dict)
     by_file: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
+    rows: dict[ir.Value, list[Claim]] = field(default_factory=dict)
+    in_rows: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
     further: Callable[[Relation, ir.Value, ir.Value], Claim | None] | None = None
     unrounded: Callable[[ir.Value, int], Array | None] | None = None
     _looked: set[tuple[ir.Value, ir.Value]] = field(default_factory=set)
@@ -72,17 +78,45 @@ class Relation:
         """Take a claim; return whether it is new, or of the kind that was only assumed."""
         rank = self.rank(w)
         scale, shift = (None if rank is None else ranked(compress(array), rank) for array in (claim.scale, claim.shift))
-        if scale is None or shift is None or self.source.shapes(w) != self.file.shapes(claim.value):
+        if scale is None or shift is None or not self._fit(w, claim):
             return False  # elements of another shape are not those of w, whatever they are
-        claim = Claim(claim.value, scale, shift, claim.assumed)
-        held = self.by_source.setdefault(w, [])
+        claim = replace(claim, scale=scale, shift=shift)
+        by_source, by_file = (self.rows, self.in_rows) if claim.rows else (self.by_source, self.by_file)
+        held = by_source.setdefault(w, [])
         for old in held:
             if old.value is claim.value and (claim.assumed or not old.assumed):
                 return False
         held[:] = [old for old in held if old.value is not claim.value] + [claim]
-        known = self.by_file.setdefault(claim.value, [])
+        known = by_file.setdefault(claim.value, [])
         known[:] = [pair for pair in known if pair[0] is not w] + [(w, claim)]
         return True
+
+    def _fit(self, w: ir.Value, claim: Claim) -> bool:
+        """Tell whether a claim is about values whose shapes allow it."""
+        if not claim.rows:
+            return self.source.shapes(w) == self.file.shapes(claim.value)
+        along = all(n == 1 for array in (claim.scale, claim.shift) for n in array.shape[:-1])
+        return along and self.same_rows(w, claim.value)
+
+    def same_rows(self, w: ir.Value, v: ir.Value) -> bool:
+        """Tell whether a value of the file may hold the rows of one of the source, along the last axis, and no others.
+
+        Where sizes vary nothing is said: which rows are the same at all sizes is not followed.
+        """
+        ours, theirs = self.source.shapes(w), self.file.shapes(v)
+        if not (self.source.one_size and self.file.one_size) or w in self.source.opened or v in self.file.opened:
+            return False
+        if (
+            len(ours) != 1
+            or len(theirs) != 1
+            or not ours[0]
+            or not theirs[0]
+            or ours[0][-1] != theirs[0][-1]
+            or ours == theirs
+        ):
+            return False
+        numbers = [side.type_of(value) in FLOATS for side, value in ((self.source, w), (self.file, v))]
+        return math.prod(ours[0]) == math.prod(theirs[0]) > 0 and numbers[0] == numbers[1]
 
     def rank(self, w: ir.Value) -> int | None:
         """Return the rank of a value of the source."""
@@ -95,11 +129,12 @@ class Relation:
         numbers = [side.type_of(value) in FLOATS for side, value in ((self.source, w), (self.file, v))]
         return bool(shapes) and shapes == self.file.shapes(v) and numbers[0] == numbers[1]
 
-    def express(self, w: ir.Value) -> Iterator[Claim]:
-        """Return claims for a value of the source, through the affine maps in front of it."""
+    def express(self, w: ir.Value, *, rows: bool = False) -> Iterator[Claim]:
+        """Return claims for a value of the source, or for its rows, through the affine maps in front of it."""
+        held = self.rows if rows else self.by_source
         for step in back(self.source, w):
             rank = self.rank(w)
-            for claim in self.by_source.get(step.value, ()):
+            for claim in held.get(step.value, ()):
                 if step.value is w:
                     yield claim
                 elif rank is not None:
@@ -119,9 +154,9 @@ class Relation:
                 return self.by(w, v)
         return found
 
-    def known(self, w: ir.Value, v: ir.Value) -> Claim | None:
-        """Return the claim that is there, without looking further."""
-        found = [claim for claim in self.express(w) if claim.value is v]
+    def known(self, w: ir.Value, v: ir.Value, *, rows: bool = False) -> Claim | None:
+        """Return the claim that is there, about the values or about rows, without looking further."""
+        found = [claim for claim in self.express(w, rows=rows) if claim.value is v]
         return min(found, key=lambda claim: claim.assumed, default=None)
 
     def near(self, values: list[ir.Value]) -> list[ir.Value]:

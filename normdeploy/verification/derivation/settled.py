@@ -1,4 +1,4 @@
-"""Values whose shape what is fed decides: the sizes at which a graph is followed say nothing of them."""
+"""What decides on shapes beside the sizes that a graph is followed at: what is fed, or nothing, where all are fixed."""
 
 from __future__ import annotations
 
@@ -77,3 +77,8 @@ def _rows_of(value: ir.Value | None, constant: Callable[[ir.Value | None], npt.N
         value = node.inputs[0]
         node = None if value is None else value.producer()
     return value
+
+
+def of_fixed_sizes(graph: ir.Graph) -> bool:
+    """Tell whether a graph declares the sizes of all its inputs: it is run at these alone."""
+    return all(value.shape is not None and value.shape.is_static() for value in graph.inputs)

@@ -45,7 +45,7 @@ def lost(relation: Relation, explained: Collection[ir.Node]) -> list[str]:
     queue = list(source.graph.outputs)
     seen = set(queue)
     for value in queue:
-        node, claims = value.producer(), list(relation.express(value))
+        node, claims = value.producer(), [*relation.express(value), *relation.express(value, rows=True)]
         if node is None or source.is_sized(value) or not all(claim.assumed for claim in claims):
             continue
         makers = [claim.value.producer() for claim in claims]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.verification.derivation.checked_side import Shape
+from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.operands import kind
 
 
@@ -35,3 +37,8 @@ def fits(scale: np.ndarray, shift: np.ndarray, shapes: tuple[Shape, ...]) -> boo
         for shape in shapes
         for n, size in zip(array.shape, shape, strict=True)
     )
+
+
+def ranks_in(side: Side) -> Callable[[ir.Value], int | None]:
+    """Return what tells how many axes a value of a graph has."""
+    return lambda value: next((len(shape) for shape in side.shapes(value)), None)

@@ -108,6 +108,17 @@ CROSSING = {
     "Mul | multiplies two values, which leaves no place for a shift": Case(
         lambda g: end(g, g.op("Mul", images(g), add(g, images(g, name="z"), 3, 1)))
     ),
+    "Mul | averages over the axis along which it varies": Case(
+        lambda g: g.op(
+            "MatMul",
+            g.op(
+                "ReduceSum",
+                g.op("Mul", g.op("Softmax", x(g, "N", 4, 1), axis=1), add(g, x(g, "N", 4, 3, name="z"), 4, 1)),
+                np.array([1]),
+            ),
+            some(3, 2),
+        )
+    ),
     "Mul | has an operand of unknown rank, or more elements than are followed": Case(
         lambda g: ranked(g, g.op("Mul", mul(g, x(g, "N", 3, 4), 3, 1), unranked(g)))
     ),

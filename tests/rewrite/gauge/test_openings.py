@@ -132,6 +132,88 @@ def test_a_shift_passes_the_average_of_values(graph, fold, behind):
     assert result.ops["Add"] == 3
 
 
+POOLED = {
+    "Mul and ReduceSum": lambda g, scores, y: summed(g, g.op("Softmax", scores, axis=1), y, 1),
+    "turned": lambda g, scores, y: summed(g, y, g.op("Softmax", scores, axis=1), 1),
+    "with axes kept": lambda g, scores, y: g.op(
+        "Squeeze", summed(g, g.op("Softmax", scores, axis=-2), y, -2, keepdims=1), np.array([1])
+    ),
+    "of rows": lambda g, scores, y: summed(
+        g, g.op("Unsqueeze", g.op("Softmax", g.op("Squeeze", scores, np.array([2])), axis=-1), np.array([-1])), y, 1
+    ),
+    "of columns, turned": lambda g, scores, y: g.op(
+        "Squeeze",
+        g.op("MatMul", g.op("Transpose", g.op("Softmax", scores, axis=1), perm=[0, 2, 1]), y, name="average"),
+        np.array([1]),
+    ),
+    "by columns": lambda g, scores, y: g.op(
+        "Squeeze",
+        g.op("MatMul", g.op("Transpose", y, perm=[0, 2, 1]), g.op("Softmax", scores, axis=1), name="average"),
+        np.array([2]),
+    ),
+}
+
+
+def summed(g, one, other, axis, keepdims=0):
+    return g.op("ReduceSum", g.op("Mul", one, other, name="average"), np.array([axis]), keepdims=keepdims)
+
+
+@pytest.mark.parametrize("form", POOLED)
+@pytest.mark.parametrize("tokens", [5, "T"])
+def test_a_norm_passes_attentive_pooling(graph, fold, form, tokens):
+    """Weights of sum one, however they were turned and viewed since; the norm stands behind what no weight takes."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Sigmoid", g.input("x", ["N", tokens, 4]))
+    y = g.op("Add", g.op("Mul", y, rng.uniform(0.5, 2, 4), name="norm"), rng.normal(size=4))
+    y = POOLED[form](g, g.input("scores", ["N", tokens, 1]), y)
+    g.output(g.op("Add", g.op("MatMul", y, rng.normal(size=(4, 2))), rng.normal(size=2)))
+    feeds = g.feeds(rng, N=2, **({} if tokens == 5 else {"T": 3}))
+    fold(g).folded().agree(feeds)
+
+
+def test_a_norm_in_front_of_the_scores_and_of_what_they_weigh_leaves(graph, fold):
+    """Attentive pooling as it is written: the scores are a layer's, of what they weigh."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Sigmoid", g.input("x", ["N", "T", 4]))
+    y = g.op("Add", g.op("Mul", y, rng.uniform(0.5, 2, 4), name="norm"), rng.normal(size=4))
+    scores = g.op("Add", g.op("MatMul", y, rng.normal(size=(4, 1))), rng.normal(size=1))
+    y = summed(g, y, g.op("Softmax", scores, axis=1), 1)
+    g.output(g.op("Add", g.op("MatMul", y, rng.normal(size=(4, 2))), rng.normal(size=2)))
+    result = fold(g).folded().agree(g.feeds(rng, N=2, T=3))
+    assert result.ops == {"Sigmoid": 1, "MatMul": 2, "Add": 2, "Softmax": 1, "Mul": 1, "ReduceSum": 1}
+
+
+@pytest.mark.parametrize(
+    ("softmax", "axes", "scores"),
+    [
+        (2, [1], ["N", 5, 4]),  # they sum to one along another axis
+        (1, [2], ["N", 5, 4]),
+        (1, [1, 2], ["N", 5, 4]),  # and over one more
+        (1, [1], ["N", 1, 4]),  # repeated along the axis
+    ],
+)
+def test_sums_that_are_no_average_pass_no_shift(graph, fold, softmax, axes, scores):
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Add", g.op("Sigmoid", g.input("x", ["N", 5, 4])), rng.normal(size=4))
+    weights = g.op("Softmax", g.input("scores", scores), axis=softmax)
+    y = g.op("ReduceSum", g.op("Mul", weights, y, name="product"), np.array(axes), keepdims=1)
+    g.output(g.op("Sigmoid", y))
+    fold(g).agree(g.feeds(rng, N=2)).kept("Mul 'product' multiplies two values, which leaves no place for a shift")
+
+
+def test_a_product_that_others_read_is_no_part_of_an_average(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Add", g.op("Sigmoid", g.input("x", ["N", 5, 4])), rng.normal(size=4))
+    product = g.op("Mul", g.op("Softmax", g.input("scores", ["N", 5, 1]), axis=1), y, name="product")
+    g.output(g.op("ReduceSum", product, np.array([1])))
+    g.output(g.op("Sigmoid", product))
+    fold(g).agree(g.feeds(rng, N=2)).kept("Mul 'product' multiplies two values, which leaves no place for a shift")
+
+
 def test_a_shift_that_differs_from_key_to_key_does_not_pass_the_average(graph, fold):
     rng = np.random.default_rng(0)
     g = graph()
@@ -159,7 +241,7 @@ def test_weights_that_do_not_sum_to_one_pass_no_shift(graph, fold, axis):
     ("equation", "axis", "passes"),
     [
         ("nij,njc->nic", -1, True), ("nij,njc->nci", 2, True), ("nij,njc->nic", 1, False),
-        ("nji,njc->nic", -1, False), ("nji,njc->nic", 1, False), ("nij,njc->nc", -1, False),
+        ("nji,njc->nic", -1, False), ("nji,njc->nic", 1, True), ("nij,njc->nc", -1, False),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("turned", [False, True])

@@ -27,6 +27,7 @@ from normdeploy.rewrite.gauge.rules import (
     products,
     reshape,
     softmax,
+    weighed,
 )
 
 
@@ -107,7 +108,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Sub"): _SUM,
     ("", "Sum"): _SUM,
     ("", "Mean"): _SUM,
-    ("", "Mul"): Rule(elementwise.multiply),
+    ("", "Mul"): Rule(weighed.tie),
     ("", "Div"): Rule(elementwise.multiply),
     ("", "Relu"): _HOMOGENEOUS,
     ("", "LeakyRelu"): _HOMOGENEOUS,

@@ -1,6 +1,6 @@
 """Einsum of computed values: scales multiply, cell by cell, for every index that is summed over; no shift is left.
 
-But where it averages by rows that sum to one, as Softmax writes them, a shift passes that is one for all it averages.
+But where it averages by weights that sum to one, as Softmax writes them, a shift passes that is one for all of them.
 
 s_y[out] = s_a[a] s_b[b] ... for all values of the labels that stand in no result, so that what an operand's scale
 varies along and the sum runs over is tied. An Einsum with a constant is a product before it comes here
@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
-from normdeploy.graph.traits import sums_to_one
+from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 
@@ -70,7 +70,8 @@ class _Averages:
 
 def _averages(node: ir.Node, terms: tuple[str, ...], written: str) -> _Averages | None:
     for weights in range(min(2, len(terms))):
-        letter = averaged_by(terms, written, weights) if sums_to_one(node.inputs[weights]) else None
+        axis = summed_axis(node.inputs[weights])
+        letter = None if axis is None else averaged_by(terms, written, weights, axis)
         if letter is not None:
             return _Averages(1 - weights, letter)
     return None

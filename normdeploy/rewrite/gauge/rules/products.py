@@ -10,7 +10,7 @@ Add (half a pass). One that is stored in integers takes what :mod:`.stored_bias`
 itself are absorbed like k and n.
 
 Of two computed values: s_y[.., l, n] = s_a[.., l, k] s_b[.., k, n] for every k, and no shift; but where the rows of
-a sum to one, as Softmax writes them, t_y[.., n] = t_b[.., k, n] if that is one for all k.
+a sum to one, as Softmax writes them, t_y[.., n] = t_b[.., k, n] if that is one for all k; and so with the columns of b.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.traits import sums_to_one
+from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
@@ -129,10 +129,16 @@ def _computed(node: ir.Node, ties: Ties) -> bool:
     if left is None or right is None or result is None or left.rank < 2 or right.rank < 2:
         return ties.refuse(node, "has a vector, or a value of unknown rank, as operand")
     why = Tie(node, "multiplies two computed values, which leaves no place for a shift")
-    left = ties.no_shift(left, why)
-    if sums_to_one(node.inputs[0]):
-        ties.along_shift(right, [-2], Tie(node, "averages over the axis along which it varies"))
+    averages = Tie(node, "averages over the axis along which it varies")
+    by_columns = summed_axis(node.inputs[1]) == -2 and summed_axis(node.inputs[0]) != -1
+    if by_columns:
+        ties.along_shift(left, [-1], averages)
+        right = ties.no_shift(right, why)
     else:
+        left = ties.no_shift(left, why)
+    if summed_axis(node.inputs[0]) == -1:
+        ties.along_shift(right, [-2], averages)
+    elif not by_columns:
         right = ties.no_shift(right, why)
     left, right = (gauge.wider(max(len(result), 2)) for gauge in (left, right))
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
@@ -141,7 +147,8 @@ def _computed(node: ir.Node, ties: Ties) -> bool:
     if math.prod(whole) * size > MOST_CELLS:
         left, right = ties.along(left, [-2, -1], sums), ties.along(right, [-2, -1], sums)
         whole, size = (*whole[:-2], 1, 1), 1
-    first = right.each(lambda array: np.broadcast_to(array[..., :1, :], whole))
+    data = left.each(lambda array: array[..., :1]) if by_columns else right.each(lambda array: array[..., :1, :])
+    first = data.each(lambda array: np.broadcast_to(array, whole))
     product = replace(first, scale_of=ties.fresh(whole).scale_of)  # an average of what is shifted alike is shifted so
     spread = (*whole[:-2], whole[-2], size, whole[-1])
     terms = [

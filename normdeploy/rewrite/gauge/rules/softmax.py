@@ -1,7 +1,7 @@
 """Softmax and LogSoftmax do not see a shift that is one number for all that they compare; a scale they do see.
 
 The rows that Softmax writes sum to one: what averages by them (attention's values) passes any shift on
-(:func:`normdeploy.graph.traits.sums_to_one`).
+(:func:`normdeploy.graph.summed_axis.summed_axis`).
 """
 
 from __future__ import annotations
