@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
+from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import is_standard
 
 _ONE_PASS = frozenset({"GroupNormalization"})
 """Operators whose variance onnxruntime's CPU provider takes as E[x^2] - E[x]^2, because it spells them out in others
 (docs/norm-operators.md): where a group's mean is large beside its deviation nothing correct is left, or NaN."""
+
+_AXIS = -2
+"""The axis of a DFT that names none: the last but the one of real and imaginary parts (operator set 20)."""
 
 _WRITTEN_OVER = ((3, 1), (4, 2))
 """Operands of a BatchNormalization in training mode, each with the result that onnxruntime lets take its place, also
@@ -17,7 +23,39 @@ where it is a weight, unless the result is an output of the graph (docs/upstream
 
 def known_kernels(graph: ir.Graph) -> str:
     """Return what is known of the runtime's kernels for a graph's operators and explains a wrong result; "" if none."""
-    return "; ".join(text for text in (one_pass_variance(graph), overwritten_statistics(graph)) if text)
+    found = one_pass_variance(graph), overwritten_statistics(graph), coarse_transforms(graph)
+    return "; ".join(text for text in found if text)
+
+
+def coarse_transforms(graph: ir.Graph) -> str:
+    """Return which Fourier transforms onnxruntime computes coarsely, and what avoids that; "" where none.
+
+    Of a length that is no power of two it convolves with a chirp in float32 (Bluestein): 30 to 100 times torch's error.
+    """
+    nodes = [node for node in graph.all_nodes() if is_standard(node, "DFT") and not _of_a_power_of_two(node)]
+    if not nodes:
+        return ""
+    return (
+        f"onnxruntime computes {_named(nodes)} 30 to 100 times less exactly than torch where the length is no power of "
+        "two: the runtime is coarse there and the file right; transform lengths that are a power of two, or multiply "
+        "by the matrix of the transform"
+    )
+
+
+def _of_a_power_of_two(node: ir.Node) -> bool:
+    """Tell whether a transform's length is known, and a power of two."""
+    _, given, where = (*node.inputs, None, None)[:3]
+    length: Any = _number(given)
+    if given is None:
+        axis = node.attributes.get_int("axis", _AXIS) if where is None else _number(where)
+        shape = node.inputs[0].shape if node.inputs[0] is not None else None
+        length = None if shape is None or axis is None else shape[axis]
+    return isinstance(length, int) and length.bit_count() == 1
+
+
+def _number(value: ir.Value | None) -> int | None:
+    tensor = constant_tensor(value)
+    return None if tensor is None else int(tensor.numpy().item())
 
 
 def overwritten_statistics(graph: ir.Graph) -> str:
