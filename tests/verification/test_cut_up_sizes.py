@@ -86,3 +86,24 @@ def test_what_a_mask_decides_is_no_size(source: str, file: str, known: bool):
         *graphs, Derivation((Hint("m", "m"), Hint("y", "y"))), [{"x": (n, 4), "z": (n, 4)} for n in (2, 3, 5)]
     )
     assert found.confirmed == known
+
+
+WINDOW = """(double[N,4] x) => (double[N,4] y)
+{{ shape = Shape(x) n = Gather(shape, zero) rows = Range(zero, n, one) last = Sub(n, one) row = Unsqueeze(rows, end)
+   {places} far_off = Greater(places, window) no = Where(far_off, least, nought) y = Add(x, no) }}"""
+PLAIN = """(double[N,4] x) => (double[N,4] y) {{ shape = Shape(x) no = Expand(nought, shape) y = Add(x, no) }}"""
+ROW = {"zero": np.array(0), "one": np.array(1), "end": np.array([-1]), "columns": np.array([[0, 1, 2, 3]])}
+
+
+@pytest.mark.parametrize(
+    ("places", "known"),
+    [
+        ("places = Expand(columns, shape)", True),  # of a fixed number of columns none is far off, for any batch
+        ("grown = Expand(row, shape) places = Add(grown, columns)", False),  # the thousandth row would be
+    ],
+)
+def test_a_window_wider_than_fixed_sizes_hides_nothing_whatever_the_batch(places: str, known: bool):
+    numbers = {"window": np.array(1000), "least": np.array(-1e9), "nought": np.array(0.0)}
+    source, file = graph(WINDOW.format(places=places), ROW | numbers), graph(PLAIN.format(), {"nought": np.array(0.0)})
+    found = check_derivation(source, file, Derivation((Hint("y", "y"),)), [{"x": (n, 4)} for n in (2, 3, 5)])
+    assert found.confirmed == known

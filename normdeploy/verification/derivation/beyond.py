@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS
+from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.body_graphs import bodies_of
 from normdeploy.verification.derivation.operands import inputs_of, kind
@@ -112,6 +112,8 @@ def _is_one_sided(side: Side, node: ir.Node) -> bool:
     read = [one for one in found if one is not None]
     if not any(map(_varies, read)) or (_of_numbers(node) and all(map(_is_one_number, read))):
         return False
+    if has(node, Trait.POINTWISE) and not any(_varies([compress(array) for array in one]) for one in read):
+        return False  # the same numbers at all sizes, repeated as often as these say: a mask for each of a batch
     made = _at(side, node.outputs[0])
     if name in _COMPARES and len(inputs) > 1:
         return any(_apart(side, inputs, read, place) for place in range(1, len(read)))
