@@ -112,6 +112,20 @@ def put_constant(graph: ir.Graph, array: npt.ArrayLike, name: str, dtype: ir.Dat
     return value
 
 
+def view_as(graph: ir.Graph, node: ir.Node, source: ir.Value, sizes: Sequence[int]) -> None:
+    """Let what reads an operator's result read a Reshape of another value, behind the operator, which stays.
+
+    Args:
+        graph: the operator's. node: whose result is replaced. source: what is viewed. sizes: as a Reshape takes them.
+    """
+    result = node.outputs[0]
+    target = put_constant(graph, sizes, f"{result.name}_sizes")
+    view = ir.Node("", "Reshape", [source, target], name=node.name, metadata_props=dict(node.metadata_props))
+    view.outputs[0].name = free_name(graph, f"{result.name}_view")
+    graph.insert_after(node, view)
+    take_place(view.outputs[0], result)
+
+
 def put_exact(
     graph: ir.Graph,
     compute: Callable[[], npt.NDArray[np.float64]],

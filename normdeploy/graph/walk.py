@@ -65,3 +65,8 @@ def nodes_of(model: ir.Model) -> list[ir.Node]:
 
     visit(model.graph)
     return found
+
+
+def of_fixed_sizes(graph: ir.Graph) -> bool:
+    """Tell whether a graph declares the sizes of all its inputs: it is run at these alone."""
+    return all(value.shape is not None and value.shape.is_static() for value in graph.inputs)

@@ -13,9 +13,9 @@ import math
 
 import onnx_ir as ir
 
-from normdeploy.graph.edit import free_name, put_constant, take_place
+from normdeploy.graph.edit import edit_each, view_as
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.graph.walk import graphs_of
+from normdeploy.graph.walk import of_fixed_sizes
 from normdeploy.rewrite.identities import hand_on
 
 
@@ -24,14 +24,9 @@ class FoldsOfOne(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph, where the inputs of the model have fixed sizes."""
-        modified = False
-        if any(value.shape is None or not value.shape.is_static() for value in model.graph.inputs):
-            return ir.passes.PassResult(model, modified)
-        for graph in graphs_of(model):
-            for node in list(graph):
-                if folds_one(node):
-                    modified |= _remove(graph, node)
-        return ir.passes.PassResult(model, modified)
+        if not of_fixed_sizes(model.graph):
+            return ir.passes.PassResult(model, False)
+        return edit_each(model, lambda graph, node: folds_one(node) and _remove(graph, node))
 
 
 def folds_one(node: ir.Node) -> bool:
@@ -53,10 +48,6 @@ def _remove(graph: ir.Graph, node: ir.Node) -> bool:
     assert result.shape is not None
     if source.shape == result.shape:
         return hand_on(node, source)
-    sizes = put_constant(graph, result.shape.numpy(), f"{result.name}_sizes")
-    view = ir.Node("", "Reshape", [source, sizes], name=node.name, metadata_props=dict(node.metadata_props))
-    view.outputs[0].name = free_name(graph, f"{result.name}_view")
-    graph.insert_after(node, view)
-    take_place(view.outputs[0], result)
+    view_as(graph, node, source, [int(size) for size in result.shape.numpy()])
     graph.remove(node, safe=True)
     return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.graph.edit import free_name, only_reader, put_constant, take_out, take_place
+from normdeploy.graph.edit import only_reader, take_out, view_as
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.identities import hand_on
@@ -73,15 +73,10 @@ def _join(graph: ir.Graph, last: ir.Node) -> bool:
     while (before := _before(first)) is not None:
         first = before
         row.append(first)
-    source, result = first.inputs[0], last.outputs[0]
-    sizes = _sizes(result)
+    source, sizes = first.inputs[0], _sizes(last.outputs[0])
     if len(row) == 1 or source is None or sizes is None or sizes.count(None) > 1 or 0 in sizes:
         return False
-    target = put_constant(graph, [-1 if size is None else size for size in sizes], f"{result.name}_sizes")
-    view = ir.Node("", "Reshape", [source, target], name=last.name, metadata_props=dict(last.metadata_props))
-    view.outputs[0].name = free_name(graph, f"{result.name}_view")
-    graph.insert_after(last, view)
-    take_place(view.outputs[0], result)
+    view_as(graph, last, source, [-1 if size is None else size for size in sizes])
     take_out(row[::-1])
     return True
 

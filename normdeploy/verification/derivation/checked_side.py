@@ -16,6 +16,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.operator_evaluation import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import of_fixed_sizes
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
 from normdeploy.verification.derivation.kept_constants import KeptConstants
@@ -23,7 +24,7 @@ from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
 from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
 from normdeploy.verification.derivation.result_types import result_type
-from normdeploy.verification.derivation.settled import is_open, of_fixed_sizes
+from normdeploy.verification.derivation.settled import is_open
 from normdeploy.verification.derivation.tables_by_size import partly_read, picked
 
 Array = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""What decides on shapes beside the sizes that a graph is followed at: what is fed, or nothing, where all are fixed."""
+"""What decides on shapes beside the sizes that a graph is followed at: what is fed."""
 
 from __future__ import annotations
 
@@ -77,8 +77,3 @@ def _rows_of(value: ir.Value | None, constant: Callable[[ir.Value | None], npt.N
         value = node.inputs[0]
         node = None if value is None else value.producer()
     return value
-
-
-def of_fixed_sizes(graph: ir.Graph) -> bool:
-    """Tell whether a graph declares the sizes of all its inputs: it is run at these alone."""
-    return all(value.shape is not None and value.shape.is_static() for value in graph.inputs)
