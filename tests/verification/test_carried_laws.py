@@ -85,6 +85,14 @@ CHANNEL = np.array([1.0, 2.0, 4.0]).reshape(1, 3, 1, 1)
 AXIS = {"k": np.array([1])}
 WIDE = {"p": np.array([0, 1, 0, 1])}
 ENDS = {"low": np.array(-0.5), "high": np.array(0.5)}
+FED = {"o": np.array(0.0), "e": np.array([1]), "w": np.array([2])}
+PICKED = {
+    "Gather(a, j)": "j = ReduceMax<keepdims = 0>(i, e)",
+    "Gather<axis = 1>(a, j)": "j = ReduceMax<keepdims = 0>(i, e)",
+    "GatherElements<axis = 1>(a, i)": "",
+    "GatherND(a, j)": "l = Unsqueeze(i, w) j = Concat<axis = -1>(l, l)",
+}
+"""Operators of a, and what makes their other operands of what is fed."""
 DOUBLE = {"e": np.array([1.0, 1.0, 2.0, 2.0])}
 CHANNELS = {"e": np.array([1.0, 2.0, 1.0, 1.0])}
 
@@ -230,6 +238,13 @@ LAWS: dict[str, list[Law]] = {
     "Resize": list(pictures('Resize<mode = "linear">(a, , e)', known=DOUBLE)),
     "Resize of channels": list(pictures('Resize<mode = "nearest">(a, , e)', known=CHANNELS)),
     "Transpose": list(unary("Transpose(a)")),
+    **{
+        f"{text}, fed": list(
+            unary(text, known=FED, before="f = Greater(b, o) i = Cast<to = 7>(f) " + more)
+        )
+        for text, more in PICKED.items()
+    },
+    "Concat": list(pairs("Concat<axis = 0>")),
     "InstanceNormalization": list(norms("InstanceNormalization<epsilon = @>(a, g, h)", PICTURE, CHANNEL)),
     "LayerNormalization": list(norms("LayerNormalization<axis = 1, epsilon = @>(a, g, h)", SQUARE, COLUMN)),
     "LayerNormalization of columns": list(norms("LayerNormalization<axis = 1, epsilon = @>(a, g, h)", SQUARE, ROW)),
@@ -255,7 +270,8 @@ def test_what_is_confirmed_agrees_in_numbers(name: str):
         assert law.agree(*law.graphs()), law
 
 
-_ALL = ["Where", "Max, one gauge written twice", "GridSample", *(name for name in LAWS if "of sum one" in name)]
+_ALL = ["Where", "Max, one gauge written twice", "GridSample", "Concat", "Gather(a, j), fed"]
+_ALL += [name for name in LAWS if "of sum one" in name]
 
 
 @pytest.mark.parametrize("name", _ALL)

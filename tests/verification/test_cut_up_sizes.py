@@ -61,6 +61,16 @@ def test_another_order_of_parts_is_not_confirmed():
     assert not report(source, file, SCALED).confirmed
 
 
+@pytest.mark.parametrize(("second", "known"), [(2.0, True), (3.0, False)])
+def test_parts_of_fed_sizes_that_are_scaled_alike_are_scaled_so_when_joined(second: float, known: bool):
+    """The source multiplies each part by its own matrix; the file's are half as large, and what it joins is doubled."""
+    source, file = parts("Concat<axis = 0>(u, v)", behind="Identity(j)"), parts("Concat<axis = 0>(u, v)")
+    for name, times in (("p", 2.0), ("q", second)):
+        source.graph.initializers[name].const_value = ir.tensor(times * MATRICES[name])
+    hints = [Hint(name, name, "", np.array(2.0), np.array(0.0)) for name in ("u", "v", "j")]
+    assert report(source, file, Derivation((Hint("a", "a"), Hint("b", "b"), *hints, Hint("y", "y")))).confirmed == known
+
+
 MASKED = """(double[N,4] x, double[M,4] z) => (double[N,4] y)
 { shape = Shape(x) n = Gather(shape, zero) places = Range(zero, n, one) seen = %s(places, far)
   mask = Cast<to = 11>(seen) column = Unsqueeze(mask, last) m = Add(x, column) %s }"""

@@ -43,6 +43,28 @@ def test_a_table_that_took_up_a_norm_is_confirmed_at_every_row(tmp_path: Path):
     assert said.status == "pass", said.detail
 
 
+class Spelled(nn.Module):
+    """As a T5 or LLaMA spells its norm; the scaled rows are read once more, so that what is spelled stays in view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.scale, self.head = nn.Embedding(11, 8), nn.Parameter(torch.rand(8) + 0.5), nn.Linear(8, 8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        x = self.scale * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-2))
+        return x * 3.0 + self.head(x).tanh()
+
+
+def test_a_table_that_took_up_a_spelled_norm_is_confirmed_at_every_row(tmp_path: Path):
+    exported = nd.export(Spelled().eval(), IDS, tmp_path / "net.onnx")
+    assert not {"ReduceMean", "RMSNormalization"} & {node.op_type for node in onnx.load(exported.path).graph.node}
+    assert exported.verdict is not None
+    (said,) = (check for check in exported.verdict.checks if check.name == "derivation")
+    assert said.status == "pass", said.detail
+
+
 def units_off(net: nn.Module, folder: Path, row: int, units: int) -> Verdict:
     """Return the verdict of an own file of which one number of the table is so many units of the last place off."""
     traced = trace(net, IDS)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation import computed_products, pointwise, pooled
+from normdeploy.verification.derivation import computed_products, picked, pointwise, pooled
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.operands import inputs_of, kind
@@ -74,6 +74,7 @@ _CARRIES: dict[str, pointwise.Carry] = {
     "ReduceMax": pooled.reduction, "ReduceMin": pooled.reduction,
     "ReduceL1": pooled.reduction, "ReduceL2": pooled.reduction,
     "Softmax": pooled.softmax, "LogSoftmax": pooled.softmax, "Resize": pooled.resize,
-    "GridSample": pooled.grid_sample, "Pad": pooled.pad,
+    "GridSample": pooled.grid_sample, "Pad": pooled.pad, "Concat": picked.joined,
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), picked.picked),
 }  # fmt: skip
 """How each operator carries a gauge."""

@@ -20,6 +20,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.gauges import Array, Floats
 from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.pooled import reduced
 from normdeploy.verification.derivation.relation import Relation
 
 _MOST = 1 << 23
@@ -170,9 +171,12 @@ def _rows(regions: Regions, leaves: Sequence[ir.Value]) -> int | None:
 
 
 def _by_row(side: Side, node: ir.Node) -> bool:
-    """Tell whether an operator looks at one row, along the last axis, at a time."""
-    if has(node, Trait.BY_ROW):
+    """Tell whether an operator looks at one row, along the last axis, at a time, and has a row for each."""
+    if has(node, Trait.BY_ROW) or (has(node, Trait.REDUCES) and not has(node, Trait.POOLS)):
         shapes = [] if node.inputs[0] is None else side.shapes(node.inputs[0])
-        return bool(shapes) and node.attributes.get_int("axis", -1) in (-1, len(shapes[0]) - 1)
+        last = len(shapes[0]) - 1 if shapes else -1
+        if has(node, Trait.BY_ROW):
+            return bool(shapes) and node.attributes.get_int("axis", -1) in (-1, last)
+        return bool(shapes) and node.attributes.get_int("keepdims", 1) != 0 and reduced(side, node, last + 1) == (last,)
     constants = [side.constant(v) for v in inputs_of(node) if v is not None and side.is_sized(v)]
     return has(node, Trait.POINTWISE) and all(c is not None and c.ndim <= 1 for c in constants)

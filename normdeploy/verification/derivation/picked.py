@@ -1,0 +1,60 @@
+"""Operators that pick or join elements wherever what is fed says: one scale and shift of all of them pass.
+
+Where elements land is followed on identifiers (:mod:`.element_moves`), which takes places that follow from sizes. What
+is the same of every element needs no following: f(s x + t) = s f(x) + t for any f that returns elements of x.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from normdeploy.graph.operators.call import axis_of
+from normdeploy.verification.derivation.gauges import NOISE, Floats, uniform
+from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.pointwise import Carried, Reading
+from normdeploy.verification.derivation.same_operator import equal
+
+
+def picked(at: Reading) -> Carried:
+    """One scale and one shift of all that the first operand holds; the others, which say where from, are equal.
+
+    A Gather looks along one axis: on this alone they have to be the same.
+    """
+    scale, shift = _of_one(at, at.first.scale), _of_one(at, at.first.shift)
+    if scale is None or shift is None:
+        return f"{kind(at.node)} picks from what is scaled or shifted differently"
+    for w, v in zip(inputs_of(at.origin)[1:], inputs_of(at.node)[1:], strict=True):
+        same = equal(at.relation, w, v)
+        if not isinstance(same, bool):
+            return same
+    return scale, shift
+
+
+def _of_one(at: Reading, array: Floats) -> Floats | None:
+    """Return what an array is behind an operator that picks, wherever it does; None where that decides."""
+    one = uniform(array)
+    if one is not None:
+        return np.array(one)
+    places = inputs_of(at.origin)[1] if kind(at.node) == "Gather" else None
+    rank = None if places is None else at.relation.rank(places)
+    axis = axis_of(at.node.attributes.get_int("axis", 0), array.ndim)
+    if rank is None or array.shape[axis] != 1:
+        return None
+    return array.reshape(*array.shape[:axis], *(1,) * rank, *array.shape[axis + 1 :])
+
+
+def joined(at: Reading) -> Carried:
+    """Parts of one gauge, which does not vary along the axis that they are joined on."""
+    known = [claim for claim in at.claims if claim is not None]
+    axis = at.node.attributes.get_int("axis", 0)
+    if len(known) != len(at.claims):
+        return f"{kind(at.node)}: what it reads is not known"
+    if any(array.shape[axis] != 1 for claim in known for array in (claim.scale, claim.shift)):
+        return f"{kind(at.node)} joins what is scaled or shifted differently along its axis"
+    if not all(_same(claim.scale, known[0].scale) and _same(claim.shift, known[0].shift) for claim in known):
+        return f"{kind(at.node)} joins what is scaled or shifted differently"
+    return known[0].scale, known[0].shift
+
+
+def _same(a: Floats, b: Floats) -> bool:
+    return a.shape == b.shape and bool((np.abs(a - b) <= NOISE * 10 * np.abs(b)).all())
