@@ -125,7 +125,8 @@ def _exchange_batch_norms(program: ExportedProgram) -> None:
         value = node.meta["val"]
         whole.meta = {**node.meta, "val": (value, *(value.new_empty(0) for _ in range(_RESULTS - 1)))}
         result.meta = dict(node.meta)
-        node.replace_all_uses_with(result)
+        for reader in list(node.users):
+            reader.replace_input_with(node, result)
         program.graph_signature.replace_all_uses(node.name, result.name)
         graph.erase_node(node)
 
