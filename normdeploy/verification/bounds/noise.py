@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -60,41 +61,65 @@ class NoisyGraph:
     Args:
         model: the graph; it is left as it is.
         computed: its inputs that stand for what is computed in front of it: they are rounded as that result would be.
-
-    Attributes:
-        deciding: the nodes whose decisions can be held or shuffled (:mod:`normdeploy.verification.bounds.decisions`).
-        decides: the graph takes decisions.
     """
 
     def __init__(self, model: ir.Model, *, computed: Collection[str] = ()) -> None:
         self.evaluator = Evaluator(model)
-        self._computed = computed
+        self._model, self._computed = model, computed
         self._seed = 0
         self._roundoff = self._exact = 0.0
-        self._pattern = np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
-        copy = model.clone()
-        self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph, computed)
-        self._arithmetic, self._tables = arithmetic_before(self.deciding)
-        self._counting = counting(copy.graph)
-        gates = gate_weights(copy.graph)
+        self._condensed: dict[tuple[str, str, int], Tensor] = {}
+        self._one_size: set[tuple[str, str, int]] = set()
+
+    @cached_property
+    def _noisy(self) -> Evaluator:
+        """The graph with perturbed weights, made with the first run that asks for it: many verdicts make none."""
+        copy = self._model.clone()
+        gates, tables = gate_weights(copy.graph), arithmetic_before(held_nodes(copy.graph))[1]
         for number, value in enumerate(copy.graph.initializers.values()):
             tensor = value.const_value
             # A scalar is a constant of the program, which folding leaves alone
             if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1 and not _only_places(value):
                 reach = gates.get(value, 1.0)
-                value.const_value = self._perturbed(tensor, number, reach, written=value.name in self._tables)
-        self._noisy = Evaluator(copy)
-        self._fast = Evaluator(copy, dtype=torch.float32)
-        self._operands: Counter[str] = Counter()
-        for node in copy.graph.all_nodes():
+                value.const_value = self._perturbed(tensor, number, reach, written=value.name in tables)
+        return Evaluator(copy)
+
+    @cached_property
+    def _fast(self) -> Evaluator:
+        return Evaluator(self._noisy.graph, dtype=torch.float32)
+
+    @cached_property
+    def deciding(self) -> list[ir.Node]:
+        """The nodes whose decisions can be held or shuffled (:mod:`normdeploy.verification.bounds.decisions`)."""
+        return held_nodes(self._noisy.graph)
+
+    @cached_property
+    def decides(self) -> bool:
+        """The graph takes decisions."""
+        return decides(self.graph, self._computed)
+
+    @cached_property
+    def _arithmetic(self) -> set[ir.Node]:
+        return arithmetic_before(self.deciding)[0]
+
+    @cached_property
+    def _counting(self) -> Collection[ir.Node]:
+        return counting(self._noisy.graph)
+
+    @cached_property
+    def _operands(self) -> Counter[str]:
+        """How often a value is asked for whose size noise depends on."""
+        found: Counter[str] = Counter()
+        for node in self._noisy.graph.all_nodes():
             if node.op_type == "LSTM":
-                self._operands.update(
-                    str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None
-                )
+                found.update(str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None)
             if is_looked_at(node):
-                self._operands.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
-        self._condensed: dict[tuple[str, str, int], Tensor] = {}
-        self._one_size: set[tuple[str, str, int]] = set()
+                found.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
+        return found
+
+    @cached_property
+    def _pattern(self) -> npt.NDArray[np.float64]:
+        return np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
 
     @property
     def graph(self) -> ir.Graph:
