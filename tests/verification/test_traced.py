@@ -20,6 +20,7 @@ from normdeploy.verification.check_levels import LEVELS
 from normdeploy.verification.checks import traced as checked
 from normdeploy.verification.checks.traced import with_moved_constants
 from normdeploy.verification.float64_chain import Chain
+from normdeploy.verification.sides.flat_values import run_evaluator
 
 U = 2.0**-24
 
@@ -103,11 +104,12 @@ def test_no_more_runs_are_made_than_say_that_rounding_explains_a_difference(
     assert (graphs, status) == (1, "pass")
     graph = trace(model, x).model
     names = [name for name in graph.graph.initializers if name not in model.state_dict()]
-    feeds = {graph.graph.inputs[0].name: x.numpy()}
-    (clean,) = Evaluator(graph).run(feeds).values()
-    squares = [
-        np.square(next(iter(with_moved_constants(graph, names, seed).run(feeds).values())) - clean) for seed in range(3)
-    ]
+    feeds = {str(graph.graph.inputs[0].name): x.numpy()}
+    clean, *moved = (
+        run_evaluator(evaluator, feeds)["output"]
+        for evaluator in (Evaluator(graph), *(with_moved_constants(graph, names, seed) for seed in range(3)))
+    )
+    squares = [np.square(array - clean) for array in moved]
     found = chains[0]  # of the example
     assert np.allclose(found.least[0], np.sqrt(squares[0] / 3), rtol=1e-6)
     assert np.allclose(found.spread[0], np.sqrt(sum(squares) / 3), rtol=1e-6)
