@@ -86,7 +86,7 @@ class Case:
         floor = SMALLEST_NORMAL[self.precision]
         return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
 
-    def chain_bounds(self, index: int, *, spread: bool = True) -> Bounds:
+    def chain_bounds(self, index: int, *, spread: bool = True, least: bool = False) -> Bounds:
         """Return the chain's bound for one output: constants' spread, float64's noise, ten times what link 1 measured.
 
         Float64's noise is taken from float32's: S where it is known; where it is not, eager's own error over the whole
@@ -94,6 +94,7 @@ class Case:
 
         Args:
             spread: count the first two; False takes 0 for them: they may take runs of their own.
+            least: of the first only what is known of it so far.
         """
         assert self.chain is not None
         bounds = self.bounds(index, eager=False, spread=False)
@@ -103,7 +104,8 @@ class Case:
         if not spread:
             return replace(bounds, roundoff=measured, floor=tiny)
         own = self._float32_noise(index) / self.roundoff * FLOAT64_NOISE
-        return replace(bounds, spread=self.chain.spread[index] + own, roundoff=measured, floor=tiny)
+        moved = self.chain.least if least else self.chain.spread
+        return replace(bounds, spread=moved[index] + own, roundoff=measured, floor=tiny)
 
     def _float32_noise(self, index: int) -> Floats:
         """Return S, or eager's RMS error in its place where that can stand for it."""
