@@ -193,7 +193,7 @@ def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
         before = None if inner is None else ties.of[inner]
         if before is None or (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
             system = ties.scales if scale else ties.shifts
-            whys = [held.stated.why(row) for held in system.held for row in held.origin.tolist()]
+            whys = [held.stated.whys[at] for held in system.held for at in sorted(held.stated.places(held.origin))]
             clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
             what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
             return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]
