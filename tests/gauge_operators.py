@@ -281,6 +281,38 @@ def reduction(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(*dims), *axes, keepdims=d.number(0, 1), noop_with_empty_axes=d.number(0, 1))
 
 
+def running_sum(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    axis = d.chosen(lambda: np.array(d.number(-len(dims), len(dims) - 1)), lambda: d.g.input("at", [], np.int64))
+    dims = [*dims, 2, 2][:4] if isinstance(axis, str) else dims  # feeds draw 0, 1 or 2
+    return d.g.op(op, d.x(*dims), axis, exclusive=d.number(0, 1), reverse=d.number(0, 1))
+
+
+def largest(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    axis = d.number(-len(dims), len(dims) - 1)
+    count = np.array([d.number(1, dims[axis])])
+    return d.g.op(op, d.x(*dims), count, axis=axis, largest=d.number(0, 1), outputs=2)[0]
+
+
+def masked(op: str, d: Draw) -> Any:
+    return d.g.op(op, d.x(*d.dims(2)), *d.of([], [np.array(d.number(-1, 1))]), upper=d.number(0, 1))
+
+
+def reverse_sequence(op: str, d: Draw) -> Any:
+    dims = [3, 3, *d.dims(1, 2)]
+    lengths = d.chosen(lambda: d.rng.integers(1, 4, 3), lambda: d.g.input("at", [3], np.int64))
+    batch = d.number(0, 1)
+    return d.g.op(op, d.x(*dims), lengths, batch_axis=batch, time_axis=1 - batch)
+
+
+def compress(op: str, d: Draw) -> Any:
+    dims = d.dims()
+    axis = d.number(-len(dims), len(dims) - 1)
+    condition = d.g.constant(np.array([d.flag() for _ in range(dims[axis] - 1)] + [True]))
+    return d.g.op(op, d.x(*dims), condition, axis=axis)
+
+
 def resize(op: str, d: Draw) -> Any:
     scales = d.of([1, 1, 2, 1.5], [1, 1, 1, 0.5], [1, 1, 1.2, 2], [1, 1, 1, 1])
     d.g.initializers.append(numpy_helper.from_array(np.array(scales, np.float32), "scales"))
@@ -396,7 +428,12 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Unsqueeze", unsqueeze),
         ("", "Expand", expand),
         ("", "Pad", pad),
-        ("", "AveragePool GlobalAveragePool MaxPool GlobalMaxPool", pool),
+        ("", "AveragePool GlobalAveragePool MaxPool GlobalMaxPool LpPool GlobalLpPool", pool),
+        ("", "CumSum", running_sum),
+        ("", "TopK", largest),
+        ("", "Trilu", masked),
+        ("", "ReverseSequence", reverse_sequence),
+        ("", "Compress", compress),
         ("", "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2", reduction),
         ("", "Resize", resize),
         ("", "GridSample", grid_sample),

@@ -147,7 +147,14 @@ class Pad(OpRun):
         return (np.pad(x[cut], np.maximum(widths, 0), mode=mode or "constant", **options),)
 
 
-OPERATORS = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalMaxPool, Mean, Pad]
+class GlobalLpPool(OpRun):
+    """The p-norm over all places of a channel, which onnx's own evaluator does not have."""
+
+    def _run(self, x, p=2):
+        return ((np.abs(x) ** (p or 2)).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / (p or 2)),)
+
+
+OPERATORS = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalMaxPool, GlobalLpPool, Mean, Pad]
 
 
 def evaluate(

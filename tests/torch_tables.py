@@ -131,10 +131,12 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
     anew = ONNXRegistry.from_torchlib
 
     operators = cache(_registration.onnxscript_apis.get_torchlib_ops)
+    signature = cache(_registration._schemas.op_signature_from_function)
 
     def read_anew() -> None:
         read.clear()
         operators.cache_clear()
+        signature.cache_clear()
 
     def once(cls: type[ONNXRegistry], *args: Any, **options: Any) -> ONNXRegistry:
         key = (*args, *sorted(options.items()))
@@ -169,5 +171,6 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
             _Overridden(exported_program._override_composite_implicit_decomp),
         )
         patch.setattr(_registration.onnxscript_apis, "get_torchlib_ops", operators)
+        patch.setattr(_registration._schemas, "op_signature_from_function", signature)  # of our translations too
         patch.setattr(ONNXRegistry, "from_torchlib", classmethod(once))
         yield read_anew

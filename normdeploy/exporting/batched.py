@@ -16,6 +16,7 @@ from normdeploy.exporting.complex_translations import COMPLEX, complex_numbers_t
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.naming import give_names_once
+from normdeploy.exporting.second_trace import second_trace_where_needed
 from normdeploy.exporting.signature_tables import signature_tables_kept
 from normdeploy.exporting.trace_errors import cause_of, explain, fixed_by
 from normdeploy.exporting.translations import translations
@@ -25,7 +26,12 @@ _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them 
 
 def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions."""
-    with known_messages_silenced(), signature_tables_kept(), complex_numbers_translated():
+    with (
+        known_messages_silenced(),
+        signature_tables_kept(),
+        second_trace_where_needed(),
+        complex_numbers_translated(),
+    ):
         _forget_how_recurrent_layers_ran()
         program = torch.onnx.export(
             _by_its_forward(model),

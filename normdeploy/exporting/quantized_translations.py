@@ -8,6 +8,7 @@ drop the others' bounds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import onnx_ir as ir
@@ -72,6 +73,7 @@ def _scalar(value: Any) -> Any:
     )
 
 
+@cache
 def _translations(*, wide: bool) -> dict[Callable[..., Any], Callable[..., Any]]:
     def quantized(x: Any, scale: float, zero: int, low: int, high: int) -> Any:
         kind, back = _type_for(low, high, wide=wide), x.dtype
@@ -126,4 +128,4 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
     Args:
         opset: the operator set asked for; None for the exporter's own default.
     """
-    return _translations(wide=opset is not None and opset >= _WIDE_OPSET)
+    return dict(_translations(wide=opset is not None and opset >= _WIDE_OPSET))

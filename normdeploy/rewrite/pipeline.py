@@ -127,6 +127,8 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     move = MoveAffine(context)
     return (
         FoldsOfOne(),
+        RemoveRoundTrips(),
+        OneView(),
         LowerEinsum(context),
         RecogniseAffine(context),
         AddMaps(context),

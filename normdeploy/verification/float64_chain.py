@@ -6,9 +6,8 @@ rounding of the whole network would have shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from normdeploy.verification.bounds.criteria import Floats
 from normdeploy.verification.record.answers import Check
@@ -31,18 +30,35 @@ class Chain:
 
     Args:
         traced: outputs of the reference's graph.
-        moved: returns the spread by the rounding of stored constants alone, per output.
+        moved: yields the spread by the rounding of stored constants alone, per output: with each run what it is at
+            least, whatever the runs that are left show, and with the last what it is.
         resolution: measured relative difference of the traced graph from the module, per output.
     """
 
     traced: list[Array]
-    moved: Callable[[], list[Floats]]
+    moved: Iterator[list[Floats]]
     resolution: list[float] = field(default_factory=list)
+    _least: list[Floats] = field(default_factory=list)
 
-    @cached_property
+    def measure(self) -> bool:
+        """Make one more run; False where all were made."""
+        found = next(self.moved, None)
+        self._least = self._least if found is None else found
+        return found is not None
+
+    @property
+    def least(self) -> list[Floats]:
+        """The spread by the rounding of stored constants, as far as the runs made so far show it."""
+        if not self._least:
+            self.measure()
+        return self._least
+
+    @property
     def spread(self) -> list[Floats]:
-        """The spread by the rounding of stored constants, taken when it is first asked for."""
-        return self.moved()
+        """The spread by the rounding of stored constants, by all runs."""
+        while self.measure():
+            pass
+        return self.least
 
 
 @dataclass(frozen=True)

@@ -214,6 +214,14 @@ CROSSING = {
         ),
         ("Abs", "Max", "Min", "Where", "Mean", "ReduceL1", "ReduceL2", "Softmax", "LogSoftmax"),
     ),
+    "ReverseSequence, Compress, Trilu, CumSum, TopK, LpPool, GlobalLpPool": Row(
+        (
+            "gauge/test_rules.py::test_what_a_rule_allows_computes_the_same",
+            "gauge/test_rules.py::test_what_a_rule_forbids_contradicts",
+        ),
+        ("gauge/test_attacked.py::test_a_norm_behind_what_is_rare",),
+        ("ReverseSequence", "Compress", "Trilu", "CumSum", "TopK", "LpPool", "GlobalLpPool"),
+    ),
     "Identity, Dropout in evaluation, Cast between floats": Row(
         (f"{POINTWISE}::test_identity_and_dropout",),
         (f"{POINTWISE}::test_casts", f"{POINTWISE}::test_a_reader_of_the_shape_is_no_reader"),

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+from reference_operators import GlobalLpPool
 
 from normdeploy.graph.derivation import Derivation, Hint
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
@@ -72,7 +73,9 @@ class Law:
         rng = np.random.default_rng(0)
         for _ in range(3):
             feeds = {name: rng.standard_normal(shape) for name, shape in zip("xz", self.shapes, strict=True)}
-            want, have = (ReferenceEvaluator(proto).run(None, feeds)[0] for proto in (source, file))
+            want, have = (
+                ReferenceEvaluator(proto, new_ops=[GlobalLpPool]).run(None, feeds)[0] for proto in (source, file)
+            )
             if want.shape != have.shape or not np.allclose(want, have, rtol=1e-12, atol=1e-12):
                 return False
         return True
@@ -235,6 +238,14 @@ LAWS: dict[str, list[Law]] = {
     ),
     "GlobalAveragePool": list(pictures("GlobalAveragePool(a)")),
     "GlobalMaxPool": list(pictures("GlobalMaxPool(a)")),
+    "LpPool": list(pictures("LpPool<kernel_shape = [2, 2], pads = [1, 1, 0, 0], p = 3>(a)")),
+    "GlobalLpPool": list(pictures("GlobalLpPool(a)")),
+    "CumSum": list(unary("CumSum(a, k)", known={"k": np.array(-1)})),
+    "Trilu": list(unary("Trilu<upper = 0>(a)")),
+    "TopK": [law for many in (2, 3) for law in unary("TopK<axis = 0>(a, k)", known={"k": np.array([many])})],
+    "Compress": list(unary("Compress<axis = 1>(a, k)", known={"k": np.array([True, False, True])})),
+    "ReverseSequence": list(unary("ReverseSequence<batch_axis = 0, time_axis = 1>(a, k)",
+                                  known={"k": np.array([1, 3, 2])})),
     "Resize": list(pictures('Resize<mode = "linear">(a, , e)', known=DOUBLE)),
     "Resize of channels": list(pictures('Resize<mode = "nearest">(a, , e)', known=CHANNELS)),
     "Transpose": list(unary("Transpose(a)")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -56,3 +57,12 @@ def test_which_lengths_are_coarse(graph_of: Callable[[str], ir.Model], shape: st
     found = coarse_transforms(graph_of(text).graph)
     assert ("DFT" in found) == named
     assert found == known_kernels(graph_of(text).graph)
+
+
+@pytest.mark.parametrize(("opset", "shape", "named"), [(17, "B,64,96,2", False), (17, "B,96,64,2", True),
+                                                       (20, "B,64,96,2", True), (20, "B,96,64,2", False)])  # fmt: skip
+def test_the_axis_of_a_transform_that_names_none(opset: int, shape: str, named: bool):
+    """The first behind the batch in operator set 17, the last in front of the parts in 20."""
+    text = f'<ir_version: 10, opset_import: ["": {opset}]> g (float[{shape}] x) => (float[{shape}] y) {{ y = DFT(x) }}'
+    found = coarse_transforms(ir.from_proto(onnx.parser.parse_model(text)).graph)
+    assert ("DFT" in found) == named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +17,10 @@ from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.check_levels import LEVELS
+from normdeploy.verification.checks import traced as checked
 from normdeploy.verification.checks.traced import with_moved_constants
+from normdeploy.verification.float64_chain import Chain
+from normdeploy.verification.sides.flat_values import run_evaluator
 
 U = 2.0**-24
 
@@ -68,3 +72,56 @@ def test_equal_constants_are_moved_alike_and_as_far_as_they_can_have_been_rounde
         assert moved[0] == pytest.approx(moved[1])
         seen.add(tuple(np.sign(moved[1:])))
     assert len(seen) == 4  # up and down, each by itself
+
+
+def judged(model: nn.Module, x: Tensor, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chain], int, str]:
+    """Return what a quick verdict learns of each family, how many graphs it moves constants in, and its answer."""
+    chains: list[Chain] = []
+    graphs: list[Evaluator] = []
+
+    def chain(*args: Any) -> Chain:
+        chains.append(Chain(*args))
+        return chains[-1]
+
+    def moved(*args: Any) -> Evaluator:
+        graphs.append(with_moved_constants(*args))
+        return graphs[-1]
+
+    monkeypatch.setattr(checked, "Chain", chain)
+    monkeypatch.setattr(checked, "with_moved_constants", moved)
+    traced = trace(model, x)
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), folder / "net.onnx")
+    verdict = verify(model, path, args=x, traced=traced, rewritten=rewritten, level="quick")
+    return chains, len(graphs), verdict.check("traced").status
+
+
+def test_no_more_runs_are_made_than_say_that_rounding_explains_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, x = Scaled(6).eval(), torch.linspace(-2, 2, 32).reshape(4, 8)
+    chains, graphs, status = judged(model, x, tmp_path, monkeypatch)
+    assert (graphs, status) == (1, "pass")
+    graph = trace(model, x).model
+    names = [name for name in graph.graph.initializers if name not in model.state_dict()]
+    feeds = {str(graph.graph.inputs[0].name): x.numpy()}
+    clean, *moved = (
+        run_evaluator(evaluator, feeds)["output"]
+        for evaluator in (Evaluator(graph), *(with_moved_constants(graph, names, seed) for seed in range(3)))
+    )
+    squares = [np.square(array - clean) for array in moved]
+    found = chains[0]  # of the example
+    assert np.allclose(found.least[0], np.sqrt(squares[0] / 3), rtol=1e-6)
+    assert np.allclose(found.spread[0], np.sqrt(sum(squares) / 3), rtol=1e-6)
+
+
+class Counting(Scaled):
+    """A scale that grows by a millionth when it is traced: no rounding explains that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 + 1e-6 * torch.compiler.is_compiling())
+
+
+def test_all_runs_are_made_before_a_difference_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    _, graphs, status = judged(Counting(24).eval(), torch.randn(4, 8), tmp_path, monkeypatch)
+    assert (graphs, status) == (3, "note")

@@ -17,11 +17,6 @@ from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 
-try:
-    timm = load_timm()
-except ImportError as error:
-    pytest.skip(f"needs timm: {error}", allow_module_level=True)
-
 pytestmark = [
     pytest.mark.zoo,
     # the library's own deprecations are not ours
@@ -67,7 +62,7 @@ STAYS = {
 def drawn(name: str) -> nn.Module:
     """Return the network with statistics, scales and a head that are no identity."""
     torch.manual_seed(0)
-    model: nn.Module = shake(timm.create_model(name, pretrained=False))
+    model: nn.Module = shake(load_timm().create_model(name, pretrained=False))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1 and parameter.unique().numel() == 1:  # LayerScale, y = a x + b, a zero head's bias

@@ -61,6 +61,12 @@ class AffineMap:
         return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
 
     @property
+    def too_small(self) -> float | None:
+        """A scale that is not 0, but by which float64 cannot divide; None where there is none."""
+        found = self.scale[(self.scale != 0) & (np.abs(self.scale) < np.finfo(np.float64).tiny)]
+        return float(found[0]) if found.size else None
+
+    @property
     def no_scale(self) -> bool:
         """Whether s = 1 everywhere."""
         return bool((self.scale == 1).all())

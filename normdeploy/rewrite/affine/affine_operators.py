@@ -36,6 +36,7 @@ _TRAINING = (
     "it computes the statistics of each batch (training mode), so it is no fixed map: "
     "switch the model to evaluation mode before exporting it"
 )
+_UNRANKED = "the rank of its input is not known: give the model input shapes"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
         return NoMatch(BATCH_NORM, "it has no channels")
     x = node.inputs[0]
     if x is None or x.shape is None or x.shape.rank() < 2:
-        return NoMatch(BATCH_NORM, "the rank of its input is not known: give the model input shapes")
+        return NoMatch(BATCH_NORM, _UNRANKED)
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     radicand = arrays["variance"] + epsilon
     if not (radicand > 0).all():
@@ -116,11 +117,17 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
     mapping = AffineMap.of(scale.reshape(spread), shift.reshape(spread), rank)
     if not mapping.finite:
         return NoMatch(BATCH_NORM, "its parameters hold NaN or infinity: train it again or restore them")
+    if mapping.too_small is not None:
+        return NoMatch(BATCH_NORM, _too_small(mapping.too_small))
     offset = offset_of(scale * arrays["mean"], np.hypot(arrays["scale"], arrays["bias"]))
     detail = {
         "op": BATCH_NORM, "axis": 1, "epsilon": epsilon, "channels": int(arrays["scale"].size), OFFSET: offset
     }  # fmt: skip
     return Match(x, mapping, BATCH_NORM, detail)
+
+
+def _too_small(scale: float) -> str:
+    return f"it scales by {scale:.3g}, by which not even float64 can divide: set that scale to 0"
 
 
 def _parameter(value: ir.Value | None) -> Array | None:
@@ -160,7 +167,11 @@ def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
     if left is None or right is None or is_constant(left) == is_constant(right):
         return None
     x, operand = (left, right) if is_constant(right) else (right, left)
-    if x.dtype not in FLOATS or x.shape is None or x.shape.rank() == 0:
+    if x.dtype not in FLOATS:
+        return None
+    if x.shape is None:
+        return NoMatch(AFFINE_KIND, _UNRANKED)
+    if x.shape.rank() == 0:
         return None
     array = constant64(operand)
     if array is None or array.size == 0 or array.ndim > x.shape.rank():
@@ -186,5 +197,7 @@ def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
         return None
     if not mapping.finite:
         return NoMatch(AFFINE_KIND, f"the constant '{operand.name}' makes it infinite or NaN")
+    if mapping.too_small is not None:
+        return NoMatch(AFFINE_KIND, _too_small(mapping.too_small))
     axis = next(iter(mapping.axes), None)
     return Match(x, mapping, AFFINE_KIND, {"op": node.op_type, "axis": axis})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
@@ -73,10 +73,16 @@ def nearest_maps(start: ir.Node, plan: Plan) -> list[ir.Node]:
 
 
 def takers_of(start: ir.Node, plan: Plan) -> list[ir.Node]:
-    """Return the operators whose weights take a map, nearest first: behind others of them nothing is looked for."""
+    """Return the operators whose weights take a map, nearest first: behind others of them nothing is looked for.
+
+    Neither is it behind another map that disappears, where something takes this one in front of that.
+    """
+    return _takers(start, plan, plan.gone) or _takers(start, plan, ())
+
+
+def _takers(start: ir.Node, plan: Plan, walls: Collection[ir.Node]) -> list[ir.Node]:
     absorbing = {edit.node for edit in plan.edits if edit.absorbs}
-    gone = set(plan.gone)
-    seen, queue, found = {start}, deque([start]), list[ir.Node]()
+    seen, queue, found = {start, *walls}, deque([start]), list[ir.Node]()
     while queue:
         node = queue.popleft()
         for other in beside(node, plan):
@@ -85,6 +91,6 @@ def takers_of(start: ir.Node, plan: Plan) -> list[ir.Node]:
             seen.add(other)
             if other in absorbing:
                 found.append(other)
-            elif other not in gone:
+            else:
                 queue.append(other)
     return found

@@ -20,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+SMALLEST = float(np.finfo(np.float64).tiny)
+"""The smallest number by which float64 can divide."""
+
 _FEW = 8
 """Columns up to which one after the other is faster than a reduction."""
 
@@ -123,6 +126,12 @@ class Held:
 
 MANY = 32
 """Terms of a row above which equal unknowns are found by sorting."""
+
+
+def out_of_range(numbers: Floats) -> Flags:
+    """Tell which numbers, or their inverses, float64 does not hold."""
+    size = np.abs(numbers)
+    return np.asarray(~((size >= SMALLEST) & (size <= 1 / SMALLEST)))
 
 
 def power(base: Floats, exponent: Floats) -> Floats:

@@ -85,6 +85,14 @@ class Gauge:
             return self
         return self.each(lambda array: array.reshape((1,) * (rank - self.rank) + array.shape))
 
+    def first(self, axes: Sequence[int]) -> Gauge:
+        """Return the first cell along axes; the gauge itself where it has no more."""
+        along = {axis % self.rank for axis in axes if self.cells[axis % self.rank] > 1}
+        if not along:
+            return self
+        index = tuple(slice(0, 1) if axis in along else slice(None) for axis in range(self.rank))
+        return self.each(lambda array: array[index])
+
     def times(self, factor: float) -> Gauge:
         """Return the gauge with its shift times a number."""
         return replace(self, factor=self.factor * factor)
@@ -200,18 +208,18 @@ class Ties:
 
     def along(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> Gauge:
         """Tie the cells along axes, and return the gauge with size 1 there."""
-        first = _first(gauge, axes)
+        first = gauge.first(axes)
         if first is not gauge:
             self.same(gauge, first, tie)
         return first
 
     def along_scale(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> None:
         """Tie the scales of the cells along axes."""
-        self.same_scale(gauge, _first(gauge, axes), tie)
+        self.same_scale(gauge, gauge.first(axes), tie)
 
     def along_shift(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> None:
         """Tie the shifts of the cells along axes."""
-        self.same_shift(gauge, _first(gauge, axes), tie)
+        self.same_shift(gauge, gauge.first(axes), tie)
 
     def same(self, left: Gauge, right: Gauge, tie: Tie) -> None:
         """Tie two gauges of one rank, cell by cell."""
@@ -278,12 +286,3 @@ class Ties:
     def positive(self, gauge: Gauge, tie: Tie) -> None:
         """State s > 0."""
         self.scales.state(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie, positive=True)
-
-
-def _first(gauge: Gauge, axes: Sequence[int]) -> Gauge:
-    """Return the first cell along axes; the gauge itself where it has no more."""
-    along = {axis % gauge.rank for axis in axes if gauge.cells[axis % gauge.rank] > 1}
-    if not along:
-        return gauge
-    index = tuple(slice(0, 1) if axis in along else slice(None) for axis in range(gauge.rank))
-    return gauge.each(lambda array: array[index])

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from normdeploy.graph import module_path
-from normdeploy.graph.edit import free_name, share_names, take_out, take_place
+from normdeploy.graph import constant64, module_path
+from normdeploy.graph.edit import free_name, put_exact, share_names, take_out, take_out_unread, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.affine_map import AffineMap
@@ -29,9 +29,10 @@ from normdeploy.rewrite.affine.affine_node import (
     origins_of,
     set_reason,
     set_taken,
+    settle,
     taken_by,
 )
-from normdeploy.rewrite.affine.constant import required
+from normdeploy.rewrite.affine.constant import array_of, required
 from normdeploy.rewrite.affine.operator_names import describe, readers
 from normdeploy.rewrite.gauge.changed_values import takers_of
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
@@ -81,23 +82,30 @@ class EnterBodies(RewritePass):
         misfit = next((end for end in ends if not _fits(end, mapping)), None)
         if misfit is not None:
             return False
-        copies = [_append(end, node, mapping) for end in ends]
-        taken: dict[str, None] = {}
-        for end, copy in zip(ends, copies, strict=True):
+        fixed = [end for end in ends if constant64(end.value) is not None]
+        copies = {end: _append(end, node, mapping) for end in ends if end not in fixed}
+        takers: dict[ir.Node, None] = {}
+        for end, copy in copies.items():
             plan = self._engine.settled(end.body)
             if copy not in plan.gone:
                 reason = (
                     f"a body of {describe(chooser)} does not take it: {plan.stays.get(copy, 'it only takes a half')}"
                 )
                 set_reason(node, reason)
-                for other, made in zip(ends, copies, strict=True):
+                for other, made in copies.items():
                     _take_back(other, made)
                 return False
-            taken |= dict.fromkeys(module_path(taker) for taker in takers_of(copy, plan))
-        adopt_origins(
-            copies[-1], origins_of(node)
-        )  # one row for all copies: the last one's, which names what took them
-        set_taken(copies[-1], "", taken)
+            takers |= dict.fromkeys(takers_of(copy, plan))
+        for end, copy in copies.items():
+            copy.outputs[0].name = free_name(end.body, f"{copy.outputs[0].name}.mapped")
+        if copies:  # one row for all copies: the last one's, which names what took them
+            last = list(copies.values())[-1]
+            adopt_origins(last, origins_of(node))
+            set_taken(last, "", dict.fromkeys(map(module_path, takers)))
+        else:
+            settle(self.context.ledger, node, "folded", module_path(chooser), "its bodies end in constants")
+        for end in fixed:
+            _compute(end, mapping)
         self._leave(node, source)
         for body in dict.fromkeys(end.body for end in ends):
             self._engine.move(body)
@@ -143,12 +151,25 @@ def _fits(end: _End, mapping: AffineMap) -> bool:
 
 
 def _append(end: _End, node: ir.Node, mapping: AffineMap) -> ir.Node:
+    """Put a copy of a map at an end; reasons that are told meanwhile name the end as the user does."""
     value = end.value
     copy = new_affine(end.body, value, mapping, like=node, origins=(), output=value)
-    copy.outputs[0].name = free_name(end.body, f"{value.name}.mapped")
+    copy.outputs[0].name = value.name  # until it is known that it stays there
     end.body.append(copy)
     end.body.outputs[end.at] = copy.outputs[0]
     return copy
+
+
+def _compute(end: _End, mapping: AffineMap) -> None:
+    """Let an end that is a constant be another one."""
+    old, array = end.value, mapping(array_of(end.value))
+    assert old.dtype is not None
+    new = put_exact(end.body, lambda: array, array.shape, old.dtype, f"{old.name}.mapped")
+    made = ir.Node("", "Identity", [new], outputs=[ir.Value(shape=new.shape, type=new.type)])
+    end.body.append(made)
+    made.outputs[0].name = free_name(end.body, f"{old.name}.mapped")
+    end.body.outputs[end.at] = made.outputs[0]
+    take_out_unread([old])
 
 
 def _take_back(end: _End, copy: ir.Node) -> None:

@@ -7,7 +7,7 @@ chain from one restriction to another; the sentence names the restrictions, the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,9 +18,10 @@ from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.operator_names import describe, describe_end, readers
+from normdeploy.rewrite.affine.operator_names import describe, describe_end
+from normdeploy.rewrite.gauge.chain import Limit, chain_of
 from normdeploy.rewrite.gauge.contradiction import proof_of
-from normdeploy.rewrite.gauge.expression_rows import Rows
+from normdeploy.rewrite.gauge.expression_rows import Rows, out_of_range
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.system import Conflict
@@ -55,35 +56,21 @@ class Reason:
         return self.told()
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """A restriction.
-
-    Args:
-        node: who restricts; None for the graph.
-        text: who, and what is asked.
-        way: who passes what is restricted on to where it matters.
-        given: a value from outside restricts, and ``node`` tells its place alone.
-    """
-
-    node: ir.Node | None
-    text: str
-    way: tuple[ir.Node, ...] = ()
-    given: bool = False
-
-
 def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     """Return why a map stays whose equation contradicts what holds."""
-    what = "scale" if conflict.system.multiplicative else "shift"
+    scale = conflict.system.multiplicative
+    what = "scale" if scale else "shift"
+    if scale and out_of_range(np.array(conflict.found)).any():
+        return Reason("its scale times those of the maps beside it is more, or less, than float64 holds")
     whole = proof_of(conflict)
     proof = [tie for tie in whole.ties if tie.node is not node]
     order = ties.order
     place = order[node]
-    limits = list(dict.fromkeys(_limits(node, proof, ties, scale=conflict.system.multiplicative)))
+    limits = list(dict.fromkeys(_limits(node, proof, ties, scale=scale)))
     limits += _given_there(node, conflict, ties)
-    behind = [limit.text for limit in limits if limit.node is None or order.get(limit.node, place) > place]
-    front = [limit.text for limit in limits if limit.node is not None and order.get(limit.node, place) <= place]
-    front = front or _narrow(node, ties, scale=conflict.system.multiplicative)
+    told = dict.fromkeys((limit.node is None or order.get(limit.node, place) > place, limit.text) for limit in limits)
+    behind = [text for after, text in told if after]
+    front = [text for after, text in told if not after] or _narrow(node, ties, scale=scale)
     path = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     if not front:
         front = list(dict.fromkeys(text for other in path if order[other] < place for text in _cancelled(other, ties)))
@@ -106,68 +93,10 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
         way = f" (tied by {', '.join(through[:_SHOWN])}{', ...' if len(through) > _SHOWN else ''})"
     asking = [tie.node for tie in proof if tie.node is not None and tie.clause]
     asking += [limit.node for limit in limits if limit.node is not None and not limit.given]
-    told = partial(_chain, node, proof, limits, whole.unknowns, ties, scale=conflict.system.multiplicative)
+    chain = partial(chain_of, node, proof, limits, whole.unknowns, ties, scale=scale)
     stating = frozenset(tie.node for tie in proof if tie.node is not None)
-    about = conflict.system.multiplicative, whole.unknowns
-    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), stating, about, told)
-
-
-def _chain(
-    node: ir.Node, proof: Sequence[Tie], limits: Sequence[_Limit], unknowns: frozenset[int], ties: Ties, *, scale: bool
-) -> tuple[str, ...]:
-    """Return who takes part in a contradiction: who states its equations, and who passes on what they are about."""
-    order = ties.order
-    named: dict[str, int] = {}
-    for tie in proof:
-        if tie.node is not None:
-            named.setdefault(f"{describe(tie.node)} {tie.clause}".strip(), order.get(tie.node, len(order)))
-        else:
-            named.setdefault(f"{tie.subject} {tie.clause}", len(order))
-    for limit in limits:
-        named.setdefault(limit.text, -1 if limit.node is None or limit.given else order.get(limit.node, -1))
-    stating = {tie.node for tie in proof if tie.node is not None}
-    told = {node, *stating, *(limit.node for limit in limits)}
-    passing = [
-        *_between(node, stating, unknowns, ties, scale=scale),
-        *(other for limit in limits for other in limit.way),
-    ]
-    for other in passing:
-        if other not in told:
-            named.setdefault(describe(other), order.get(other, len(order)))
-    return tuple(sorted(named, key=lambda text: named[text]))
-
-
-def _between(
-    start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
-) -> list[ir.Node]:
-    """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
-    asked = np.isin(np.arange((ties.scales if scale else ties.shifts).size), list(unknowns - {0}))
-    beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
-    queue, seen = deque([start]), {start}
-    while queue:
-        node = queue.popleft()
-        for value in (*node.inputs, *node.outputs):
-            gauge = None if value is None else ties.of.get(value)
-            if value is None or gauge is None or value in beside:
-                continue
-            if not asked[gauge.scale_of if scale else gauge.shift_of].any():
-                continue
-            producer = value.producer()
-            around = {*readers(value), *(() if producer is None else (producer,))}
-            beside[value] = set(around)
-            for other in around:
-                beside.setdefault(other, set()).add(value)
-            queue += around - seen
-            seen |= around
-    kept = {start, *goals}
-    ends = [item for item, others in beside.items() if len(others) < 2 and item not in kept]
-    while ends:
-        item = ends.pop()
-        for other in beside.pop(item):
-            beside[other].discard(item)
-            if len(beside[other]) == 1 and other not in kept:
-                ends.append(other)
-    return [item for item in beside if isinstance(item, ir.Node)]
+    about = scale, whole.unknowns
+    return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), stating, about, chain)
 
 
 def _negative(node: ir.Node) -> tuple[int, int]:
@@ -175,14 +104,14 @@ def _negative(node: ir.Node) -> tuple[int, int]:
     return (int(found[0]), len(found)) if found.size else (0, 0)
 
 
-def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list[_Limit]:
+def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list[Limit]:
     """Return the restrictions in a proof."""
-    found: list[_Limit] = []
+    found: list[Limit] = []
     for tie in proof:
         if tie.clause and tie.node is not None:
-            found.append(_Limit(tie.node, f"{describe(tie.node)} {tie.clause}"))
+            found.append(Limit(tie.node, f"{describe(tie.node)} {tie.clause}"))
         elif tie.clause:
-            found.append(_Limit(None, f"{tie.subject} {tie.clause}"))
+            found.append(Limit(None, f"{tie.subject} {tie.clause}"))
     tied = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     for other in (node, *tied):
         for value in other.inputs:
@@ -192,7 +121,7 @@ def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list
     return found
 
 
-def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[_Limit]:
+def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[Limit]:
     """Return who makes the part of a map's input that contradicts, where others make the rest (Concat)."""
     value, result = node.inputs[0], ties.of[node.outputs[0]]
     gauge = None if value is None else ties.of.get(value)
@@ -219,7 +148,7 @@ def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[_Limit]:
     return []
 
 
-def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> _Limit | None:
+def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> Limit | None:
     """Return who makes a value that nothing in front of it can change; None for one that can be changed."""
     way: list[ir.Node] = []
     for _ in range(64):
@@ -234,13 +163,13 @@ def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> _Limit | None:
             told = f"the value '{value.name}' comes from outside this control-flow body"
             if value.is_graph_input():
                 told = f"{describe_end(value, value.graph or ties.graph, 'input')} is given"
-            return _Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
+            return Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
         inner = _passed_on(producer, ties)
         inner_gauge = None if inner is None else ties.of[inner]
         if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():
             clause = ties.stiff.get(producer, "has no weights that could change what it writes")
             clause = (ties.unscaled if scale else ties.unshifted).get(producer, clause)
-            return _Limit(producer, f"{describe(producer)} {clause}", tuple(way))
+            return Limit(producer, f"{describe(producer)} {clause}", tuple(way))
         value = inner
         way.append(producer)
     return None
@@ -264,7 +193,7 @@ def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
         before = None if inner is None else ties.of[inner]
         if before is None or (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
             system = ties.scales if scale else ties.shifts
-            whys = [held.stated.why(row) for held in system.held for row in held.origin.tolist()]
+            whys = [held.stated.whys[at] for held in system.held for at in sorted(held.stated.places(held.origin))]
             clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
             what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
             return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
@@ -94,7 +95,7 @@ class Search:
         for node in self._reached.products if reasons else ():
             product = product_of(node)
             gauge = None if product is None else self.ties.of.get(product.result)
-            if product is None or gauge is None:
+            if product is None or gauge is None or _is_one_for_rows(node.inputs[product.x]):
                 continue
             if scales[gauge.scale_of].any() or shifts[gauge.shift_of].any():
                 found.append(node.inputs[product.x])
@@ -163,6 +164,14 @@ class Search:
             asked.ask(self.ties)
             self._asked.append(asked)
             most = max(most, 2) if asked.gone else 1
+
+
+def _is_one_for_rows(value: ir.Value | None) -> bool:
+    """Tell whether a value is written by a norm of each row, which cannot take what varies from row to row."""
+    norm = None if value is None else value.producer()
+    if not has(norm, Trait.BY_ROW) or value is None or value.shape is None:
+        return False
+    return norm.attributes.get_int("axis", -1) in (-1, value.shape.rank() - 1)
 
 
 def _contradicting(together: Sequence[_Asked], ties: Ties) -> set[int]:

@@ -13,6 +13,8 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.traits import TRAITS, Trait, has, kind_of
+from normdeploy.graph.walk import bodies_of
 from normdeploy.rewrite.affine.operator_names import describe_end
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
@@ -55,6 +57,11 @@ def build(
             if node in opaque or node in unchanged or constant_tensor(node.outputs[0] if node.outputs else None)
             else rule_of(node)
         )
+        if rule is None and node not in ties.stiff:
+            if bodies_of(node):
+                ties.refuse(node, "computes in bodies of its own, whose inputs and outputs stay what they are")
+            elif _might_pass(node):
+                ties.refuse(node, "has no rule by which a scale or a shift passes it")
         before = len(ties.of)
         if rule is None or not rule.tie(node, ties):
             _pin(node, ties)
@@ -78,6 +85,12 @@ def build(
     ties.scales.settle()
     ties.shifts.settle()
     return ties
+
+
+def _might_pass(node: ir.Node) -> bool:
+    """Tell whether nothing is known of an operator, or what it does may be done to scaled or shifted values as well."""
+    mixes = has(node, Trait.MONOTONE) and not has(node, Trait.POINTWISE | Trait.DECIDES)
+    return kind_of(node) not in TRAITS or mixes or has(node, Trait.MOVES | Trait.JOINS | Trait.HOMOGENEOUS | Trait.SUMS)
 
 
 def _is_given(value: ir.Value) -> bool:

@@ -39,6 +39,7 @@ from normdeploy.rewrite.gauge.expression_rows import (
     across,
     combined,
     gathered,
+    out_of_range,
     rooted,
     solved,
 )
@@ -182,11 +183,11 @@ class System:
     def _add(self, stated: Equation) -> Conflict | None:
         left, origin = self._reduced(stated.rows), np.arange(len(stated.rows))
         while len(left):
+            if self.multiplicative and (at := np.flatnonzero(out_of_range(left.constant))).size:
+                return Conflict(self, stated, origin[at], float(left.constant[at[0]]))
             used = left.coefficients != 0
             if not used.all() and (empty := ~across(np.logical_or, used)).any():
-                wrong = empty & ~self._neutral(left)
-                if wrong.any():
-                    at = np.flatnonzero(wrong)
+                if (at := np.flatnonzero(empty & ~self._neutral(left))).size:
                     return Conflict(self, stated, origin[at], float(left.constant[at[0]]))
                 left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
@@ -203,10 +204,9 @@ class System:
             if not possible.all():
                 left = rooted(left, ~possible)
                 column, possible, lone = self._pivots(left)
-            if not possible.all():
-                at = np.flatnonzero(~possible)
-                loose = left.unknowns[at[0]][left.coefficients[at[0]] != 0]
-                return Conflict(self, stated, origin[at], float(left.constant[at[0]]), loose=loose)
+                if (at := np.flatnonzero(~possible)).size:
+                    loose = left.unknowns[at[0]][left.coefficients[at[0]] != 0]
+                    return Conflict(self, stated, origin[at], float(left.constant[at[0]]), loose=loose)
             bound = left.unknowns[np.arange(len(left)), column]
             together = np.ones(len(left), bool) if lone else apart(left, bound, self._scratch)
             expressed = solved(left.at(together), column[together], multiplicative=self.multiplicative)
@@ -260,6 +260,7 @@ class System:
         self.settle()
         return self._reduced(rows)
 
+    @np.errstate(over="ignore", invalid="ignore")  # what comes out of range is told from what was found
     def _reduced(self, rows: Rows) -> Rows:
         rows = combined(rows)
         bound = self._batch[rows.unknowns] >= 0

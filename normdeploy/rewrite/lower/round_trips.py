@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.edit import is_read, take_place
+from normdeploy.graph.edit import is_read, take_out_unread, take_place
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.recognise.clamps import clamp_of
@@ -60,6 +60,7 @@ def _remove(regions: GraphRegions, end: ir.Node) -> bool:
         region = regions.chain(source, nodes)
         if region is not None and _returns(region, y):
             take_place(source, y, named=False)
+            take_out_unread([y])  # else it would go on as a reader of the start
             return True
     return False
 

@@ -16,7 +16,9 @@ Sums are rounded relative to their terms, not to a result that cancels
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +51,7 @@ _PLACES: dict[str, tuple[int, ...]] = {"Resize": (1, 2), "Upsample": (1,)}
 """Operands that say where is read, by operator: moved by a rounding, a whole pixel is taken for its neighbour."""
 
 FAST_ROUNDOFF = 2.0**-16
-"""The noise of :meth:`NoisyGraph.spread_fast`."""
+"""The noise of :meth:`NoisyGraph.spreads_fast`."""
 
 
 class NoisyGraph:
@@ -60,41 +62,65 @@ class NoisyGraph:
     Args:
         model: the graph; it is left as it is.
         computed: its inputs that stand for what is computed in front of it: they are rounded as that result would be.
-
-    Attributes:
-        deciding: the nodes whose decisions can be held or shuffled (:mod:`normdeploy.verification.bounds.decisions`).
-        decides: the graph takes decisions.
     """
 
     def __init__(self, model: ir.Model, *, computed: Collection[str] = ()) -> None:
         self.evaluator = Evaluator(model)
-        self._computed = computed
+        self._model, self._computed = model, computed
         self._seed = 0
         self._roundoff = self._exact = 0.0
-        self._pattern = np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
-        copy = model.clone()
-        self.deciding, self.decides = held_nodes(copy.graph), decides(copy.graph, computed)
-        self._arithmetic, self._tables = arithmetic_before(self.deciding)
-        self._counting = counting(copy.graph)
-        gates = gate_weights(copy.graph)
+        self._condensed: dict[tuple[str, str, int], Tensor] = {}
+        self._one_size: set[tuple[str, str, int]] = set()
+
+    @cached_property
+    def _noisy(self) -> Evaluator:
+        """The graph with perturbed weights, made with the first run that asks for it: many verdicts make none."""
+        copy = self._model.clone()
+        gates, tables = gate_weights(copy.graph), arithmetic_before(held_nodes(copy.graph))[1]
         for number, value in enumerate(copy.graph.initializers.values()):
             tensor = value.const_value
             # A scalar is a constant of the program, which folding leaves alone
             if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1 and not _only_places(value):
                 reach = gates.get(value, 1.0)
-                value.const_value = self._perturbed(tensor, number, reach, written=value.name in self._tables)
-        self._noisy = Evaluator(copy)
-        self._fast = Evaluator(copy, dtype=torch.float32)
-        self._operands: Counter[str] = Counter()
-        for node in copy.graph.all_nodes():
+                value.const_value = self._perturbed(tensor, number, reach, written=value.name in tables)
+        return Evaluator(copy)
+
+    @cached_property
+    def _fast(self) -> Evaluator:
+        return Evaluator(self._noisy.graph, dtype=torch.float32)
+
+    @cached_property
+    def deciding(self) -> list[ir.Node]:
+        """The nodes whose decisions can be held or shuffled (:mod:`normdeploy.verification.bounds.decisions`)."""
+        return held_nodes(self._noisy.graph)
+
+    @cached_property
+    def decides(self) -> bool:
+        """The graph takes decisions."""
+        return decides(self.graph, self._computed)
+
+    @cached_property
+    def _arithmetic(self) -> set[ir.Node]:
+        return arithmetic_before(self.deciding)[0]
+
+    @cached_property
+    def _counting(self) -> Collection[ir.Node]:
+        return counting(self._noisy.graph)
+
+    @cached_property
+    def _operands(self) -> Counter[str]:
+        """How often a value is asked for whose size noise depends on."""
+        found: Counter[str] = Counter()
+        for node in self._noisy.graph.all_nodes():
             if node.op_type == "LSTM":
-                self._operands.update(
-                    str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None
-                )
+                found.update(str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None)
             if is_looked_at(node):
-                self._operands.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
-        self._condensed: dict[tuple[str, str, int], Tensor] = {}
-        self._one_size: set[tuple[str, str, int]] = set()
+                found.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
+        return found
+
+    @cached_property
+    def _pattern(self) -> npt.NDArray[np.float64]:
+        return np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
 
     @property
     def graph(self) -> ir.Graph:
@@ -209,8 +235,8 @@ class NoisyGraph:
             fed = self._fed(feeds, hook, torch.float32)
             return [to_numpy(t) for t in self._fast.run(fed, hook=hook, stand_ins=decisions).values()]
 
-    def spread_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> list[Array]:
-        """Return S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.
+    def spreads_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> Iterator[list[Array]]:
+        """Yield S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.
 
         Float32's own rounding is 1/256 of that noise; the noise is still small enough to act linearly.
 
@@ -219,19 +245,14 @@ class NoisyGraph:
         """
         self._roundoff = 0.0
         clean, decisions = self._clean(self._fast, feeds)
-        squares = [np.zeros(c.shape) for c in clean]
-        for run in range(runs):
-            for i, n in enumerate(self._run_fast(feeds, seed + 1000 * run + 1, decisions)):
-                if n.shape == clean[i].shape and n.dtype.kind == "f":
-                    with np.errstate(invalid="ignore", over="ignore"):
-                        change = np.square(n.astype(np.float64) - clean[i].astype(np.float64))
-                    squares[i] += np.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0)
-        return [np.sqrt(s / runs) * (roundoff / FAST_ROUNDOFF) for s in squares]
+        noisy = (self._run_fast(feeds, seed + 1000 * run + 1, decisions) for run in range(runs))
+        for found in _deviations([c.astype(np.float64) for c in clean], noisy, runs):
+            yield [s * (roundoff / FAST_ROUNDOFF) for s in found]
 
-    def spread(
+    def spreads(
         self, feeds: Feeds, *, roundoff: float, floor: float, runs: int = 4, seed: int = 0, plain: bool = False
-    ) -> tuple[list[Array], list[Array]]:
-        """Return S and the clean outputs.
+    ) -> Iterator[list[Array]]:
+        """Yield S: with each run what it is at least, whatever those that are left show, and with the last what it is.
 
         S is the pointwise RMS deviation of noisy runs from the clean one, per output; zeros where that is not a float.
 
@@ -240,15 +261,20 @@ class NoisyGraph:
             seed: of the noise. plain: as for :class:`NoiseHook`.
         """
         clean, decisions = self._clean(self.evaluator, feeds)
-        squares = [np.zeros(c.shape) for c in clean]
-        for run in range(runs):
-            one = seed + 1000 * run + 1
-            noisy = self.run(feeds, roundoff=roundoff, floor=floor, seed=one, plain=plain, decisions=decisions)
-            for i, (c, n) in enumerate(zip(clean, noisy.values(), strict=True)):
-                if c.shape == n.shape and c.dtype.kind == "f":
-                    with np.errstate(invalid="ignore"):
-                        squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
-        return [np.sqrt(s / runs) for s in squares], clean
+        given: dict[str, Any] = {"roundoff": roundoff, "floor": floor, "plain": plain, "decisions": decisions}
+        noisy = (self.run(feeds, seed=seed + 1000 * run + 1, **given).values() for run in range(runs))
+        yield from _deviations(clean, noisy, runs)
+
+
+def _deviations(clean: Sequence[Array], noisy: Iterable[Iterable[Array]], runs: int) -> Iterator[list[Array]]:
+    """Yield the pointwise RMS deviation of runs from a clean one, those that are not made yet counted as if like it."""
+    squares = [np.zeros(c.shape) for c in clean]
+    for outputs in noisy:
+        for i, (c, n) in enumerate(zip(clean, outputs, strict=True)):
+            if c.shape == n.shape and n.dtype.kind == "f":
+                with np.errstate(invalid="ignore", over="ignore"):
+                    squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
+        yield [np.sqrt(s / runs) for s in squares]
 
 
 def _named(node: ir.Node, index: int) -> str:

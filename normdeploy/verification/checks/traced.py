@@ -15,7 +15,8 @@ and between module and trace by as much as the two are seen to agree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -70,7 +71,7 @@ def check_traced(context: Context) -> Links:
             )
             context.not_checked.append(text)
             continue
-        case.chain = Chain(traced, partial(constants.spread, case.family.feeds, traced))
+        case.chain = Chain(traced, constants.spreads(case.family.feeds, traced))
         for i, y in enumerate(traced):
             if is_float(y) and y.shape == case.truth[i].shape:
                 worst = max(worst, _ratio(case, i, y))
@@ -93,8 +94,11 @@ def check_traced(context: Context) -> Links:
 
 def _ratio(case: Case, index: int, y: Array) -> float:
     """Return how many times the chain's bound the traced graph's output is away; elements that ties turn aside."""
+    assert case.chain is not None
     ratio = _judged(case, index, y, spread=False)
     if ratio > 1:
+        ratio = _judged(case, index, y, spread=True)
+    while 1 < ratio < math.inf and case.chain.measure():  # no more runs than it takes: the spread only grows
         ratio = _judged(case, index, y, spread=True)
     if ratio > 1 and not case.rounding.measured:
         case.spread  # noqa: B018 # measured: eager's error may be small by chance
@@ -109,7 +113,7 @@ def _ratio(case: Case, index: int, y: Array) -> float:
 def _judged(case: Case, index: int, y: Array, *, spread: bool) -> float:
     if nonfinite_problems(case.truth[index], case.eager[index], y, case.names[index])[0]:
         return float("inf")
-    bounds = case.chain_bounds(index, spread=spread)
+    bounds = case.chain_bounds(index, spread=spread, least=True)
     keep = bounds.keep & np.isfinite(y)
     return judge(np.where(keep, y, 0.0), replace(bounds, keep=keep)).ratio
 
@@ -130,27 +134,36 @@ class _MovedConstants:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._graphs: list[Evaluator] = []
 
     @cached_property
-    def _graphs(self) -> list[Evaluator]:
-        model = self._context.reference.graph
-        if model is None or not isinstance(self._context.reference, EagerReference):
-            return []  # an ONNX reference is its own graph: nothing was stored anew
-        names = _stored_constants(self._context)
-        return [
-            with_moved_constants(model, names, seed) for seed in range(_RUNS_HEAVY if self._context.heavy else _RUNS)
-        ]
+    def _names(self) -> list[str]:
+        return _stored_constants(self._context)
 
-    def spread(self, feeds: Feeds, traced: Sequence[Array]) -> list[Floats]:
-        """Return the pointwise RMS deviation from the outputs of the unmoved graph."""
+    def _graph(self, seed: int) -> Evaluator:
+        model = self._context.reference.graph
+        assert model is not None
+        while len(self._graphs) <= seed:
+            self._graphs.append(with_moved_constants(model, self._names, len(self._graphs)))
+        return self._graphs[seed]
+
+    def spreads(self, feeds: Feeds, traced: Sequence[Array]) -> Iterator[list[Floats]]:
+        """Yield the pointwise RMS deviation from the outputs of the unmoved graph: 0, and what it is at least.
+
+        It grows with each run: those that are left count as if nothing moved in them.
+        """
         squares = [np.zeros(y.shape) for y in traced]
-        self._context.effort.spend(len(self._graphs), feeds)
-        for evaluator in self._graphs:
-            for i, n in enumerate(run_evaluator(evaluator, feeds).values()):
+        yield [np.sqrt(s) for s in squares]
+        reference, runs = self._context.reference, _RUNS_HEAVY if self._context.heavy else _RUNS
+        if reference.graph is None or not isinstance(reference, EagerReference):
+            return  # an ONNX reference is its own graph: nothing was stored anew
+        for seed in range(runs):
+            self._context.effort.spend(1, feeds)
+            for i, n in enumerate(run_evaluator(self._graph(seed), feeds).values()):
                 if is_float(n) and n.shape == squares[i].shape:
                     with np.errstate(invalid="ignore"):
                         squares[i] += np.nan_to_num(np.square(n - traced[i]), nan=0.0, posinf=0.0, neginf=0.0)
-        return [np.sqrt(s / max(len(self._graphs), 1)) for s in squares]
+            yield [np.sqrt(s / runs) for s in squares]
 
 
 def _stored_constants(context: Context) -> list[str]:

@@ -47,7 +47,9 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
         scale, shift = (-found[0], found[1]) if opposed and order is not theirs else found
         assumed = any(claim is not None and claim.assumed for claim in claims)
         known = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed).then(scale, shift)
-        return Proof("the gauge passes", ((origin.outputs[0], known),), (node,))
+        places = zip(origin.outputs[1:], node.outputs[1:], strict=False)  # of maxima: not what stands there
+        stay = ((w, Claim(v, np.ones(()), np.zeros(()), assumed)) for w, v in places)
+        return Proof("the gauge passes", ((origin.outputs[0], known), *stay), (node,))
     return reason
 
 
@@ -72,6 +74,8 @@ _CARRIES: dict[str, pointwise.Carry] = {
     "GlobalAveragePool": pooled.pool, "GlobalMaxPool": pooled.pool,
     "ReduceMean": pooled.reduction, "ReduceSum": pooled.reduction,
     "ReduceMax": pooled.reduction, "ReduceMin": pooled.reduction,
+    "LpPool": pooled.pool, "GlobalLpPool": pooled.pool, "CumSum": pooled.running_sum, "TopK": pooled.largest,
+    "Trilu": pointwise.masked,
     "ReduceL1": pooled.reduction, "ReduceL2": pooled.reduction,
     "Softmax": pooled.softmax, "LogSoftmax": pooled.softmax, "Resize": pooled.resize,
     "GridSample": pooled.grid_sample, "Pad": pooled.pad, "Concat": picked.joined,

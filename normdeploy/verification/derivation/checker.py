@@ -49,7 +49,7 @@ from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.over_rows import laws_over_rows, over_rows_nearby
 from normdeploy.verification.derivation.recurrent_laws import confirm_recurrent
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
-from normdeploy.verification.derivation.report import Report, Row
+from normdeploy.verification.derivation.report import Report, Row, rows_behind
 from normdeploy.verification.derivation.same_operator import confirm_cast, confirm_same
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.tables import confirm_table
@@ -57,6 +57,7 @@ from normdeploy.verification.derivation.to_be_seen import lost, to_be_seen
 from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
 from normdeploy.verification.derivation.value_facts import fed_alike
+from normdeploy.verification.derivation.waiting import shifted
 
 
 def check_derivation(
@@ -106,6 +107,7 @@ class _Checker:
         relation.unrounded = self.constants.expression
         self.rows: dict[ir.Node, Row] = {}
         self.used: set[Hint] = set()
+        self.waiting: dict[ir.Value, ir.Node] = {}
         self.integers = OnIntegers(relation)
 
     def run(self, outputs: Sequence[str] | None) -> Report:
@@ -119,7 +121,8 @@ class _Checker:
         self.walk()
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)
-        report = Report(self._live(theirs[name] for name in names), used={*self.used, *self.constants.used})
+        live = rows_behind(self.rows, (theirs[name] for name in names))
+        report = Report(live, used={*self.used, *self.constants.used})
         report.to_be_seen = to_be_seen(relation.file, (row.node for row in report.open))
         report.lost = lost(relation, {node for node, row in self.rows.items() if row.identity})
         if len(names) != len(relation.source.graph.outputs):
@@ -143,6 +146,9 @@ class _Checker:
                 if value.name and (value.uses() or value.is_graph_output()):
                     self._value(node, value)
             self._on_integers(node)
+        for value, node in list(self.waiting.items()):
+            if not self.rows[node].identity:
+                self._value(node, value, asked=True)
 
     def _on_integers(self, node: ir.Node) -> None:
         """Find what an operator computes with integers, where nothing else shows it."""
@@ -174,8 +180,7 @@ class _Checker:
         checker.walk()
         self.used |= checker.used
         self.constants.used |= checker.constants.used
-        live = checker._live(iter(inner.file.graph.outputs))
-        rows = [row for row in live if not row.identity]
+        rows = [row for row in rows_behind(checker.rows, inner.file.graph.outputs) if not row.identity]
         first = next((row for row in rows if not row.wrong), None)
         if first is not None:
             return f"{kind(first.node)} {first.name!r}: {first.reason or 'no operator of the source fits'}"
@@ -190,8 +195,8 @@ class _Checker:
         same = want is not None and have is not None and len(want) == len(have) and all(map(np.array_equal, want, have))
         return same and alike_beyond(self.relation.source, w, self.relation.file, v)
 
-    def _value(self, node: ir.Node, value: ir.Value) -> None:
-        """Find what a value is; where nothing shows it, go on as if it were what the derivation says."""
+    def _value(self, node: ir.Node, value: ir.Value, *, asked: bool = False) -> None:
+        """Find what a value is, unless it may wait; where nothing shows it, go on as if the derivation were right."""
         relation, row = self.relation, self.rows[node]
         step = step_of(relation.file, value)
         if step is not None and step.is_identity and not step.off_scale.any():
@@ -203,7 +208,25 @@ class _Checker:
                 return
         hinted = list(self.hints.of(value))
         row.hinted = row.hinted or bool(hinted)
-        proven = False
+        behind = None if hinted or asked else shifted(relation.file, value)
+        if behind is not None and any(self.hints.of(behind)):
+            self.waiting[value] = node
+            return
+        proven = self._as_hinted(row, value, hinted)
+        for read in [] if proven else [v for v in node.inputs if v is not None and v in self.waiting]:
+            self._value(self.waiting.pop(read), read, asked=True)
+            proven = self._as_hinted(row, value, hinted)
+        if not proven:
+            proven = any(self._try(row, value, target) for target in self._nearby(node, value))
+        if not proven:
+            for hint, target in hinted:
+                self.used.add(hint)
+                if self.hints.meant.only(hint, value):
+                    relation.add(target.value, Claim(value, target.scale, target.shift, True, target.rows))
+
+    def _as_hinted(self, row: Row, value: ir.Value, hinted: Sequence[tuple[Hint, Target]]) -> bool:
+        """Try what the derivation says of a value; tell whether it is known what the value is."""
+        relation, proven = self.relation, False
         for hint, target in hinted:
             if proven and self.hints.meant.another(hint, value):  # computed alike, as queries and keys of one norm
                 continue
@@ -212,17 +235,7 @@ class _Checker:
             if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
                 self.used.add(hint)
                 proven = True
-        proven = proven or bool(relation.by_file.get(value) or relation.in_rows.get(value))
-        if not proven:
-            for target in self._nearby(node, value):
-                if self._try(row, value, target):
-                    proven = True
-                    break
-        if not proven:
-            for hint, target in hinted:
-                self.used.add(hint)
-                if self.hints.meant.only(hint, value):
-                    relation.add(target.value, Claim(value, target.scale, target.shift, True, target.rows))
+        return proven or bool(relation.by_file.get(value) or relation.in_rows.get(value))
 
     def _try(self, row: Row, value: ir.Value, target: Target, *, sure: bool = False) -> bool:
         for finding in self._findings(row.node, value, target):
@@ -285,14 +298,3 @@ class _Checker:
             if rank is not None and self.relation.alike(w, value):
                 yield identity(w, rank)
         yield from over_rows_nearby(self.relation, read, value)
-
-    def _live(self, outputs: Iterator[ir.Value]) -> list[Row]:
-        seen: set[ir.Node] = set()
-        queue = [value.producer() for value in outputs]
-        while queue:
-            node = queue.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            queue += [value.producer() for value in node.inputs if value is not None]
-        return [row for node, row in self.rows.items() if node in seen]

@@ -25,6 +25,7 @@ from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 MOVES = frozenset({
     "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "GatherElements",
     "GatherND", "Split", "SplitToSequence", "SequenceAt", "Concat", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
+    "ReverseSequence", "Compress",
 })  # fmt: skip
 """Operators each of whose results is one of the elements that they read, whatever these are."""
 

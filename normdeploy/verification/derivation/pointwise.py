@@ -75,6 +75,14 @@ def homogeneous(at: Reading) -> Carried:
     return claim.scale, claim.shift
 
 
+def masked(at: Reading) -> Carried:
+    """Elements stay or become 0."""
+    text = others_equal(at)
+    if text or at.first.shift.any():
+        return text or f"{kind(at.node)} writes zeros into what is shifted"
+    return at.first.scale, at.first.shift
+
+
 def total(at: Reading) -> Carried:
     """Sums of one scale; shifts add up."""
     if any(claim is None for claim in at.claims):

@@ -24,8 +24,10 @@ def pool(at: Reading) -> Carried:
         or rank < 3
     ):
         return f"{kind(at.node)} takes together what is scaled differently"
-    if kind(at.node) in ("MaxPool", "GlobalMaxPool") and (claim.scale <= 0).any():
+    if kind(at.node) not in ("AveragePool", "GlobalAveragePool") and (claim.scale <= 0).any():
         return f"{kind(at.node)} of what is scaled by a negative number"
+    if kind(at.node) in ("LpPool", "GlobalLpPool") and claim.shift.any():
+        return f"{kind(at.node)} of what is shifted"
     if len([output for output in at.node.outputs if output.name]) > 1 and (claim.scale <= 0).any():
         return f"{kind(at.node)} returns places"
     attributes = at.node.attributes
@@ -34,6 +36,28 @@ def pool(at: Reading) -> Carried:
     padded = any(attributes.get_ints("pads", ())) or ceil or auto not in ("NOTSET", "VALID")
     if kind(at.node) == "AveragePool" and counted and padded and claim.shift.any():
         return "AveragePool counts zeros in where the source counts a shift"
+    return claim.scale, claim.shift
+
+
+def running_sum(at: Reading) -> Carried:
+    """CumSum of what is scaled alike along its axis."""
+    claim, text = at.first, others_equal(at)
+    axis = at.relation.source.constant(at.origin.inputs[1])
+    if text or axis is None:
+        return text or "CumSum: its axis is not known"
+    if claim.shift.any() or claim.scale.shape[axis_of(int(axis.reshape(-1)[0]), claim.scale.ndim)] != 1:
+        return "CumSum of what is shifted, or scaled differently along its axis"
+    return claim.scale, claim.shift
+
+
+def largest(at: Reading) -> Carried:
+    """TopK of what keeps its order."""
+    claim, text = at.first, others_equal(at)
+    axis = axis_of(at.node.attributes.get_int("axis", -1), claim.scale.ndim)
+    if text:
+        return text
+    if (claim.scale <= 0).any() or claim.scale.shape[axis] != 1 or claim.shift.shape[axis] != 1:
+        return "TopK compares what is scaled or shifted differently, or by a negative number"
     return claim.scale, claim.shift
 
 

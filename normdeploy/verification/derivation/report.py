@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -94,3 +94,20 @@ class Report:
                 continue
             first.setdefault(id(found), replace(row, wrong=found, reason=found.text))
         return list(first.values())
+
+
+def rows_behind(rows: Mapping[ir.Node, Row], outputs: Iterable[ir.Value]) -> list[Row]:
+    """Return the rows of the operators that some values depend on, in the order of the rows.
+
+    Args:
+        rows: of all operators. outputs: the values.
+    """
+    seen: set[ir.Node] = set()
+    queue = [value.producer() for value in outputs]
+    while queue:
+        node = queue.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        queue += [value.producer() for value in node.inputs if value is not None]
+    return [row for node, row in rows.items() if node in seen]

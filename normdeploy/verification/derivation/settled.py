@@ -10,13 +10,14 @@ import onnx_ir as ir
 
 from normdeploy.verification.derivation.operands import inputs_of, kind
 
-_FOUND = frozenset({"NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit"})
+_FOUND = frozenset({"NonZero", "Unique", "NonMaxSuppression", "StringSplit"})
 """Operators whose result is as large as what they find."""
 
 _SHAPED = {
     "Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4), "Tile": (1,),
     "Pad": (1, 3), "Resize": (2, 3), "Upsample": (1,), "TopK": (1,), "OneHot": (1,), "Split": (1,), "Squeeze": (1,),
-    "SplitToSequence": (1,), "SequenceAt": (1,), "Unsqueeze": (1,), "CenterCropPad": (1,), "MaxUnpool": (2,),
+    "Compress": (1,), "SplitToSequence": (1,), "SequenceAt": (1,), "Unsqueeze": (1,), "CenterCropPad": (1,),
+    "MaxUnpool": (2,),
     "Col2Im": (1, 2), "AffineGrid": (1,), "DFT": (1, 2), "STFT": (1, 3), "MelWeightMatrix": (0, 1), "Loop": (0, 1),
     "Scan": (),
     **{f"Reduce{name}": (1,) for name in ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp")},

@@ -13,8 +13,9 @@ _ONE_PASS = frozenset({"GroupNormalization"})
 """Operators whose variance onnxruntime's CPU provider takes as E[x^2] - E[x]^2, because it spells them out in others
 (docs/norm-operators.md): where a group's mean is large beside its deviation nothing correct is left, or NaN."""
 
-_AXIS = -2
-"""The axis of a DFT that names none: the last but the one of real and imaginary parts (operator set 20)."""
+_AXIS, _AXIS_BEFORE, _SINCE = -2, 1, 20
+"""The axis of a DFT that names none: the last but the one of real and imaginary parts; before operator set 20 the first
+behind the batch."""
 
 _WRITTEN_OVER = ((3, 1), (4, 2))
 """Operands of a BatchNormalization in training mode, each with the result that onnxruntime lets take its place, also
@@ -32,7 +33,8 @@ def coarse_transforms(graph: ir.Graph) -> str:
 
     Of a length that is no power of two it convolves with a chirp in float32 (Bluestein): 30 to 100 times torch's error.
     """
-    nodes = [node for node in graph.all_nodes() if is_standard(node, "DFT") and not _of_a_power_of_two(node)]
+    axis = _AXIS if graph.opset_imports.get("", _SINCE) >= _SINCE else _AXIS_BEFORE
+    nodes = [node for node in graph.all_nodes() if is_standard(node, "DFT") and not _of_a_power_of_two(node, axis)]
     if not nodes:
         return ""
     return (
@@ -42,12 +44,12 @@ def coarse_transforms(graph: ir.Graph) -> str:
     )
 
 
-def _of_a_power_of_two(node: ir.Node) -> bool:
-    """Tell whether a transform's length is known, and a power of two."""
+def _of_a_power_of_two(node: ir.Node, default: int) -> bool:
+    """Tell whether a transform's length is known, and a power of two; ``default`` is the axis that it need not name."""
     _, given, where = (*node.inputs, None, None)[:3]
     length: Any = _number(given)
     if given is None:
-        axis = node.attributes.get_int("axis", _AXIS) if where is None else _number(where)
+        axis = node.attributes.get_int("axis", default) if where is None else _number(where)
         shape = node.inputs[0].shape if node.inputs[0] is not None else None
         length = None if shape is None or axis is None else shape[axis]
     return isinstance(length, int) and length.bit_count() == 1

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import parser
+from rare_refusals import RARE
 from refusal_graphs import (
     ABSORBING,
     BODY,
@@ -148,7 +149,7 @@ CROSSING = {
     "Pad | reads it as an option": Case(
         lambda g: end(g, g.op("Pad", images(g), np.array([0, 0, 1, 0, 0, 1]), mul(g, x(g, 1, name="v"))))
     ),
-    "MaxPool | takes a maximum, and needs a scale above 0": Case(
+    "MaxPool | takes a maximum or a size, and needs a scale above 0": Case(
         lambda g: minus(g, g.op("MaxPool", conv(g, images(g)), kernel_shape=[2]), 3, 1)
     ),
     "GlobalAveragePool | pools over the axis along which it varies": Case(
@@ -480,7 +481,7 @@ def switched_off(g, gamma, beta):
     return g.op("Conv", g.op("Add", y, inner), some(2, 3, 1))
 
 
-CASES = EINSUM | ABSORBING | QUANTIZED | CROSSING | RECOGNISING | SEARCHING | FURTHER
+CASES = EINSUM | ABSORBING | QUANTIZED | CROSSING | RECOGNISING | SEARCHING | FURTHER | RARE
 
 
 def clause_of(name: str) -> str:

@@ -588,3 +588,70 @@ def test_a_constant_that_a_map_which_stays_shares_with_what_changes(graph, fold,
     g.output(g.op("Tanh", g.op("Mul", y, shared, name="stays")))
     result = fold(g).agree(g.feeds(rng, N=3))
     assert sorted(result.actions) == ["folded", "kept"]
+
+
+RARE = {
+    "ReverseSequence": lambda g, y: g.op("ReverseSequence", y, np.array([4, 1, 3]), batch_axis=0, time_axis=2),
+    "Compress": lambda g, y: g.op("Compress", y, g.constant(np.array([True, False, True, True])), axis=-1),
+    "Trilu": lambda g, y: g.op("Trilu", y, np.array(1)),
+    "CumSum": lambda g, y: g.op("CumSum", y, np.array(-1)),
+    "TopK": lambda g, y: g.op("TopK", y, np.array([2]), axis=2, outputs=2)[0],
+    "LpPool": lambda g, y: g.op("LpPool", y, kernel_shape=[2]),
+    "GlobalLpPool": lambda g, y: g.op("GlobalLpPool", y),
+}
+"""Operators along the last axis of pictures of one line."""
+
+SHIFTED = {"ReverseSequence", "Compress", "TopK"}
+"""Those that pass a shift on."""
+
+
+@pytest.mark.parametrize("kind", RARE)
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_norm_behind_what_is_rare(graph, fold, kind, behind):
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", [3, 3, 4])
+
+    def scaled(value):
+        scale = rng.uniform(0.5, 2, (3, 1))
+        return g.op("Add", g.op("Mul", value, scale), rng.normal(size=(3, 1)) * (kind in SHIFTED))
+
+    if behind:
+        g.output(scaled(RARE[kind](g, conv(g, x, rng))))
+    else:
+        g.output(conv(g, RARE[kind](g, scaled(x)), rng))
+    assert fold(g).folded().agree(g.feeds(rng)).ops == {"Conv": 1, kind: 1}
+
+
+def test_places_that_topk_returns_stay_those_of_what_is_scaled(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    values, places = g.op("TopK", mapped(g, conv(g, g.input("x", ["N", 3, 4]), rng), rng, 1), np.array([2]), outputs=2)
+    g.output(conv(g, values, rng))
+    g.output(places, np.int64)
+    fold(g).agree(g.feeds(rng, N=2))
+
+
+def test_the_second_of_two_norms_in_a_row_names_what_took_it(graph, fold):
+    """The first one, which disappears as well, lies between it and the convolution."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = conv(g, g.input("x", ["N", 3, 4]), rng)
+    g.output(g.op("Sigmoid", g.batch_norm(g.batch_norm(y, 3, rng), 3, rng)))
+    rows = list(fold(g).folded(2).ledger)
+    assert [row.into for row in rows] == ["conv_0", "conv_0"]
+    assert not any(row.reason for row in rows)
+
+
+@pytest.mark.parametrize("opset", [9, 13, 21])
+def test_views_that_undo_each_other_hide_nothing_from_a_norm(opset):
+    """(N, 3, 4, 5) as (3 N, 20) and back: no map can be followed through it, and the way has to go first."""
+    text = (
+        f'<ir_version: 4, opset_import: ["": {opset}]> g (double[N,3,4,5] x) => (double[N,3,4,5] y) '
+        "<double[3,3,1,1] w = {1, 2, 3, -1, 0.5, 0, 2, 1, 1}, int64[4] s = {-1, 3, 4, 5}, double[3] g = {1, -2, 0.5}, "
+        "double[3] b = {0, 1, -1}, double[3] m = {0.1, 0, 2}, double[3] v = {1, 0.5, 2}> { c = Conv (x, w) "
+        "f = Flatten <axis = 2> (c) r = Reshape (f, s) n = BatchNormalization (r, g, b, m, v) y = Sigmoid (n) }"
+    )
+    result = rewrite(ir.from_proto(onnx.parser.parse_model(text)))
+    assert [(row.action, row.into) for row in result.ledger] == [("folded", "c")]
+    assert [node.op_type for node in result.model.graph] == ["Conv", "Sigmoid"]

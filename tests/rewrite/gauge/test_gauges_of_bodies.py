@@ -171,3 +171,20 @@ def test_a_body_whose_result_is_widened_behind_it_keeps_the_map_there():
     y = g.known(g.op("If", c, then_branch=bodies[0], else_branch=bodies[1], name="choice"), "B", 1, "H", "W")
     g.output(g.op("Sigmoid", g.op("Mul", y, rng.uniform(0.5, 2, (4, 1, 1)))))
     both_ways(fold_proto(g), rng)
+
+
+@pytest.mark.parametrize("ends", ["Conv", "Sigmoid", "constant"])
+def test_a_body_that_ends_in_a_constant(ends):
+    """The constant is mapped where the other body takes the map; where it does not, the reason speaks of that one."""
+    rng = np.random.default_rng(0)
+    value = numpy_helper.from_array(rng.normal(size=(1, 4, 1, 1)), "fixed")
+    shown = helper.make_tensor_value_info("fixed_out", TensorProto.DOUBLE, [1, 4, 1, 1])
+    fixed = helper.make_graph([helper.make_node("Constant", [], ["fixed_out"], value=value)], "fixed", [], [shown])
+    other = fixed if ends == "constant" else body(rng, ends, "then")
+    g = choice(rng, other, fixed, rng.normal(size=4))
+    result = fold_proto(g)
+    both_ways(result, rng)
+    if ends == "Sigmoid":
+        result.kept("a body of If 'choice' does not take it", "in front of it Sigmoid 'then_act' has no weights")
+    else:
+        assert [row.into for row in result.folded().ledger] == ["then_conv" if ends == "Conv" else "choice"]

@@ -72,6 +72,7 @@ def far(g, rng):
     """The restriction lies behind movements and a sum."""
     x = scaled(g, images(g), rng, 3, 1, negative=True)
     y = g.op("Identity", g.op("Transpose", x, perm=[0, 2, 1], name="turn"), name="same")
+    y = g.op("Gather", y, np.array([1, 0, 3, 2]), axis=1, name="mix")
     y = g.op("Transpose", y, perm=[0, 2, 1], name="back")
     y = g.op("Add", y, conv(g, images(g, "z"), rng, name="aside"), name="sum")
     g.output(conv(g, g.op("LeakyRelu", y, name="cut"), rng, name="end"))
@@ -200,8 +201,8 @@ def test_a_chain_names_every_tie_on_the_way(graph, monkeypatch):
     assert any("Add 'sum'" in step for step in reason.chain)
     assert "tied by Add 'sum'" in reason.text
     # those that share a gauge between them state no equation, and stand in the chain too, in the order of the graph
-    between = [step for step in reason.chain if step.startswith(("Transpose", "Identity"))]
-    assert between == ["Transpose 'turn'", "Transpose 'back'"]
+    between = [step for step in reason.chain if step.startswith(("Transpose", "Gather", "Identity"))]
+    assert between == ["Transpose 'turn'", "Gather 'mix'", "Transpose 'back'"]
 
 
 def test_an_output_that_is_none_any_more(graph, fold):

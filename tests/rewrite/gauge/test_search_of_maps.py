@@ -148,3 +148,24 @@ def test_a_map_that_makes_a_stream_carry_much_leaves_behind_it(graph, fold):
         g.output(g.op("Sigmoid", g.op("MatMul", y, rng.normal(size=(4, 3)))))
     result = fold(g).folded(2).agree(g.feeds(rng, N=2))
     assert result.ops == {"Conv": 1, "ReduceMean": 1, "MatMul": 2, "Add": 2, "Sigmoid": 2}
+
+
+@pytest.mark.parametrize(("front", "asked"), [("LayerNormalization", False), ("LayerNormalization over rows", True),
+                                              ("Relu", True)])  # fmt: skip
+def test_what_lies_in_front_of_a_product_is_asked_if_it_may_take_what_varies_along_rows(graph, front, asked):
+    """A scale of each row, as one frequency of a rotary table is: a norm of rows takes none, and need not be asked."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.op("MatMul", g.op("Sigmoid", g.input("x", [2, 3, 4])), rng.normal(size=(4, 4)))
+    if front == "Relu":
+        x = g.op("Relu", x)
+    else:
+        axis = -2 if "rows" in front else -1
+        x = g.op("LayerNormalization", x, rng.uniform(0.5, 2, (3, 4)[axis + 2 :]), axis=axis)
+    y = g.op("Mul", g.op("MatMul", x, rng.normal(size=(4, 2))), rng.uniform(0.5, 2, (3, 1)))
+    g.output(g.op("Sigmoid", y))
+    inner = canonical(g)
+    search = Search(inner, (), (), {})
+    search.plan({}, (), {})
+    (made,) = [node for node in inner if node.op_type == front.split()[0]]
+    assert (made in search.ties.nodes) is asked

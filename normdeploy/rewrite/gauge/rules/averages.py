@@ -4,7 +4,8 @@
 - AveragePool that counts the zeros it pads, and GridSample between zeros, average fewer real values there: t = 0.
 - ReduceSum over n values: t_y = n t_x, n static.
 - A maximum needs s > 0: MaxPool, GlobalMaxPool, ReduceMax, ReduceMin.
-- ReduceL1, ReduceL2: s > 0, t = 0.
+- Sizes, ReduceL1, ReduceL2, LpPool, GlobalLpPool: s > 0, t = 0.
+- CumSum: t = 0. TopK: s > 0.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from normdeploy.graph import constant64
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import optional, required
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
 
 
 def pool(node: ir.Node, ties: Ties) -> bool:
@@ -29,10 +30,17 @@ def pool(node: ir.Node, ties: Ties) -> bool:
     gauge = ties.along(gauge, range(2, gauge.rank), Tie(node, "pools over the axis along which it varies"))
     if node.op_type == "AveragePool" and _counts_padding(node):
         gauge = ties.no_shift(gauge, Tie(node, "counts the zeros of its padding, which a shift would change"))
-    if has(node, Trait.EXACT):
-        ties.positive(gauge, Tie(node, "takes a maximum, and needs a scale above 0"))
-    ties.of[node.outputs[0]] = gauge
+    ties.of[node.outputs[0]] = _unless_sums(node, ties, gauge)
     return True
+
+
+def _unless_sums(node: ir.Node, ties: Ties, gauge: Gauge) -> Gauge:
+    """Restrict a maximum to scales above 0, and a size to these and no shift."""
+    if not has(node, Trait.SUMS):
+        ties.positive(gauge, Tie(node, "takes a maximum or a size, and needs a scale above 0"))
+    if not has(node, Trait.SUMS | Trait.EXACT):
+        gauge = ties.no_shift(gauge, Tie(node, "measures sizes, which a shift would change"))
+    return gauge
 
 
 def _counts_padding(node: ir.Node) -> bool:
@@ -52,10 +60,7 @@ def reduction(node: ir.Node, ties: Ties) -> bool:
     if dims is None or gauge is None or axes is None:
         return False
     gauge = ties.along(gauge, axes, Tie(node, "reduces the axis along which it varies"))
-    if not has(node, Trait.SUMS):
-        ties.positive(gauge, Tie(node, "takes a maximum or a size, and needs a scale above 0"))
-    if not has(node, Trait.SUMS | Trait.EXACT):
-        gauge = ties.no_shift(gauge, Tie(node, "measures sizes, which a shift would change"))
+    gauge = _unless_sums(node, ties, gauge)
     if node.op_type == "ReduceSum" and axes:
         sizes = [dims[axis] for axis in axes]
         static = [size for size in sizes if isinstance(size, int)]
@@ -65,6 +70,29 @@ def reduction(node: ir.Node, ties: Ties) -> bool:
             gauge = ties.no_shift(gauge, Tie(node, "sums a number of values that is not known"))
     if not node.attributes.get_int("keepdims", 1):
         gauge = gauge.each(lambda array: np.squeeze(array, tuple(axes)))
+    ties.of[node.outputs[0]] = gauge
+    return True
+
+
+def running_sum(node: ir.Node, ties: Ties) -> bool:
+    """Tie CumSum: what it adds up has one scale, and no shift, which would be added up, too."""
+    gauge, axis = ties.operand(node, 0), constant64(required(node, 1))
+    if gauge is None:
+        return False
+    axes = range(gauge.rank) if axis is None else [int(axis.reshape(-1)[0])]
+    gauge = ties.no_shift(gauge, Tie(node, "adds up a shift from place to place"))
+    ties.of[node.outputs[0]] = ties.along(gauge, axes, Tie(node, "sums along the axis along which it varies"))
+    return True
+
+
+def largest(node: ir.Node, ties: Ties) -> bool:
+    """Tie TopK: the order of what it compares stays, and with it the places that it returns."""
+    gauge = ties.operand(node, 0)
+    if gauge is None:
+        return False
+    axis = node.attributes.get_int("axis", -1)
+    gauge = ties.along(gauge, [axis], Tie(node, "compares values along the axis along which it varies"))
+    ties.positive(gauge, Tie(node, "compares, and needs a scale above 0: with another the order would turn around"))
     ties.of[node.outputs[0]] = gauge
     return True
 

@@ -50,7 +50,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     result = Gauge(ties.fresh(whole[: len(written)]).scale_of, *_nothing(whole[: len(written)]))
     if averages is not None:
         term, gauge = terms[averages.data], gauges[averages.data]
-        one = gauge.each(lambda array: array.take([0], term.index(averages.letter)))
+        one = gauge.first([term.index(averages.letter)])
         passed = _placed(one, term, labels).each(lambda array: array.reshape(array.shape[: len(written)]))
         result = replace(passed.spread(result.cells), scale_of=result.scale_of)
     padded = result.each(lambda array: array.reshape(*array.shape, *(1,) * (len(whole) - array.ndim)))

@@ -6,7 +6,7 @@
 - Choices between operands: Max, Min (s > 0), Where: operands and result carry one gauge.
 - Clip: one number everywhere, and the bounds follow: (bound - t) / s; they change places where s < 0, which
   an upper bound below the lower one, that then holds everywhere, does not allow.
-- Neg: t changes its sign.
+- Neg: t changes its sign. Trilu: t = 0.
 - Cast between floats: as it is.
 
 A constant among the operands is computed anew, c' = (c - t) / s, whatever its gauge: it takes up any shift.
@@ -114,6 +114,15 @@ def homogeneous(node: ir.Node, ties: Ties) -> bool:
     gauge = ties.no_shift(gauge, Tie(node, "cuts at 0, which a shift would move"))
     ties.positive(gauge, Tie(node, "needs a scale above 0: with another its other side would be cut"))
     ties.of[node.outputs[0]] = gauge
+    return True
+
+
+def masked(node: ir.Node, ties: Ties) -> bool:
+    """Tie Trilu, which puts zeros in the place of some elements."""
+    gauge = ties.operand(node, 0)
+    if gauge is None:
+        return False
+    ties.of[node.outputs[0]] = ties.no_shift(gauge, Tie(node, "writes zeros, which a shift would change"))
     return True
 
 

@@ -84,6 +84,17 @@ def _concat(node: ir.Node, rank: int) -> Acts:
     return Acts((node.attributes.get_int("axis", 0) % rank,), operands=tuple(range(len(node.inputs))))
 
 
+def _reverse_sequence(node: ir.Node, _rank: int) -> Acts:
+    axes = node.attributes.get_int("batch_axis", 1), node.attributes.get_int("time_axis", 0)
+    return Acts(axes, constant64(required(node, 1)) is not None)
+
+
+def _compress(node: ir.Node, rank: int) -> Acts:
+    axis = node.attributes.get_int("axis", None)
+    axes = tuple(range(rank)) if axis is None else (axis % rank,)
+    return Acts(axes, constant64(required(node, 1)) is not None)
+
+
 def _tile(node: ir.Node, rank: int) -> Acts:
     repeats = constant64(required(node, 1))
     if repeats is None:
@@ -121,6 +132,8 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
     "Pad": padded,
     "DepthToSpace": _deep,
     "SpaceToDepth": _deep,
+    "ReverseSequence": _reverse_sequence,
+    "Compress": _compress,
 }
 """The operators that are run on identifiers."""
 
@@ -131,8 +144,6 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     if dims is None or any(value.shape is None for value in node.outputs if is_read(value)):
         return False
     acts = ACTS[node.op_type](node, len(dims))
-    if not acts.known and node.op_type == "Slice" and optional(node, 3) is not None and len(acts.axes) == len(dims):
-        return _all_tied(node, ties, acts)
     operands = _operands(node, ties, acts)
     if operands is None:
         return False
@@ -173,11 +184,7 @@ def _wanted(gauges: Sequence[Gauge], acts: Acts) -> tuple[int, ...] | None:
     """Return the cells that a constant beside computed operands takes; None where there is no such operand."""
     if not gauges:
         return None
-    return common(*(gauge.each(lambda array: _first_of(array, acts.axes)) for gauge in gauges))
-
-
-def _first_of(array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-    return array[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(array.ndim))]
+    return common(*(gauge.first(acts.axes) for gauge in gauges))
 
 
 def _sizes(acts: Acts, dims: Dims) -> dict[int, int] | None:
@@ -196,9 +203,7 @@ def _run(
     if acts.sizes:
         why = Tie(node, "rearranges the axis along which it varies")
         operands = [ties.along(gauge, tuple(acts.sizes), why) for gauge in operands]
-    other = [1] * operands[0].rank
-    for gauge in operands:
-        other = [max(mine, theirs) for mine, theirs in zip(other, gauge.cells, strict=True)]
+    other = common(*(gauge.first(acts.axes) for gauge in operands))
     inputs: list[torch.Tensor | None] = []
     start = 0
     written: list[Gauge] = []
@@ -247,14 +252,10 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
     for axis in range(gauge.rank):
         if gauge.cells[axis] == 1:
             continue
-        first = gauge.each(lambda array, axis=axis: np.take(array, [0], axis=axis))  # type: ignore[misc] # bound now
+        first = gauge.first([axis])
         same = all(
             np.array_equal(np.broadcast_to(one, whole.shape), whole)
-            for one, whole in (
-                (first.scale_of, gauge.scale_of),
-                (first.shift_of, gauge.shift_of),
-                _factors(first, gauge),
-            )
+            for one, whole in zip(_told_by(first), _told_by(gauge), strict=True)
         )
         if same:
             gauge = first
@@ -266,10 +267,9 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
     return gauge
 
 
-def _factors(first: Gauge, gauge: Gauge) -> tuple[np.ndarray, np.ndarray]:
-    """Return what their shifts are multiplied by, 0 where there is none: of x beside -x the unknowns are the same."""
-    one, whole = (np.where(part.shift_of != 0, part.factor, 0.0) for part in (first, gauge))
-    return one, whole
+def _told_by(gauge: Gauge) -> tuple[np.ndarray, ...]:
+    """Return what tells cells apart; a factor of no shift is 0. Of x beside -x the unknowns are the same."""
+    return gauge.scale_of, gauge.shift_of, np.where(gauge.shift_of != 0, gauge.factor, 0.0)
 
 
 def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> bool:
@@ -293,8 +293,3 @@ def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) ->
         else:
             ties.of[value] = first
     return True
-
-
-def _all_tied(node: ir.Node, ties: Ties, acts: Acts) -> bool:
-    operands = _operands(node, ties, acts)
-    return operands is not None and _tied_along(node, ties, acts, operands)

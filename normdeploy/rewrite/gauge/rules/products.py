@@ -147,7 +147,7 @@ def _computed(node: ir.Node, ties: Ties) -> bool:
     if math.prod(whole) * size > MOST_CELLS:
         left, right = ties.along(left, [-2, -1], sums), ties.along(right, [-2, -1], sums)
         whole, size = (*whole[:-2], 1, 1), 1
-    data = left.each(lambda array: array[..., :1]) if by_columns else right.each(lambda array: array[..., :1, :])
+    data = left.first([-1]) if by_columns else right.first([-2])
     first = data.each(lambda array: np.broadcast_to(array, whole))
     product = replace(first, scale_of=ties.fresh(whole).scale_of)  # an average of what is shifted alike is shifted so
     spread = (*whole[:-2], whole[-2], size, whole[-1])

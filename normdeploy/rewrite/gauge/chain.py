@@ -1,0 +1,88 @@
+"""Every operator of a contradiction: who states its equations, and who passes on what they are about."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.rewrite.affine.operator_names import describe, readers
+from normdeploy.rewrite.gauge.gauge import Tie, Ties
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A restriction.
+
+    Args:
+        node: who restricts; None for the graph.
+        text: who, and what is asked.
+        way: who passes what is restricted on to where it matters.
+        given: a value from outside restricts, and ``node`` tells its place alone.
+    """
+
+    node: ir.Node | None
+    text: str
+    way: tuple[ir.Node, ...] = ()
+    given: bool = False
+
+
+def chain_of(
+    node: ir.Node, proof: Sequence[Tie], limits: Sequence[Limit], unknowns: frozenset[int], ties: Ties, *, scale: bool
+) -> tuple[str, ...]:
+    """Return who takes part in a contradiction: who states its equations, and who passes on what they are about."""
+    order = ties.order
+    named: dict[str, int] = {}
+    for tie in proof:
+        if tie.node is not None:
+            named.setdefault(f"{describe(tie.node)} {tie.clause}".strip(), order.get(tie.node, len(order)))
+        else:
+            named.setdefault(f"{tie.subject} {tie.clause}", len(order))
+    for limit in limits:
+        named.setdefault(limit.text, -1 if limit.node is None or limit.given else order.get(limit.node, -1))
+    stating = {tie.node for tie in proof if tie.node is not None}
+    told = {node, *stating, *(limit.node for limit in limits)}
+    passing = [
+        *_between(node, stating, unknowns, ties, scale=scale),
+        *(other for limit in limits for other in limit.way),
+    ]
+    for other in passing:
+        if other not in told:
+            named.setdefault(describe(other), order.get(other, len(order)))
+    return tuple(sorted(named, key=lambda text: named[text]))
+
+
+def _between(
+    start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
+) -> list[ir.Node]:
+    """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
+    asked = np.isin(np.arange((ties.scales if scale else ties.shifts).size), list(unknowns - {0}))
+    beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
+    queue, seen = deque([start]), {start}
+    while queue:
+        node = queue.popleft()
+        for value in (*node.inputs, *node.outputs):
+            gauge = None if value is None else ties.of.get(value)
+            if value is None or gauge is None or value in beside:
+                continue
+            if not asked[gauge.scale_of if scale else gauge.shift_of].any():
+                continue
+            producer = value.producer()
+            around = {*readers(value), *(() if producer is None else (producer,))}
+            beside[value] = set(around)
+            for other in around:
+                beside.setdefault(other, set()).add(value)
+            queue += around - seen
+            seen |= around
+    kept = {start, *goals}
+    ends = [item for item, others in beside.items() if len(others) < 2 and item not in kept]
+    while ends:
+        item = ends.pop()
+        for other in beside.pop(item):
+            beside[other].discard(item)
+            if len(beside[other]) == 1 and other not in kept:
+                ends.append(other)
+    return [item for item in beside if isinstance(item, ir.Node)]

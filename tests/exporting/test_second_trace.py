@@ -1,0 +1,147 @@
+"""The second trace of torch's exporter is left out where it repeats the first, and nowhere else."""
+
+import itertools
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+from torch.onnx._internal.exporter import _fx_passes
+
+from normdeploy.exporting import batched
+from normdeploy.exporting.trace import trace
+
+
+class Forward(nn.Module):
+    """A module of one function and what it reads."""
+
+    def __init__(self, function, **held):
+        super().__init__()
+        self.function = function
+        for name, module in held.items():
+            setattr(self, name, module)
+
+    def forward(self, *args):
+        return self.function(self, *args)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Return (graph, number of second traces) of a module, as it is now and with torch's two traces."""
+    seconds = []
+    torchs = _fx_passes.decompose_with_registry
+    monkeypatch.setattr(
+        _fx_passes, "decompose_with_registry", lambda *args, **named: seconds.append(1) or torchs(*args, **named)
+    )
+
+    def both(module, *args, **options):
+        ours = trace(module.eval(), args, **options).model
+        count = len(seconds)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batched, "second_trace_where_needed", lambda: pytest.MonkeyPatch.context())
+            two = trace(module.eval(), args, **options).model
+        assert len(seconds) == count + 1
+        return ours, two, count
+
+    return both
+
+
+def written(model):
+    """Return a graph's bytes; values are named and weights ordered alike, what the exporter notes is left out."""
+    numbers, graph = itertools.count(), model.graph
+    model.metadata_props.clear()
+    graph.metadata_props.clear()
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        node.name = None
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.name = f"value{next(numbers)}"
+            value.metadata_props.clear()
+    weights = sorted(graph.initializers.items())
+    graph.initializers.clear()
+    graph.initializers.update(weights)
+    return ir.to_proto(model).SerializeToString(deterministic=True)
+
+
+def tied():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.GELU(), second)
+
+
+IMAGES = torch.randn(2, 3, 8, 8)
+ROWS = torch.randn(3, 4)
+
+ONCE = {
+    "convolutions": (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, bias=False)), IMAGES),
+    "BatchNorms": (
+        nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4)),
+        IMAGES,
+    ),
+    "rows": (nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Softmax(-1)), ROWS),
+    "statistics": (nn.Sequential(nn.GroupNorm(3, 3), nn.SiLU(), nn.InstanceNorm2d(3, affine=True)), IMAGES),
+    "pooling": (nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Hardswish()), IMAGES),
+    "a branch": (
+        Forward(lambda net, x: x + net.norm(net.conv(x)), conv=nn.Conv2d(3, 3, 1), norm=nn.BatchNorm2d(3)),
+        IMAGES,
+    ),
+    "several results": (Forward(lambda _net, x: [part * 2 for part in x.unbind(-1)]), ROWS),
+    "two outputs": (Forward(lambda net, x: {"norm": net.norm(x), "double": 2 * x}, norm=nn.BatchNorm1d(4)), ROWS),
+    "a transpose": (
+        Forward(lambda net, x: x.transpose(1, 2) @ net.weight, weight=nn.Parameter(torch.randn(8, 2))),
+        IMAGES[0],
+    ),
+    "a tied weight": (tied(), ROWS),
+    "an unread weight": (Forward(lambda _net, x: x.sin(), unread=nn.Linear(2, 2)), ROWS),
+}
+
+TWICE = {
+    "in place": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True)), IMAGES),
+    "dropout": (nn.Sequential(nn.Linear(4, 4), nn.Dropout()), ROWS),
+    "a view of unknown rows": (nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), IMAGES),
+    "no translation": (Forward(lambda _net, x: x.std(-1)), ROWS),
+    "an input returned": (Forward(lambda _net, x: (x, x + 1)), ROWS),
+    "a result returned twice": (Forward(lambda _net, x: (x + 1,) * 2), ROWS),
+    "an unread operator": (Forward(lambda _net, x: (x.sin(), x.cos())[0]), ROWS),
+    "a size": (Forward(lambda _net, x: x * x.shape[0]), ROWS),
+    "a constant": (Forward(lambda _net, x: x + torch.tensor([1.0, 2, 3, 4])), ROWS),
+    "a buffer not kept": (Forward(lambda net, x: x + net.inner.kept, inner=nn.Module()), ROWS),
+    "a BatchNorm of this batch": (nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False)), ROWS),
+    "parts and a BatchNorm": (Forward(lambda net, x: net.norm(sum(x.split(2, 1))), norm=nn.BatchNorm1d(2)), ROWS),
+    "a body": (
+        Forward(lambda _net, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))),
+        ROWS,
+    ),
+}
+TWICE["a buffer not kept"][0].inner.register_buffer("kept", torch.randn(4), persistent=False)
+
+
+@pytest.mark.parametrize("case", ONCE)
+def test_one_trace_gives_the_graph_of_two(traced, case):
+    module, x = ONCE[case]
+    ours, two, seconds = traced(module, x)
+    assert seconds == 0
+    assert written(ours) == written(two)
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_what_another_trace_changes_is_traced_again(traced, case):
+    module, x = TWICE[case]
+    ours, two, seconds = traced(module, x)
+    assert seconds == 1
+    assert written(ours) == written(two)
+
+
+def test_names_are_those_of_two_traces_where_no_size_is_computed(traced):
+    module, x = ONCE["a branch"]
+    ours, two, seconds = traced(module, x, dynamic_shapes={})
+    assert seconds == 0
+    assert ir.to_proto(ours).SerializeToString() == ir.to_proto(two).SerializeToString()
+
+
+def test_a_torch_that_moved_what_is_asked_traces_twice(traced, monkeypatch):
+    monkeypatch.delattr("torch._export.utils._is_preservable_cia_op")
+    module, x = ONCE["rows"]
+    ours, _, seconds = traced(module, x)
+    assert seconds == 1
+    assert len(ours.graph)
