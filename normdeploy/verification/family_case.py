@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -73,7 +73,7 @@ class Case:
         Args:
             index: which output. keep: elements to judge; all by default.
             eager: count eager's own error; without it only the noise model speaks (for float64 comparisons).
-            spread: count S, which is measured if it has to be; False takes 0 for it.
+            spread: count S, which is measured if it has to be; False counts what is known of it so far, at first 0.
         """
         y = np.asarray(self.truth[index], np.float64)
         finite = np.isfinite(y) & np.isfinite(np.asarray(self.eager[index], np.float64))
@@ -82,7 +82,8 @@ class Case:
         error: Floats = np.zeros_like(y0)
         if eager:
             error = np.abs(np.where(finite, np.asarray(self.eager[index], np.float64), 0.0) - y0)
-        s = np.where(np.isfinite(self.spread[index]), self.spread[index], 0.0) if spread else np.zeros_like(y0)
+        s = (self.spread if spread else self.rounding.least)[index]
+        s = np.where(np.isfinite(s), s, 0.0)
         floor = SMALLEST_NORMAL[self.precision]
         return Bounds(y0, error, s, self.roundoff, floor, keep, self.constants)
 
@@ -98,6 +99,7 @@ class Case:
         """
         assert self.chain is not None
         bounds = self.bounds(index, eager=False, spread=False)
+        bounds = replace(bounds, spread=np.zeros_like(bounds.truth))
         resolution = self.chain.resolution
         measured = max(FINEST, 10 * resolution[index]) if resolution else EXACT
         tiny = float(np.finfo(np.float64).tiny)
@@ -171,7 +173,7 @@ def make_case(
     Args:
         reference: gives truth and eager outputs.
         noisy: the reference's graph for the noise runs; None takes S from a module's own runs (:mod:`.ensemble`).
-        runs: noisy runs. fast: take S from float32 runs (:meth:`NoisyGraph.spread_fast`).
+        runs: noisy runs. fast: take S from float32 runs (:meth:`NoisyGraph.spreads_fast`).
         known: what was evaluated before; used where the feeds are these very ones.
         spend: told how many evaluations the runs with noise are, when they are made.
         unmeasured: told why S could not be measured; it is 0 then.
@@ -179,13 +181,13 @@ def make_case(
     if known is None or known.feeds is not family.feeds:
         known = Evaluated(family.feeds, reference.truth(family.feeds), reference.native(family.feeds))
     shapes = [np.shape(y) for y in known.truth]
-    measure: Measure = lambda _, __: [np.zeros(n) for n in shapes]  # noqa: E731 # one of three
+    measure: Measure = lambda _, __: iter(())  # noqa: E731 # one of three
     if noisy is None and isinstance(reference, (EagerReference, EnsembleReference)):
         module = reference if isinstance(reference, EagerReference) else reference.module
-        measure, runs = lambda _, __: [deviation for _, deviation in ensemble(module, family.feeds)], 0
+        measure, runs = lambda _, __: iter([[deviation for _, deviation in ensemble(module, family.feeds)]]), 0
     elif noisy is not None:
         measured = _noise_of(noisy, family, precision, fast=fast, spend=spend)
-        measure = _or_nothing(measured, shapes, unmeasured) if unmeasured is not None else measured
+        measure = _or_nothing(measured, unmeasured) if unmeasured is not None else measured
     rounding = Spread(shapes, measure, runs=runs if noisy is not None else 0, seed=seed)
     return Case(family, names, known.truth, known.eager, rounding, precision, noisy, seed)
 
@@ -195,22 +197,25 @@ def _noise_of(
 ) -> Measure:
     u, floor = UNIT_ROUNDOFF[precision], SMALLEST_NORMAL[precision]
 
-    def measure(runs: int, seed: int) -> Sequence[Array]:
-        if spend is not None:
-            spend(runs + 1)
-        if fast:
-            return noisy.spread_fast(family.feeds, roundoff=u, runs=runs, seed=seed)
-        return noisy.spread(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)[0]
+    def measure(runs: int, seed: int) -> Iterator[Sequence[Array]]:
+        made = (
+            noisy.spreads_fast(family.feeds, roundoff=u, runs=runs, seed=seed)
+            if fast
+            else noisy.spreads(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)
+        )
+        for number, found in enumerate(made):
+            if spend is not None:
+                spend(1 if number else 2)  # and the one without noise
+            yield found
 
     return measure
 
 
-def _or_nothing(measured: Measure, shapes: Sequence[tuple[int, ...]], told: Callable[[str], None]) -> Measure:
-    def measure(runs: int, seed: int) -> Sequence[Array]:
+def _or_nothing(measured: Measure, told: Callable[[str], None]) -> Measure:
+    def measure(runs: int, seed: int) -> Iterator[Sequence[Array]]:
         try:
-            return measured(runs, seed)
+            yield from measured(runs, seed)
         except GraphError as error:  # the graph runs on the example and not on these inputs; the module does
             told(str(error))
-            return [np.zeros(n) for n in shapes]
 
     return measure

@@ -123,7 +123,7 @@ def _error(case: Case, index: int, output: Array) -> Floats:
 def _measure(case: Case, result: OutputResult, output: Array, setting: str) -> Measurement:
     i = result.index
     assert result.judgement is not None
-    bounds = case.bounds(i, spread=case.rounding.measured)
+    bounds = case.bounds(i, spread=False)
     keep = bounds.keep & np.isfinite(np.asarray(output, np.float64))
     y = bounds.truth[keep]
     error = np.abs(np.asarray(output, np.float64)[keep] - y)

@@ -23,7 +23,8 @@ Graph = Callable[[str], ir.Model]
 
 
 def spread(model: ir.Model, feeds: Mapping[str, np.ndarray], runs: int = 24) -> np.ndarray:
-    return NoisyGraph(model).spread(feeds, roundoff=U, floor=FLOOR, runs=runs)[0][0]
+    *_, (s,) = NoisyGraph(model).spreads(feeds, roundoff=U, floor=FLOOR, runs=runs)
+    return s
 
 
 def with_weights(model: ir.Model, **weights: np.ndarray) -> ir.Model:

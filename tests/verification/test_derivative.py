@@ -116,7 +116,7 @@ def test_no_estimate_kills_what_an_exact_run_leaves_alive(kind: str, norm: str, 
     feeds = {"x": (rng.standard_normal((6, 8)) * 10 ** rng.uniform(-2, 2)).astype(np.float32)}
     evaluator, noisy = Evaluator(model), NoisyGraph(model)
     truth, eager = (list(run_evaluator(e, feeds).values()) for e in (evaluator, Evaluator(model, dtype=torch.float32)))
-    spread = noisy.spread(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=4, seed=seed)[0]
+    *_, spread = noisy.spreads(feeds, roundoff=2.0**-24, floor=2.0**-126, runs=4, seed=seed)
     case = Case(Family("drawn", feeds), ["y"], truth, eager, Spread.of(spread), "float32", noisy)
     sites, probes = sites_of(model.graph), data.draw(st.sampled_from([1, 2]))
     run = CleanRun(evaluator, case, sites, graded=True)

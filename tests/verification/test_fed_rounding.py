@@ -83,8 +83,8 @@ def test_what_is_fed_has_the_rounding_of_what_it_stands_for():
     expected = u * np.sqrt(np.mean(np.square(x.astype(np.float64))) / 3)  # the RMS of u |x| U[-1, 1]
     spreads = []
     for computed in ((), ("x",)):
-        (spread,), _ = NoisyGraph(model, computed=computed).spread({"x": x}, roundoff=u, floor=0.0, runs=16)
-        (fast,) = NoisyGraph(model, computed=computed).spread_fast({"x": x}, roundoff=u, runs=16)
+        *_, (spread,) = NoisyGraph(model, computed=computed).spreads({"x": x}, roundoff=u, floor=0.0, runs=16)
+        *_, (fast,) = NoisyGraph(model, computed=computed).spreads_fast({"x": x}, roundoff=u, runs=16)
         spreads.append([float(np.sqrt(np.mean(np.square(s)))) / expected for s in (spread, fast)])
     assert max(spreads[0]) < 0.1
     assert all(0.8 < ratio < 1.3 for ratio in spreads[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +42,8 @@ def test_what_eagers_own_error_explains_takes_no_run_with_noise(case: Case):
 def test_what_it_does_not_explain_is_held_against_the_whole_bound(case: Case):
     """An exact eager run explains nothing; the noise of a correct kernel passes, a hundred times as much does not."""
     case.eager = [case.truth[0].astype(np.float32)]
-    s = NoisyGraph(ir.from_onnx_text(MODEL)).spread(case.family.feeds, roundoff=2.0**-24, floor=0.0, runs=4)[0][0]
+    noisy = NoisyGraph(ir.from_onnx_text(MODEL))
+    *_, (s,) = noisy.spreads(case.family.feeds, roundoff=2.0**-24, floor=0.0, runs=4)
     good, bad = (case.truth[0] + factor * s for factor in (3.0, 300.0))
     for outputs, passes in ((good, True), (bad, False)):
         (result,) = hold_against(case, [outputs], exact=False)
@@ -49,12 +52,28 @@ def test_what_it_does_not_explain_is_held_against_the_whole_bound(case: Case):
     assert case.rounding.measured
 
 
+def test_no_more_runs_are_made_than_explain_what_eagers_error_does_not(case: Case):
+    """S is the mean of squares: after one of four runs it is at least half of what that run showed."""
+    case.eager = [case.truth[0].astype(np.float32)]
+    spreads = list(
+        NoisyGraph(ir.from_onnx_text(MODEL)).spreads(case.family.feeds, roundoff=2.0**-24, floor=0.0, runs=4)
+    )
+    assert len(spreads) == 4
+    assert all((more[0] >= less[0]).all() for less, more in itertools.pairwise(spreads))
+    (result,) = hold_against(case, [case.truth[0] + 3 * spreads[0][0]], exact=False)
+    assert result.holds
+    assert not case.rounding.measured
+    assert np.array_equal(case.rounding.least[0], spreads[0][0])
+    assert np.array_equal(case.spread[0], spreads[3][0])  # what needs all of it makes the runs that are left
+    assert case.rounding.measured
+
+
 def test_it_is_measured_once_and_refined_once():
     asked: list[tuple[int, int]] = []
 
-    def measure(runs: int, seed: int) -> list[np.ndarray]:
+    def measure(runs: int, seed: int) -> Iterator[list[np.ndarray]]:
         asked.append((runs, seed))
-        return [np.full(3, 1.0 if len(asked) == 1 else 2.0)]
+        yield [np.full(3, 1.0 if len(asked) == 1 else 2.0)]
 
     spread = Spread([(3,)], measure, runs=4, seed=7)
     assert not spread.measured
@@ -70,7 +89,7 @@ def test_runs_that_cannot_be_made_leave_nothing_and_say_so(case: Case, tmp_path:
     def stopped(*_: object, **__: object) -> object:
         raise GraphError("operator Odd is unknown")
 
-    monkeypatch.setattr(NoisyGraph, "spread", stopped)
+    monkeypatch.setattr(NoisyGraph, "spreads", stopped)
     told: list[str] = []
     reference = GraphReference(ir.from_onnx_text(MODEL), tmp_path)
     made = make_case(

@@ -16,8 +16,9 @@ Sums are rounded relative to their terms, not to a result that cancels
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,7 @@ _PLACES: dict[str, tuple[int, ...]] = {"Resize": (1, 2), "Upsample": (1,)}
 """Operands that say where is read, by operator: moved by a rounding, a whole pixel is taken for its neighbour."""
 
 FAST_ROUNDOFF = 2.0**-16
-"""The noise of :meth:`NoisyGraph.spread_fast`."""
+"""The noise of :meth:`NoisyGraph.spreads_fast`."""
 
 
 class NoisyGraph:
@@ -234,8 +235,8 @@ class NoisyGraph:
             fed = self._fed(feeds, hook, torch.float32)
             return [to_numpy(t) for t in self._fast.run(fed, hook=hook, stand_ins=decisions).values()]
 
-    def spread_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> list[Array]:
-        """Return S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.
+    def spreads_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> Iterator[list[Array]]:
+        """Yield S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.
 
         Float32's own rounding is 1/256 of that noise; the noise is still small enough to act linearly.
 
@@ -244,19 +245,14 @@ class NoisyGraph:
         """
         self._roundoff = 0.0
         clean, decisions = self._clean(self._fast, feeds)
-        squares = [np.zeros(c.shape) for c in clean]
-        for run in range(runs):
-            for i, n in enumerate(self._run_fast(feeds, seed + 1000 * run + 1, decisions)):
-                if n.shape == clean[i].shape and n.dtype.kind == "f":
-                    with np.errstate(invalid="ignore", over="ignore"):
-                        change = np.square(n.astype(np.float64) - clean[i].astype(np.float64))
-                    squares[i] += np.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0)
-        return [np.sqrt(s / runs) * (roundoff / FAST_ROUNDOFF) for s in squares]
+        noisy = (self._run_fast(feeds, seed + 1000 * run + 1, decisions) for run in range(runs))
+        for found in _deviations([c.astype(np.float64) for c in clean], noisy, runs):
+            yield [s * (roundoff / FAST_ROUNDOFF) for s in found]
 
-    def spread(
+    def spreads(
         self, feeds: Feeds, *, roundoff: float, floor: float, runs: int = 4, seed: int = 0, plain: bool = False
-    ) -> tuple[list[Array], list[Array]]:
-        """Return S and the clean outputs.
+    ) -> Iterator[list[Array]]:
+        """Yield S: with each run what it is at least, whatever those that are left show, and with the last what it is.
 
         S is the pointwise RMS deviation of noisy runs from the clean one, per output; zeros where that is not a float.
 
@@ -265,15 +261,20 @@ class NoisyGraph:
             seed: of the noise. plain: as for :class:`NoiseHook`.
         """
         clean, decisions = self._clean(self.evaluator, feeds)
-        squares = [np.zeros(c.shape) for c in clean]
-        for run in range(runs):
-            one = seed + 1000 * run + 1
-            noisy = self.run(feeds, roundoff=roundoff, floor=floor, seed=one, plain=plain, decisions=decisions)
-            for i, (c, n) in enumerate(zip(clean, noisy.values(), strict=True)):
-                if c.shape == n.shape and c.dtype.kind == "f":
-                    with np.errstate(invalid="ignore"):
-                        squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
-        return [np.sqrt(s / runs) for s in squares], clean
+        given: dict[str, Any] = {"roundoff": roundoff, "floor": floor, "plain": plain, "decisions": decisions}
+        noisy = (self.run(feeds, seed=seed + 1000 * run + 1, **given).values() for run in range(runs))
+        yield from _deviations(clean, noisy, runs)
+
+
+def _deviations(clean: Sequence[Array], noisy: Iterable[Iterable[Array]], runs: int) -> Iterator[list[Array]]:
+    """Yield the pointwise RMS deviation of runs from a clean one, those that are not made yet counted as if like it."""
+    squares = [np.zeros(c.shape) for c in clean]
+    for outputs in noisy:
+        for i, (c, n) in enumerate(zip(clean, outputs, strict=True)):
+            if c.shape == n.shape and n.dtype.kind == "f":
+                with np.errstate(invalid="ignore", over="ignore"):
+                    squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
+        yield [np.sqrt(s / runs) for s in squares]
 
 
 def _named(node: ir.Node, index: int) -> str:

@@ -1,20 +1,22 @@
 """S of one input family, measured when something is first held against it.
 
 The criterion's bounds grow with S. What stays within them at S = 0, by eager's own error alone, stays within them
-whatever S is, so the runs with noise are made only for an output that does not, and for mutants, which have to exceed
-the whole bound.
+whatever S is, so the runs with noise are made only for an output that does not, one after the other until it does, and
+for mutants, which have to exceed the whole bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from normdeploy.verification.sides.flat_values import Array
 
-Measure = Callable[[int, int], Sequence[Array]]
-"""Returns S per output, given the number of runs and their seed."""
+Measure = Callable[[int, int], Iterator[Sequence[Array]]]
+"""Makes runs, given their number and seed; yields with each what S is at least, per output, whatever those that are
+left show, and with the last what it is."""
 
 _MORE_RUNS = 16
 
@@ -29,28 +31,46 @@ class Spread:
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], measure: Measure, *, runs: int = 0, seed: int = 0) -> None:
         self._shapes, self._measure, self._runs, self._seed = shapes, measure, runs, seed
+        self._running: Iterator[Sequence[Array]] | None = None
+        self._least = [np.zeros(n) for n in shapes]
         self._found: list[Array] | None = None
         self._refined = False
 
     @classmethod
     def of(cls, values: Sequence[Array]) -> Spread:
         """Return one that is known."""
-        known = cls([np.shape(s) for s in values], lambda _, __: values)
+        known = cls([np.shape(s) for s in values], lambda _, __: iter([values]))
         known._found = list(values)
         return known
 
     @property
     def measured(self) -> bool:
-        """True once the runs were made."""
+        """True once all runs were made."""
         return self._found is not None
 
     @property
+    def least(self) -> list[Array]:
+        """S per output as far as the runs made so far show it; 0 before the first."""
+        return self._least if self._found is None else self._found
+
+    def more(self) -> bool:
+        """Make one more run; False where all were made."""
+        if self._found is not None:
+            return False
+        self._running = self._measure(self._runs, self._seed) if self._running is None else self._running
+        found = next(self._running, None)
+        if found is None:
+            self._found = self._least
+            return False
+        self._least = [s if s.shape == n else np.zeros(n) for s, n in zip(found, self._shapes, strict=True)]
+        return True
+
+    @property
     def values(self) -> list[Array]:
-        """S per output; the runs are made when it is first asked for."""
-        if self._found is None:
-            found = self._measure(self._runs, self._seed)
-            self._found = [s if s.shape == n else np.zeros(n) for s, n in zip(found, self._shapes, strict=True)]
-        return self._found
+        """S per output; the runs that are left are made when it is first asked for."""
+        while self.more():
+            pass
+        return self.least
 
     def admit(self, output: int, error: Array) -> None:
         """Count a run that is known to be rounding alone: S is no smaller than its error, element by element.
@@ -68,9 +88,9 @@ class Spread:
             return False
         self._refined = True
         before = self.values
-        found = self._measure(_MORE_RUNS, self._seed + 500_009)
+        found = deque(self._measure(_MORE_RUNS, self._seed + 500_009), maxlen=1)
         total = self._runs + _MORE_RUNS
-        for i, more in enumerate(found):
+        for i, more in enumerate(found[-1] if found else ()):
             if more.shape == before[i].shape:
                 square = self._runs * np.square(before[i]) + _MORE_RUNS * np.square(more)
                 before[i] = np.sqrt(square / total)

@@ -68,7 +68,7 @@ def check_companions(context: Context) -> list[Check]:
 def _limit(context: Context, index: int, moved: float) -> float:
     """Return what rounding may move an element by, as measured on N(0, 1); S is measured only where it decides."""
     case = next((c for c in context.cases if c.family.kind is Kind.NORMAL), context.cases[0])
-    limit = _reach(case.bounds(index, spread=case.rounding.measured))
+    limit = _reach(case.bounds(index, spread=False))
     return limit if moved <= limit else _reach(case.bounds(index))
 
 

@@ -107,7 +107,7 @@ def join(context: Context, batch: str, rows: int) -> Joined | None:
         return [_joint([part[i] for part in values], place, samples) for i, place in enumerate(places)]
 
     truth, one = joint([part.truth for part in parts]), parts[0]
-    rounding = Spread([np.shape(y) for y in truth], lambda _, __: joint([part.spread for part in parts]))
+    rounding = Spread([np.shape(y) for y in truth], lambda _, __: iter([joint([part.spread for part in parts])]))
     family = Family(f"{batch}={rows}", once)
     own = joint([part.eager for part in parts])
     case = Case(family, one.names, truth, own, rounding, one.precision, one.noisy, one.seed)

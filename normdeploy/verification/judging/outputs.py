@@ -98,11 +98,9 @@ def _undecided(case: Case, i: int) -> OutputResult:
 def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> OutputResult:
     failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
     candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
-    if eager and not case.rounding.measured:
-        judgement = judge(candidate, case.bounds(i, keep=finite, spread=False))
-        if judgement.ratio <= 1:
-            return OutputResult(i, tuple(failures), tuple(notes), judgement)
-    judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
+    judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
+    while judgement.ratio > 1 and case.rounding.more():  # no more runs than it takes: S only grows
+        judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
     if 1 < judgement.ratio <= _DOUBTFUL and case.rounding.refine():
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
     tied = 0

@@ -35,7 +35,8 @@ def mantissa_bits(case: Case, index: int, output: Array, file: NoisyGraph) -> fl
     keep = bounds.keep & np.isfinite(o)
     error = rms(o[keep] - bounds.truth[keep])
     u = UNIT_ROUNDOFF["float16"]
-    spread = file.spread(case.family.feeds, roundoff=u, floor=0.0, runs=4, seed=case.seed + 5, plain=True)[0][index]
+    *_, found = file.spreads(case.family.feeds, roundoff=u, floor=0.0, runs=4, seed=case.seed + 5, plain=True)
+    spread = found[index]
     if spread.shape != o.shape:
         return -math.log2(bounds.roundoff)
     noise = rms(np.where(np.isfinite(spread), spread, 0.0)[keep])

@@ -70,7 +70,7 @@ class Sensitivities:
         self._sums: dict[str, ChannelSums] = {}
         outputs = run.results
         self._bounds = {
-            i: _rms_bound(case.bounds(i, spread=case.rounding.measured))
+            i: _rms_bound(case.bounds(i, spread=False))
             for i, y in enumerate(outputs)
             if y.is_floating_point() and y.requires_grad and y.numel()
         }
