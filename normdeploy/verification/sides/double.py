@@ -1,8 +1,9 @@
 """Run an eager model in float64 without touching it.
 
 ``model.double()`` reaches registered tensors only, copies the weights and stops at the first ``x.float()``. Here every
-call into torch is intercepted instead: float16, bfloat16 and float32 arguments are promoted to float64, and every
-request for one of these dtypes asks for float64. Weights are promoted one call at a time, so memory stays flat.
+call into torch is intercepted instead: float16, bfloat16 and float32 arguments are promoted to float64 (complex ones to
+complex128), and every request for one of these dtypes asks for it. Weights are promoted one call at a time, so memory
+stays flat.
 
 The logarithm of a sigmoid or of a softmax is that of real numbers: float64 loses it where these underflow.
 
@@ -25,7 +26,12 @@ from normdeploy.verification.sides.logarithms import Logarithms
 from normdeploy.verification.sides.single_only import IN_FLOAT64
 
 LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double}
+_LOW_COMPLEX = frozenset({torch.complex32, torch.complex64})
+_PROMOTED = dict.fromkeys(LOW_FLOATS, torch.float64) | dict.fromkeys(_LOW_COMPLEX, torch.complex128)
+_CASTS: dict[Any, Any] = {
+    Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double,
+    **{getattr(Tensor, low): getattr(Tensor, "cdouble") for low in ("chalf", "cfloat")},  # noqa: B009 - unknown to its stubs
+}  # fmt: skip
 _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 
 Seen = Callable[[Tensor, Sequence[Tensor]], None]
@@ -36,10 +42,10 @@ _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
 
 
 def _promote(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in LOW_FLOATS:
-        return value.double()
-    if isinstance(value, torch.dtype) and value in LOW_FLOATS:
-        return torch.float64
+    if isinstance(value, Tensor) and value.dtype in _PROMOTED:
+        return value.to(_PROMOTED[value.dtype])
+    if isinstance(value, torch.dtype):
+        return _PROMOTED.get(value, value)
     return value
 
 
@@ -100,7 +106,7 @@ class Float64Mode(TorchFunctionMode):
         func = _CASTS.get(func, func)
         if func in _RMS_NORMS:
             args, kwargs = self._with_epsilon(args, kwargs)
-        target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in LOW_FLOATS else None
+        target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in _PROMOTED else None
         in_place = is_in_place(name)
         promoted_args, promoted_kwargs = _promoted(args), _promoted(kwargs)
         result = self._logarithms.of(func, promoted_args)
