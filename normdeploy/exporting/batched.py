@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import TraceError
+from normdeploy.exporting.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.naming import give_names_once
@@ -25,7 +26,12 @@ _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them 
 
 def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions."""
-    with known_messages_silenced(), signature_tables_kept(), second_trace_where_needed():
+    with (
+        known_messages_silenced(),
+        signature_tables_kept(),
+        second_trace_where_needed(),
+        complex_numbers_translated(),
+    ):
         _forget_how_recurrent_layers_ran()
         program = torch.onnx.export(
             _by_its_forward(model),
@@ -35,7 +41,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
             verbose=False,
             dynamic_shapes=tuple(specs) if any(specs) else None,
             opset_version=opset,
-            custom_translation_table=translations(opset),
+            custom_translation_table={**translations(opset), **COMPLEX},
         )
         assert program is not None  # it is where nothing is written to a file
         give_names_once(program.model)

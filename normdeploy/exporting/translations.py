@@ -16,8 +16,10 @@ import torch
 from normdeploy.exporting import (
     attention_translation,
     bag_translation,
+    complex_translations,
     delegated,
     experts_translation,
+    fourier_translations,
     quantized_translations,
 )
 from normdeploy.exporting.attention_translation import op
@@ -190,11 +192,13 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten._embedding_bag.default: bag_translation.embedding_bag,
         aten._embedding_bag_forward_only.default: bag_translation.embedding_bag,
         aten.embedding_bag.padding_idx: bag_translation.embedding_bag,
+        aten.zeros.default: complex_translations.zeros,
         aten.lstm.input: delegated.lstm,
         aten.scatter.src: delegated.scatter_src,
         aten.scatter_add.default: delegated.scatter_add,
         aten.scatter_reduce.two: delegated.scatter_reduce,
         aten.scaled_dot_product_attention.default: attention_translation.translation(opset),
+        **fourier_translations.REAL,
         **experts_translation.translations(),
         **quantized_translations.translations(opset),
     }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
+from normdeploy.exporting.fourier_translations import LONGEST
 from normdeploy.verification.sides.kernels import coarse_transforms, known_kernels
 
 
@@ -27,14 +28,15 @@ class Mixed(nn.Module):
 
 def test_the_verdict_names_the_transform_and_what_to_do(tmp_path):
     with pytest.raises(nd.VerificationError) as caught:
-        nd.export(Mixed(100).eval(), (torch.randn(2, 60, 100),), tmp_path / "net.onnx", verify="quick")
+        nd.export(Mixed(4).eval(), (torch.randn(2, LONGEST + 2, 4),), tmp_path / "net.onnx", verify="quick")
     verdict = caught.value.verdict
     assert verdict is not None
     assert any("DFT" in reason and "power of two" in reason for reason in verdict.reasons), verdict.summary()
 
 
-def test_a_power_of_two_passes(tmp_path):
-    result = nd.export(Mixed(64).eval(), (torch.randn(2, 16, 64),), tmp_path / "net.onnx", verify="quick")
+@pytest.mark.parametrize(("places", "width"), [(16, 64), (60, 100)])
+def test_a_power_of_two_passes_and_a_short_transform(tmp_path, places: int, width: int):
+    result = nd.export(Mixed(width).eval(), (torch.randn(2, places, width),), tmp_path / "net.onnx", verify="quick")
     assert result.verdict is not None
     assert result.verdict.status == "pass", result.verdict.summary()
 

@@ -1,8 +1,9 @@
 """Run an eager model in float64 without touching it.
 
 ``model.double()`` reaches registered tensors only, copies the weights and stops at the first ``x.float()``. Here every
-call into torch is intercepted instead: float16, bfloat16 and float32 arguments are promoted to float64, and every
-request for one of these dtypes asks for float64. Weights are promoted one call at a time, so memory stays flat.
+call into torch is intercepted instead: float16, bfloat16 and float32 arguments are promoted to float64 (complex ones to
+complex128), and every request for one of these dtypes asks for it. Weights are promoted one call at a time, so memory
+stays flat.
 
 The logarithm of a sigmoid or of a softmax is that of real numbers: float64 loses it where these underflow.
 
@@ -25,7 +26,12 @@ from normdeploy.verification.sides.logarithms import Logarithms
 from normdeploy.verification.sides.single_only import IN_FLOAT64
 
 LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_CASTS: dict[Any, Any] = {Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double}
+_LOW_COMPLEX = frozenset({torch.complex32, torch.complex64})
+_PROMOTED = dict.fromkeys(LOW_FLOATS, torch.float64) | dict.fromkeys(_LOW_COMPLEX, torch.complex128)
+_CASTS: dict[Any, Any] = {
+    Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double,
+    **{getattr(Tensor, low): getattr(Tensor, "cdouble") for low in ("chalf", "cfloat")},  # noqa: B009 - unknown to its stubs
+}  # fmt: skip
 _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 
 Seen = Callable[[Tensor, Sequence[Tensor]], None]
@@ -36,11 +42,28 @@ _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
 
 
 def _promote(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in LOW_FLOATS:
-        return value.double()
-    if isinstance(value, torch.dtype) and value in LOW_FLOATS:
-        return torch.float64
+    if isinstance(value, Tensor) and value.dtype in _PROMOTED:
+        return value.to(_PROMOTED[value.dtype])
+    if isinstance(value, torch.dtype):
+        return _PROMOTED.get(value, value)
     return value
+
+
+_LEAVES = frozenset({int, float, bool, str, type(None)})
+
+
+def _promoted(value: Any) -> Any:
+    """Return arguments or results with every float in them promoted; torch's own walk takes longer than most calls."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(map(_promoted, value))
+    if kind is list:
+        return list(map(_promoted, value))
+    if kind is dict:
+        return {key: _promoted(item) for key, item in value.items()}
+    if kind in _LEAVES:
+        return value
+    return _promote(value) if isinstance(value, (Tensor, torch.dtype)) else tree_map(_promote, value)
 
 
 def is_in_place(name: str) -> bool:
@@ -77,16 +100,15 @@ class Float64Mode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             # Attribute reads do not need the promoted copy of a weight; its dtype is reported as promoted
-            return tree_map(_promote, func(*args, **kwargs))
+            return _promoted(func(*args, **kwargs))
         if name == "__set__":
             return func(*args, **kwargs)
         func = _CASTS.get(func, func)
         if func in _RMS_NORMS:
             args, kwargs = self._with_epsilon(args, kwargs)
-        target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in LOW_FLOATS else None
+        target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in _PROMOTED else None
         in_place = is_in_place(name)
-        promoted_args = tree_map(_promote, args)
-        promoted_kwargs = tree_map(_promote, kwargs)
+        promoted_args, promoted_kwargs = _promoted(args), _promoted(kwargs)
         result = self._logarithms.of(func, promoted_args)
         if result is None:
             call: Callable[..., Any] = IN_FLOAT64.get(func, func)
@@ -96,7 +118,7 @@ class Float64Mode(TorchFunctionMode):
             self.written.add(name)
             with torch._C.DisableTorchFunction():
                 target.copy_(promoted_args[0])
-        promoted = tree_map(_promote, result)
+        promoted = _promoted(result)
         if self._seen is not None:
             given = [] if in_place or "out" in kwargs else tree_flatten((promoted_args, promoted_kwargs))[0]
             read = [item for item in given if isinstance(item, Tensor)]

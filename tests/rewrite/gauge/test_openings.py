@@ -83,6 +83,7 @@ def test_what_has_to_stay_stands_at_the_smallest_place(graph, fold, last, exchan
     nodes = {node.output[0]: node for node in result.after.graph.node}
     product = next(node for node in nodes.values() if node.op_type == "Mul" and "product" in node.name)
     assert result.ops["Mul"] == 2
+    assert "product" in result.ledger.rows[0].into  # the place is named by whose operand stands there
     scaled = nodes[product.input[0 if exchanged else 1]]
     assert scaled.op_type == "Mul"
     assert nodes[scaled.input[0]].op_type == "Sigmoid"
