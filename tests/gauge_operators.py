@@ -291,6 +291,10 @@ def running_sum(op: str, d: Draw) -> Any:
 def largest(op: str, d: Draw) -> Any:
     dims = d.dims()
     axis = d.number(-len(dims), len(dims) - 1)
+    if op == "Hardmax":
+        return d.g.op(op, d.x(*dims), axis=axis)
+    if op != "TopK":  # places, told as floats
+        return d.g.op("Cast", d.g.op(op, d.x(*dims), axis=axis, keepdims=d.number(0, 1)), to=11)
     count = np.array([d.number(1, dims[axis])])
     return d.g.op(op, d.x(*dims), count, axis=axis, largest=d.number(0, 1), outputs=2)[0]
 
@@ -430,7 +434,7 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Pad", pad),
         ("", "AveragePool GlobalAveragePool MaxPool GlobalMaxPool LpPool GlobalLpPool", pool),
         ("", "CumSum", running_sum),
-        ("", "TopK", largest),
+        ("", "TopK ArgMax ArgMin Hardmax", largest),
         ("", "Trilu", masked),
         ("", "ReverseSequence", reverse_sequence),
         ("", "Compress", compress),
