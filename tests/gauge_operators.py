@@ -102,7 +102,13 @@ def matmul(op: str, d: Draw) -> Any:
     stack = d.of([], [2], [2, 3])
     m, k, n = d.number(1, 3), d.number(1, 3), d.number(1, 3)
     own = d.of([], [1] * len(stack), stack) if stack else []
-    kind = d.of("constant", "constant left", "computed", "average", "average by columns")
+    kind = d.of("constant", "constant left", "computed", "average", "average by columns", "vector", "vector left")
+    if kind == "vector":
+        return d.g.op(op, d.x(*d.of([k], [m, k], [*stack, m, k])), d.chosen(lambda: d.away(k), lambda: d.x(k)))
+    if kind == "vector left":
+        left = d.chosen(lambda: d.away(k), lambda: d.x(k))
+        right = d.away(k, n) if isinstance(left, str) and d.flag() else d.x(*stack, k, n)
+        return d.g.op(op, left, right)
     if kind == "computed":
         return d.g.op(op, d.x(*stack, m, k), d.x(*own, k, n))
     if kind == "average":
