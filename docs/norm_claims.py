@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,17 +211,25 @@ def whitening() -> dict[str, Any]:
         "normalized": _normalized(mixed, 0),
         "whitened": (mixed - mixed.mean(0)) @ vectors / values.sqrt(),
     }
-    found = {}
-    for name, x in ways.items():
-        products, wanted = x.T @ x / len(x), x.T @ target / len(x)
-        rate, rest = 1 / float(torch.linalg.eigvalsh(products)[-1]), target.square().mean()
-        weight, steps = torch.zeros(4, dtype=torch.float64), 0
-        slope = -wanted
-        while float(weight @ (slope - wanted) + rest) > 1e-3 and steps < 100_000:  # the mean of squared errors
-            weight, steps = weight - rate * slope, steps + 1
-            slope = products @ weight - wanted
-        found[name] = steps
-    return found
+    return {name: _steps_to_fit(x, target, short_of_best=1e-3) for name, x in ways.items()}
+
+
+def _steps_to_fit(x: Tensor, target: Tensor, *, short_of_best: float) -> int:
+    """Return the steps of gradient descent from 0 until the mean squared error is so near its least value.
+
+    With X'X / n = V diag(l) V' and e = V' w for the best weights w, step k of rate 1 / max(l) is
+    sum l e^2 (1 - l / max(l))^2k above the least value, which falls with k: the first k below the limit, by halving.
+    """
+    values, vectors = torch.linalg.eigh(x.T @ x / len(x))
+    missing = (vectors.T @ (x.T @ target / len(x))).square() / values
+
+    def enough(steps: int) -> bool:
+        return float((missing * (1 - values / values[-1]) ** (2 * steps)).sum()) <= short_of_best
+
+    most = 1
+    while not enough(most):
+        most *= 2
+    return bisect_left(range(most), True, key=enough)
 
 
 def sigmoids() -> dict[str, Any]:

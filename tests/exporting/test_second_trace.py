@@ -91,14 +91,24 @@ ONCE = {
         Forward(lambda net, x: x.transpose(1, 2) @ net.weight, weight=nn.Parameter(torch.randn(8, 2))),
         IMAGES[0],
     ),
+    "a classifier": (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(), nn.Linear(4, 2)),
+        IMAGES,
+    ),
+    "views of two sizes": (
+        Forward(lambda _net, x, y: (x.flatten(1), y.flatten(2), y.flatten(1, 2))),
+        (IMAGES, IMAGES[:, None]),
+    ),
     "a tied weight": (tied(), ROWS),
     "an unread weight": (Forward(lambda _net, x: x.sin(), unread=nn.Linear(2, 2)), ROWS),
 }
 
 TWICE = {
     "in place": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True)), IMAGES),
-    "dropout": (nn.Sequential(nn.Linear(4, 4), nn.Dropout()), ROWS),
-    "a view of unknown rows": (nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), IMAGES),
+    "a pool of four": (nn.Sequential(nn.AdaptiveAvgPool2d(2)), IMAGES),
+    "channels flattened with the batch": (nn.Sequential(nn.Flatten(0, 1)), IMAGES),
+    "flattened in another order": (Forward(lambda _net, x: x.transpose(1, 2).flatten(1)), IMAGES),
+    "nothing to flatten": (nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), ROWS),
     "no translation": (Forward(lambda _net, x: x.std(-1)), ROWS),
     "an input returned": (Forward(lambda _net, x: (x, x + 1)), ROWS),
     "a result returned twice": (Forward(lambda _net, x: (x + 1,) * 2), ROWS),
@@ -119,7 +129,7 @@ TWICE["a buffer not kept"][0].inner.register_buffer("kept", torch.randn(4), pers
 @pytest.mark.parametrize("case", ONCE)
 def test_one_trace_gives_the_graph_of_two(traced, case):
     module, x = ONCE[case]
-    ours, two, seconds = traced(module, x)
+    ours, two, seconds = traced(module, *(x if isinstance(x, tuple) else (x,)))
     assert seconds == 0
     assert written(ours) == written(two)
 
@@ -127,14 +137,14 @@ def test_one_trace_gives_the_graph_of_two(traced, case):
 @pytest.mark.parametrize("case", TWICE)
 def test_what_another_trace_changes_is_traced_again(traced, case):
     module, x = TWICE[case]
-    ours, two, seconds = traced(module, x)
+    ours, two, seconds = traced(module, *(x if isinstance(x, tuple) else (x,)))
     assert seconds == 1
     assert written(ours) == written(two)
 
 
 def test_names_are_those_of_two_traces_where_no_size_is_computed(traced):
     module, x = ONCE["a branch"]
-    ours, two, seconds = traced(module, x, dynamic_shapes={})
+    ours, two, seconds = traced(module, *(x if isinstance(x, tuple) else (x,)), dynamic_shapes={})
     assert seconds == 0
     assert ir.to_proto(ours).SerializeToString() == ir.to_proto(two).SerializeToString()
 
@@ -142,6 +152,6 @@ def test_names_are_those_of_two_traces_where_no_size_is_computed(traced):
 def test_a_torch_that_moved_what_is_asked_traces_twice(traced, monkeypatch):
     monkeypatch.delattr("torch._export.utils._is_preservable_cia_op")
     module, x = ONCE["rows"]
-    ours, _, seconds = traced(module, x)
+    ours, _, seconds = traced(module, *(x if isinstance(x, tuple) else (x,)))
     assert seconds == 1
     assert len(ours.graph)

@@ -186,6 +186,16 @@ def norms(text: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], varying: n
                 yield Law(source, (1.0, 0.0), (scale, 1.0), (shift, 0.0), shapes, known, file)
 
 
+def placed(name: str) -> Iterator[Law]:
+    """Yield an operator that tells where the largest number stands, as floats."""
+    number = {"ArgMax": "Cast<to = 11>(i)", "ArgMin": "Cast<to = 11>(i)", "Hardmax": "Identity(i)"}[name]
+    axes = {"ArgMax": "<axis = 1>", "ArgMin": "", "Hardmax": ""}[name]
+    for scale in (2.0, -2.0, ROW, COLUMN):
+        for shift in (0.0, 1.0, ROW, COLUMN):
+            for result in ((1.0, 0.0), (scale, shift)):
+                yield Law(number, result, (scale, 1.0), (shift, 0.0), SQUARE, before=f"i = {name}{axes}(a)")
+
+
 LAWS: dict[str, list[Law]] = {
     **{name: list(unary(f"{name}(a)")) for name in ("Relu", "LeakyRelu", "Abs")},
     "Softmax": list(unary("Softmax<axis = 1>(a)")) + [
@@ -243,6 +253,7 @@ LAWS: dict[str, list[Law]] = {
     "CumSum": list(unary("CumSum(a, k)", known={"k": np.array(-1)})),
     "Trilu": list(unary("Trilu<upper = 0>(a)")),
     "TopK": [law for many in (2, 3) for law in unary("TopK<axis = 0>(a, k)", known={"k": np.array([many])})],
+    **{name: list(placed(name)) for name in ("ArgMax", "ArgMin", "Hardmax")},
     "Compress": list(unary("Compress<axis = 1>(a, k)", known={"k": np.array([True, False, True])})),
     "ReverseSequence": list(unary("ReverseSequence<batch_axis = 0, time_axis = 1>(a, k)",
                                   known={"k": np.array([1, 3, 2])})),

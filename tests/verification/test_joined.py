@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.checks.joined import Joined
+from normdeploy.verification.checks.joined import Joined, _spreads
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.samples.family import Family
 
@@ -19,6 +19,20 @@ def joined() -> Joined:
     feeds = {"x": TRUTH.astype(np.float32)}
     case = Case(Family("N=5", feeds), ["y"], [TRUTH], [TRUTH], Spread.of([np.zeros((2, 3))]), "float32", None)
     return Joined(case, {"x": feeds["x"][np.arange(5) % 2]}, 5, [0])
+
+
+def test_the_parts_make_their_runs_together_and_no_more_than_are_asked_for():
+    def part(*runs: float) -> Case:
+        spread = Spread([(3,)], lambda _, __: iter([[np.full(3, s)] for s in runs]), runs=len(runs))
+        return Case(Family("x", {}), ["y"], [TRUTH[0]], [TRUTH[0]], spread, "float32", None)
+
+    parts = [part(1.0, 2.0), part(5.0)]
+    found = _spreads(parts)
+    assert [s[0][0] for s in next(found)] == [0.0, 0.0]
+    assert [s[0][0] for s in next(found)] == [1.0, 5.0]
+    assert not parts[0].rounding.measured
+    assert [[s[0][0] for s in step] for step in found] == [[2.0, 5.0]]
+    assert all(one.rounding.measured for one in parts)
 
 
 @pytest.mark.parametrize("row", range(5))

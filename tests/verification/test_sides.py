@@ -106,7 +106,7 @@ def test_noise_that_cannot_be_measured_is_none_and_is_named(small: Any, monkeypa
     def stopped(*_: Any, **__: Any) -> Any:
         raise GraphError("operator Odd (odd) is unknown")
 
-    monkeypatch.setattr(NoisyGraph, "spread", stopped)
+    monkeypatch.setattr(NoisyGraph, "spreads", stopped)
     verdict = small.verdict(small.folded, level="thorough")  # which measures it in every family
     assert any("rounding noise on 'example'" in t and "operator Odd (odd)" in t for t in verdict.not_checked)
 
@@ -115,7 +115,7 @@ def test_a_mistake_of_ours_is_not_swallowed(small: Any, monkeypatch: pytest.Monk
     def broken(*_: Any, **__: Any) -> Any:
         raise IndexError("ours")
 
-    monkeypatch.setattr(NoisyGraph, "spread", broken)
+    monkeypatch.setattr(NoisyGraph, "spreads", broken)
     with pytest.raises(IndexError, match="ours"):
         small.verdict(small.folded, level="thorough")
 

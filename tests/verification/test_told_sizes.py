@@ -94,6 +94,48 @@ def test_samples_are_as_many_as_their_places(x: tuple[int, ...], grid: tuple[int
     assert (None if found is None else tuple(found.shape)) == want
 
 
+PICTURES = [(2, 4, 9), (2, 4, 9, 7), (1, 6, 8, 5), (1, 4, 6, 5, 4), (2, 4, 2, 2), (0, 4, 9, 7), (2, 4)]
+KERNELS = [(6, 4, 3), (6, 2, 3, 1), (6, 4, 3, 3), (6, 1, 2, 3), (8, 1, 3, 3), (4, 4, 1, 2, 3), (5, 2, 3, 3), (6, 4)]
+WINDOWS: list[dict[str, int | list[int]]] = [
+    {},
+    {"strides": [2, 3]},
+    {"dilations": [2, 1], "group": 2},
+    {"pads": [1, 0, 2, 3], "strides": [2, 2]},
+    {"pads": [1, 1], "strides": [2]},
+    {"group": 4},
+    {"group": 6},
+    {"kernel_shape": [3, 3], "dilations": [3, 3]},
+    {"pads": [-1, -1, -1, -1]},
+    {"strides": [1, 2, 1], "dilations": [2, 2, 1], "pads": [1, 2, 0, 0, 1, 1]},
+]
+
+
+@pytest.mark.parametrize("attributes", WINDOWS)
+@pytest.mark.parametrize("bias", [[], [(6,)], [(1,)]])
+def test_a_convolution_is_as_large_as_its_evaluation(
+    attributes: dict[str, int | list[int]], bias: list[tuple[int, ...]]
+):
+    kept = [
+        ir.Attr(n, ir.AttributeType.INT if isinstance(v, int) else ir.AttributeType.INTS, v)
+        for n, v in attributes.items()
+    ]
+    values = [ir.Value(name=f"x{i}") for i in range(2 + len(bias))]
+    node, told = ir.Node("", "Conv", values, kept, num_outputs=1, version=20), 0
+    for shapes in itertools.product(PICTURES, KERNELS):
+        operands = [sizes(shape) for shape in (*shapes, *bias)]
+        found = told_by_operands(node, operands)
+        if found is not None:
+            assert tuple(found.shape) == really(node, operands), shapes
+            told += 1
+    assert told or bias or attributes in ({"pads": [-1, -1, -1, -1]}, {"group": 6})
+
+
+def test_borders_that_sizes_decide_are_left_to_the_evaluation():
+    values = [ir.Value(name=name) for name in ("x", "w")]
+    node = ir.Node("", "Conv", values, [ir.AttrString("auto_pad", "SAME_UPPER")], num_outputs=1, version=20)
+    assert told_by_operands(node, [sizes((1, 2, 5, 5)), sizes((3, 2, 3, 3))]) is None
+
+
 @pytest.mark.parametrize("op_type", ["Equal", "IsNaN", "ReduceMean", "Reshape"])
 def test_what_is_of_another_type_or_shape_is_left_to_its_evaluation(op_type: str):
     count = 1 if op_type == "IsNaN" else 2

@@ -26,6 +26,7 @@ import torch
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import only_reader
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import bytes_moved as passes
 from normdeploy.rewrite.affine import is_affine, settle
 from normdeploy.rewrite.affine.find_affine import is_bias
@@ -102,7 +103,8 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     frame = Frame.IMAGE if root.op_type == "Conv" else Frame.ROWS
     found = search.of(result, frame)
     for reading in found.readings.values():
-        if len(reading.weighted) > 1 and reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0]):
+        several = len(reading.weighted) > 1 or any(is_standard(node, "Pad") for node in reading.nodes)
+        if several and reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0]):
             yield Site(root, frame, reading)
     for refusal in found.refused.values():
         if refusal.weighted > 1 and refusal.reading is not None:

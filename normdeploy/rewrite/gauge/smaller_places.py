@@ -12,7 +12,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph import FLOATS, WHERE, constant_tensor, module_path
 from normdeploy.graph.edit import take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import bytes_moved
@@ -41,7 +41,7 @@ def opened(graph: ir.Graph, among: Collection[ir.Node] | None) -> list[ir.Node]:
         cells = [dim if isinstance(dim, int) else 1 for dim in value.shape]
         nothing = AffineMap(np.ones(cells), np.zeros((1,) * len(cells)))  # written out: it may come to vary
         place = new_affine(graph, value, nothing, like=node, origins=(), output=value)
-        place.name = None
+        place.name, place.metadata_props[WHERE] = None, module_path(node)
         graph.insert_before(node, place)
         node.replace_input_with(index, place.outputs[0])
         made.append(place)

@@ -7,7 +7,8 @@
    variance 1, epsilon 0, so y = s * x + t in one pass. Otherwise Mul and Add.
 
 Not as BatchNormalization where the input comes from a MatMul through Reshape or Transpose: onnxruntime's fusion of
-MatMul with BatchNormalization walks through those without following the channel, and gets a 6x6 wrong.
+MatMul with BatchNormalization walks through those without following the channel, so that a result of 6 x 6 elements
+came out wrong.
 """
 
 from __future__ import annotations

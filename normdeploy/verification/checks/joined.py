@@ -7,7 +7,7 @@ by the worst of its results: equal errors do not average.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +107,7 @@ def join(context: Context, batch: str, rows: int) -> Joined | None:
         return [_joint([part[i] for part in values], place, samples) for i, place in enumerate(places)]
 
     truth, one = joint([part.truth for part in parts]), parts[0]
-    rounding = Spread([np.shape(y) for y in truth], lambda _, __: iter([joint([part.spread for part in parts])]))
+    rounding = Spread([np.shape(y) for y in truth], lambda _, __: map(joint, _spreads(parts)))
     family = Family(f"{batch}={rows}", once)
     own = joint([part.eager for part in parts])
     case = Case(family, one.names, truth, own, rounding, one.precision, one.noisy, one.seed)
@@ -115,6 +115,13 @@ def join(context: Context, batch: str, rows: int) -> Joined | None:
     results = hold_against(case, joined.worst(eager))
     alone = all(not r.problems and (r.judgement is None or r.judgement.ratio <= 1) for r in results)
     return joined if alone else None
+
+
+def _spreads(parts: Sequence[Case]) -> Iterator[list[list[Array]]]:
+    """Yield S of each part as far as it is known, each time with one more run of those that have runs left."""
+    yield [part.rounding.least for part in parts]
+    while sum(part.rounding.more() for part in parts):  # one of each, not only of the first that has some left
+        yield [part.rounding.least for part in parts]
 
 
 def batch_axes(context: Context, batch: str | None) -> dict[str, int]:

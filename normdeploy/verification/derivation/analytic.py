@@ -34,7 +34,7 @@ ANALYTIC = MOVES | frozenset({
     "Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum",
     "ReduceSumSquare", "ReduceL2", "LayerNormalization", "RMSNormalization", "InstanceNormalization",
     "GroupNormalization", "BatchNormalization", "MatMul", "Gemm", "Conv", "ConvTranspose", "AveragePool",
-    "GlobalAveragePool", "Cast", "CastLike", "Dropout", "Einsum", "LpNormalization", "MeanVarianceNormalization",
+    "GlobalAveragePool", "Cast", "CastLike", "Dropout", "Einsum", "LpNormalization", "MeanVarianceNormalization", "Pad",
 })  # fmt: skip
 """Operators that are analytic wherever they are defined; as few as make linear maps and norms."""
 

@@ -120,9 +120,19 @@ def _window(regions: Regions, leaves: Sequence[ir.Value], gauges: Sequence[Float
                 pads = tuple(node.attributes.get_ints("pads", ())) or (0,)
                 reach += max((n - 1) * d for n in constants[0].shape[2:] for d in at["dilations"]) + max(pads)
                 strides *= math.prod(at["strides"])
+            elif kind(node) == "Pad" and (widths := _widths(side, node)) is not None:
+                reach += int(abs(widths).max(initial=0))
             elif kind(node) not in _LOCAL or (kind(node) != "BatchNormalization" and not _by_channel(constants, rank)):
                 return None
     return reach, strides
+
+
+def _widths(side: Side, node: ir.Node) -> Array | None:
+    """Return how much a Pad of zeros, or of what lies beside the border, adds; None for any other."""
+    others = [value for value in inputs_of(node)[1:] if value is not None]
+    if node.attributes.get_string("mode", "constant") == "wrap" or not all(map(side.is_constant, others)):
+        return None
+    return side.constant(others[0])
 
 
 def _by_channel(constants: Sequence[Array | None], rank: int) -> bool:

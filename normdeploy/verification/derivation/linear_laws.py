@@ -136,9 +136,10 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
         return "zeros are padded where the source pads a shift"
     if t_x.any() and "moving" in want.form:
         return "a shift of what it reads is not the same at every place"
-    weight = np.moveaxis(want.weight, 1, -1)
     per_group = want.results // want.groups
-    columns = s_x.reshape(want.groups, -1).repeat(per_group, 0)  # (results, operands per group)
+    columns = s_x.reshape(want.groups, -1)  # (results, operands per group), or 1 where all are alike
+    columns = columns[:, :1] if (columns == columns[:, :1]).all() else columns
+    columns = columns if want.groups == 1 else columns.repeat(per_group, 0)
     rest = (1,) * (want.weight.ndim - 2)
     factor = (a / (s_y * a_f))[:, None] * columns
     off = np.abs(r_a / a_f)
@@ -152,9 +153,10 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
         return wrong.of(f"weights of {kind(have.node)}", parts=parts)
     added, size = np.zeros(want.results), np.zeros(want.results)
     if t_x.any():
-        shifts = t_x.reshape(want.groups, -1).repeat(per_group, 0)
-        sums = weight.astype(np.float64).reshape(*weight.shape[:1], -1, weight.shape[-1]).sum(1)
-        added, size = (sums * shifts).sum(1), np.abs(sums * shifts).sum(1)
+        shifts = t_x.reshape(want.groups, -1)
+        shifts = shifts if want.groups == 1 else shifts.repeat(per_group, 0)
+        terms = want.weight.reshape(*want.weight.shape[:2], -1).sum(2, dtype=np.float64) * shifts
+        added, size = terms.sum(1), np.abs(terms).sum(1)
     expected = (a * (added + want.bias) + c - t_y) / s_y
     size = (np.abs(a) * (size + np.abs(want.bias)) + np.abs(c) + np.abs(t_y)) / np.abs(s_y)
     found = a_f * have.bias + c_f

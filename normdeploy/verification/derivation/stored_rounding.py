@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.verification.derivation.gauges import NOISE, Array, Floats, radius
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
+"""Numbers that are looked at at once: their copies in float64 stay in a processor's cache."""
+
 _OTHER_ROUNDING, _OF_THE_LARGEST = 16.0, 4.0
 """Half units by which numbers folded in their own precision may lie off: of each number (a root, a quotient, products,
 each rounded), and of the tensor's largest (a sum that cancels)."""
@@ -108,14 +111,23 @@ class _Numbers:
         with np.errstate(invalid="ignore"):
             return bool((~good & (off > allowed + self._of_the_largest(most))).any())
 
+    @cached_property
+    def _most(self) -> tuple[float, float]:
+        """The largest number that is expected, and the largest of the terms."""
+        each = [np.abs(self._expected(cut)).max(initial=0.0) for cut in self._cuts()]
+        return float(np.max(each, initial=0.0)), float(np.max(self.sizes, initial=0.0))
+
+    def _cuts(self) -> Iterator[slice]:
+        """Yield rows that are looked at at once."""
+        rows = max(_CHUNK // max(self.have.size // max(len(self.have), 1), 1), 1)
+        return (slice(start, start + rows) for start in range(0, len(self.have), rows))
+
     def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> tuple[str, bool]:
         """Return how they differ, "" if they do not, and whether another order of rounding explains it."""
         have = self.have
-        rows = max(_CHUNK // max(have.size // max(len(have), 1), 1), 1)
         worst, furthest, count, rounding = "", 0.0, 0, True
         index: tuple[int, ...] = ()
-        for start in range(0, len(have), rows):
-            cut = slice(start, start + rows)
+        for cut in self._cuts():
             same_type = self.factors is None and have.dtype == self.want.dtype
             if same_type and np.array_equal(have[cut], self.want[cut]):
                 continue
@@ -131,10 +143,9 @@ class _Numbers:
             if far.max() > furthest:
                 furthest = float(far.max())
                 at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
-                index = (at[0] + start, *at[1:])
+                index = (at[0] + cut.start, *at[1:])
                 worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
-            most = [np.abs(expected).max(initial=0.0), np.max(self.sizes[cut], initial=0.0)]
-            rounding &= bool((off[~good] <= (allowed + self._of_the_largest(most))[~good]).all())
+            rounding &= bool((off[~good] <= (allowed + self._of_the_largest(self._most))[~good]).all())
         if not count:
             return "", True
         return f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)", rounding

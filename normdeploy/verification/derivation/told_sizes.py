@@ -104,7 +104,25 @@ def _sampled(_: ir.Node, shapes: Sequence[Shape]) -> Shape | None:
     return (*x[:2], *grid[1:-1])
 
 
+def _convolved(node: ir.Node, shapes: Sequence[Shape]) -> Shape | None:
+    x, weight = shapes[:2]
+    attributes, rank, kernel = node.attributes, len(weight) - 2, weight[2:]
+    strides, dilations = (tuple(attributes.get_ints(name, ())) or (1,) * rank for name in ("strides", "dilations"))
+    pads, given = tuple(attributes.get_ints("pads", ())) or (0,) * 2 * rank, attributes.get_ints("kernel_shape", ())
+    if rank < 1 or len(x) != rank + 2 or attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    groups = attributes.get_int("group", 1)
+    fits = groups > 0 and x[1] == groups * weight[1] and weight[0] % groups == 0 and 0 not in (*x, *weight)
+    fits &= tuple(given) in ((), kernel) and all(shape == weight[:1] for shape in shapes[2:])
+    if not fits or (len(strides), len(dilations), len(pads)) != (rank, rank, 2 * rank) or min(*strides, *dilations) < 1:
+        return None
+    sizes = zip(x[2:], kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
+    found = [(n + start + end - apart * (k - 1) - 1) // step + 1 for n, k, step, apart, start, end in sizes]
+    return (x[0], weight[0], *found) if min(found) > 0 and min(pads) >= 0 else None
+
+
 _SHAPES: Mapping[str, Callable[[ir.Node, Sequence[Shape]], Shape | None]] = {
+    "Conv": _convolved,
     "Gemm": _gemm,
     "GridSample": _sampled,
     "LogSoftmax": _of_first,
