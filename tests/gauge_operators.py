@@ -102,7 +102,13 @@ def matmul(op: str, d: Draw) -> Any:
     stack = d.of([], [2], [2, 3])
     m, k, n = d.number(1, 3), d.number(1, 3), d.number(1, 3)
     own = d.of([], [1] * len(stack), stack) if stack else []
-    kind = d.of("constant", "constant left", "computed", "average", "average by columns")
+    kind = d.of("constant", "constant left", "computed", "average", "average by columns", "vector", "vector left")
+    if kind == "vector":
+        return d.g.op(op, d.x(*d.of([k], [m, k], [*stack, m, k])), d.chosen(lambda: d.away(k), lambda: d.x(k)))
+    if kind == "vector left":
+        left = d.chosen(lambda: d.away(k), lambda: d.x(k))
+        right = d.away(k, n) if isinstance(left, str) and d.flag() else d.x(*stack, k, n)
+        return d.g.op(op, left, right)
     if kind == "computed":
         return d.g.op(op, d.x(*stack, m, k), d.x(*own, k, n))
     if kind == "average":
@@ -291,6 +297,10 @@ def running_sum(op: str, d: Draw) -> Any:
 def largest(op: str, d: Draw) -> Any:
     dims = d.dims()
     axis = d.number(-len(dims), len(dims) - 1)
+    if op == "Hardmax":
+        return d.g.op(op, d.x(*dims), axis=axis)
+    if op != "TopK":  # places, told as floats
+        return d.g.op("Cast", d.g.op(op, d.x(*dims), axis=axis, keepdims=d.number(0, 1)), to=11)
     count = np.array([d.number(1, dims[axis])])
     return d.g.op(op, d.x(*dims), count, axis=axis, largest=d.number(0, 1), outputs=2)[0]
 
@@ -430,7 +440,7 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Pad", pad),
         ("", "AveragePool GlobalAveragePool MaxPool GlobalMaxPool LpPool GlobalLpPool", pool),
         ("", "CumSum", running_sum),
-        ("", "TopK", largest),
+        ("", "TopK ArgMax ArgMin Hardmax", largest),
         ("", "Trilu", masked),
         ("", "ReverseSequence", reverse_sequence),
         ("", "Compress", compress),

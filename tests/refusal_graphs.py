@@ -189,19 +189,19 @@ ABSORBING = {
     "Gemm | has an addend that is computed at run time | 2": Case(
         lambda g: g.op("Gemm", x(g, 4, 2), some(2, 3), mul(g, x(g, 4, 3, name="c"), 3))
     ),
-    "MatMul | has a vector, or a value of unknown rank, as operand": Case(
-        lambda g: mul(g, g.op("MatMul", x(g, "N", 4, 3), some(3)), 4)
+    "MatMul | has an operand of unknown rank": Case(
+        lambda g: ranked(g, g.op("MatMul", mul(g, x(g, "N", 4, 3), 3), unranked(g)))
     ),
     "MatMul | has one scale for several places where it varies": Case(
         lambda g: grid(g, g.op("MatMul", x(g, "N", 4, 3), some(3, 5)), 4, 5)
     ),
-    "MatMul | has a vector, or a value of unknown rank, as operand | 2": Case(
-        lambda g: g.op("MatMul", mul(g, x(g, "N", 4, 3), 4, 1), some(3))
+    "MatMul | multiplies, which leaves no place for a shift | 2": Case(
+        lambda g: g.op("MatMul", add(g, x(g, "N", 4, 3), 3), some(3))
     ),
     "MatMul | sums over one axis and passes the others on": Case(
         lambda g: g.op("MatMul", grid(g, x(g, "N", 5, 4), 5, 4), some(4, 3))
     ),
-    "MatMul | multiplies two computed values, which leaves no place for a shift": Case(
+    "MatMul | multiplies, which leaves no place for a shift": Case(
         lambda g: g.op("MatMul", add(g, x(g, "N", 4, 3), 4, 1), x(g, "N", 3, 2, name="z"))
     ),
     "MatMul | sums over the axis along which it varies, with a value computed at run time": Case(

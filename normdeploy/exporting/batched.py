@@ -35,7 +35,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
         _forget_how_recurrent_layers_ran()
         program = torch.onnx.export(
             _by_its_forward(model),
-            tuple(tensors),
+            tuple(tensor.detach() for tensor in tensors),  # a trace leaves its wishes for dimensions on them
             dynamo=True,
             optimize=False,
             verbose=False,

@@ -35,24 +35,26 @@ class Retraced:
 
     Args:
         holds: whether it does for a node.
-        write: makes the node in its place, given the graph and the node.
+        write: makes the node in its place, given the graph, the node and the number of such operators before it.
     """
 
     holds: Callable[[Any], bool]  # torch types a node's arguments as all that they may ever be
-    write: Callable[[Graph, Any], Node]
+    write: Callable[[Graph, Any, int], Node]
 
 
 def write_retraced(program: ExportedProgram) -> None:
     """Put the other operators in their place, each with the name that a trace gives it."""
-    graph = program.graph
+    graph, counts = program.graph, dict.fromkeys(RETRACED, 0)
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in RETRACED:
             continue
         with graph.inserting_before(node):
-            other = RETRACED[node.target].write(graph, node)
+            other = RETRACED[node.target].write(graph, node, counts[node.target])
+        counts[node.target] += 1
         for reader in list(node.users):
             reader.replace_input_with(node, other)
-        program.graph_signature.replace_all_uses(node.name, other.name)
+            if reader.op == "output":  # for others the signature, as long as the weights are many, is not walked
+                program.graph_signature.replace_all_uses(node.name, other.name)
         graph.erase_node(node)
 
 
@@ -67,9 +69,8 @@ def _batch_norm_holds(node: Any) -> bool:
     return training is False and mean is not None and variance is not None
 
 
-def _batch_norm(graph: Graph, node: Any) -> Node:
+def _batch_norm(graph: Graph, node: Any, before: int) -> Node:
     x, weight, bias, mean, variance, _, momentum, eps, *_ = node.args
-    before = len(graph.find_nodes(op="call_function", target=_BATCH_NORM_ALONE))
     whole = _call(graph, node, _BATCH_NORM_ALONE, (x, weight, bias, mean, variance, momentum, eps))
     value = node.meta["val"]
     whole.meta["val"] = (value, *[value.new_empty(0)] * (_BATCH_NORM_RESULTS - 1))
@@ -81,7 +82,7 @@ def _pool_holds(node: Any) -> bool:
     return list(node.args[1:]) == [[1, 1]]
 
 
-def _pool(graph: Graph, node: Any) -> Node:
+def _pool(graph: Graph, node: Any, _before: int) -> Node:
     return _call(graph, node, aten.mean.dim, (node.args[0], [-1, -2], True))
 
 
@@ -89,7 +90,7 @@ def _dropout_holds(node: Any) -> bool:
     return node.args[2] is False
 
 
-def _dropout(graph: Graph, node: Any) -> Node:
+def _dropout(graph: Graph, node: Any, _before: int) -> Node:
     return _call(graph, node, aten.clone.default, node.args[:1])
 
 
@@ -104,7 +105,7 @@ def _flatten_holds(node: Any) -> bool:
     )
 
 
-def _flatten(graph: Graph, node: Any) -> Node:
+def _flatten(graph: Graph, node: Any, _before: int) -> Node:
     sizes = [size if isinstance(size, int) else _size_node(graph, size) for size in node.meta["val"].shape]
     return _call(graph, node, aten.view.default, (node.args[0], sizes))
 

@@ -183,6 +183,20 @@ class OneOnly(nn.Module):
         return x.reshape(5) * 2
 
 
+class RowByRow(nn.Module):
+    """Goes through the batch in a loop, as Pixtral goes through its images."""
+
+    def forward(self, x):
+        return torch.cat([row[:3].tanh() for row in x], 0)
+
+
+def test_a_loop_over_the_batch_fixes_it_with_a_note():
+    """The trace that failed with a dynamic batch leaves that wish on the tensors it was given."""
+    traced = trace(RowByRow(), (torch.randn(2, 5, 8),))
+    assert list(traced.model.graph.inputs[0].shape) == [2, 5, 8]
+    assert any("the batch dimension of 'x' is fixed at the example's size" in note for note in traced.notes)
+
+
 def test_a_model_that_wants_a_batch_of_one_keeps_it():
     traced = trace(OneOnly().eval(), torch.randn(1, 5))
     assert [str(dim) for dim in traced.model.graph.inputs[0].shape] == ["1", "5"]

@@ -214,13 +214,16 @@ CROSSING = {
         ),
         ("Abs", "Max", "Min", "Where", "Mean", "ReduceL1", "ReduceL2", "Softmax", "LogSoftmax"),
     ),
-    "ReverseSequence, Compress, Trilu, CumSum, TopK, LpPool, GlobalLpPool": Row(
+    "ReverseSequence, Compress, Trilu, CumSum, TopK, ArgMax, ArgMin, Hardmax, LpPool, GlobalLpPool": Row(
         (
             "gauge/test_rules.py::test_what_a_rule_allows_computes_the_same",
             "gauge/test_rules.py::test_what_a_rule_forbids_contradicts",
         ),
         ("gauge/test_attacked.py::test_a_norm_behind_what_is_rare",),
-        ("ReverseSequence", "Compress", "Trilu", "CumSum", "TopK", "LpPool", "GlobalLpPool"),
+        (
+            *("ReverseSequence", "Compress", "Trilu", "CumSum", "TopK", "ArgMax", "ArgMin", "Hardmax", "LpPool"),
+            "GlobalLpPool",
+        ),
     ),
     "Identity, Dropout in evaluation, Cast between floats": Row(
         (f"{POINTWISE}::test_identity_and_dropout",),

@@ -186,6 +186,16 @@ def norms(text: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], varying: n
                 yield Law(source, (1.0, 0.0), (scale, 1.0), (shift, 0.0), shapes, known, file)
 
 
+def placed(name: str) -> Iterator[Law]:
+    """Yield an operator that tells where the largest number stands, as floats."""
+    number = {"ArgMax": "Cast<to = 11>(i)", "ArgMin": "Cast<to = 11>(i)", "Hardmax": "Identity(i)"}[name]
+    axes = {"ArgMax": "<axis = 1>", "ArgMin": "", "Hardmax": ""}[name]
+    for scale in (2.0, -2.0, ROW, COLUMN):
+        for shift in (0.0, 1.0, ROW, COLUMN):
+            for result in ((1.0, 0.0), (scale, shift)):
+                yield Law(number, result, (scale, 1.0), (shift, 0.0), SQUARE, before=f"i = {name}{axes}(a)")
+
+
 LAWS: dict[str, list[Law]] = {
     **{name: list(unary(f"{name}(a)")) for name in ("Relu", "LeakyRelu", "Abs")},
     "Softmax": list(unary("Softmax<axis = 1>(a)")) + [
@@ -243,6 +253,7 @@ LAWS: dict[str, list[Law]] = {
     "CumSum": list(unary("CumSum(a, k)", known={"k": np.array(-1)})),
     "Trilu": list(unary("Trilu<upper = 0>(a)")),
     "TopK": [law for many in (2, 3) for law in unary("TopK<axis = 0>(a, k)", known={"k": np.array([many])})],
+    **{name: list(placed(name)) for name in ("ArgMax", "ArgMin", "Hardmax")},
     "Compress": list(unary("Compress<axis = 1>(a, k)", known={"k": np.array([True, False, True])})),
     "ReverseSequence": list(unary("ReverseSequence<batch_axis = 0, time_axis = 1>(a, k)",
                                   known={"k": np.array([1, 3, 2])})),
@@ -351,3 +362,32 @@ def test_factors_whose_product_no_number_holds_are_no_warning():
     proto.graph.initializer.append(numpy_helper.from_array(np.array(1e200), "c"))
     graphs = [ir.serde.deserialize_model(proto) for _ in range(2)]
     assert check_derivation(*graphs, unchanged(graphs[0]), [{"x": (3,)}]).confirmed
+
+
+STATES = {
+    "a constant": ("o = Identity(k)", True),
+    "filled": ("shape = Shape(x) o = ConstantOfShape(shape)", True),
+    "expanded": ("shape = Shape(x) o = Expand(e, shape)", True),
+    "a product": ("p = Mul(x, k) o = MatMul(p, z)", True),
+    "not zeros": ("o = Identity(i)", False),
+    "zeros where x is": ("o = Relu(x)", False),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_zeros_are_of_any_scale_in_a_sum(state: str):
+    """A recurrence begins with zeros: what it reads of them was scaled by another number than the rest."""
+    text, known = STATES[state]
+    head = '<ir_version: 10, opset_import: ["": 20]> g (double[3,3] x, double[3,3] z) => (double[3,3] y) '
+    source = onnx.parser.parse_model(
+        f"{head} {{ {text} a = Mul(x, two) b = Mul(z, six) m = MatMul(b, o) y = Sub(a, m) }}"
+    )
+    file = onnx.parser.parse_model(f"{head} {{ {text} m = MatMul(z, o) r = Sub(x, m) y = Mul(r, two) }}")
+    numbers = {"two": np.array(2.0), "six": np.array(6.0), "k": np.zeros((3, 3)), "e": np.zeros(()), "i": np.eye(3)}
+    for model in (source, file):
+        model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in numbers.items())
+    hints = Derivation((Hint("o", "o"), Hint("r", "y", "", np.array(2.0), np.array(0.0)), Hint("y", "y")))
+    graphs = [ir.serde.deserialize_model(model) for model in (source, file)]
+    report = check_derivation(*graphs, hints, [{"x": (3, 3), "z": (3, 3)}])
+    assert report.confirmed == known
+    assert bool(report.contradicted) != known

@@ -172,6 +172,23 @@ def test_a_cut_is_believed_only_where_it_is_right(write: Callable[..., Path], bo
         assert "its input feeds the file in another way than the reference" in verdict.reasons[0]
 
 
+OVERFLOWS = """g (int64[N,T] ids) => (float[N,T,8] y) {
+    e = Gather(table, ids) q = Mul(e, scale) r = Exp(q) z = Sub(r, r) y = Add(e, z) }"""
+PLAIN = "g (int64[N,T] ids) => (float[N,T,8] y) { e = Gather(table, ids) q = Mul(e, scale) r = Exp(q) y = Max(e, e) }"
+
+
+def test_rows_fed_to_an_affine_map_of_which_no_number_comes_fail_no_file(write: Callable[..., Path]):
+    """inf - inf, which no row of the table makes: the reference has no number there; the file without it has."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "table": rng.standard_normal((9, 8)).astype(np.float32),
+        "scale": np.float32(1.5) + np.zeros(8, np.float32),
+    }
+    verdict = verify(write(OVERFLOWS, "a", **weights), write(PLAIN, "b", **weights), level="quick")
+    assert verdict.status == "not-exercised", verdict.summary()
+    assert any("rows fed at the site itself" in reason for reason in verdict.reasons), verdict.reasons
+
+
 def test_a_reference_whose_trace_is_another_function_shows_nothing_at_the_site(
     tokens: tuple[Tokens, Path], monkeypatch: pytest.MonkeyPatch
 ):

@@ -208,7 +208,7 @@ class MoveAffine(RewritePass):
         shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         mapping = affine_map(node)
         nothing = mapping.no_scale and mapping.no_shift
-        alone = "it changes nothing" if nothing else "what it does is undone behind it"
+        alone = "it changes nothing" if nothing else "what it does is undone, or not seen, behind it"
         said = "; ".join(note for taker in takers for note in notes.get(taker, ()))
         settle(self.context.ledger, node, "folded", shown, said if shown else alone)
 

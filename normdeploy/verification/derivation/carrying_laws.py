@@ -75,7 +75,7 @@ _CARRIES: dict[str, pointwise.Carry] = {
     "ReduceMean": pooled.reduction, "ReduceSum": pooled.reduction,
     "ReduceMax": pooled.reduction, "ReduceMin": pooled.reduction,
     "LpPool": pooled.pool, "GlobalLpPool": pooled.pool, "CumSum": pooled.running_sum, "TopK": pooled.largest,
-    "Trilu": pointwise.masked,
+    **dict.fromkeys(("ArgMax", "ArgMin", "Hardmax"), pooled.largest), "Trilu": pointwise.masked,
     "ReduceL1": pooled.reduction, "ReduceL2": pooled.reduction,
     "Softmax": pooled.softmax, "LogSoftmax": pooled.softmax, "Resize": pooled.resize,
     "GridSample": pooled.grid_sample, "Pad": pooled.pad, "Concat": picked.joined,

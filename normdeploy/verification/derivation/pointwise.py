@@ -15,6 +15,7 @@ from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, ranked, uniform
+from normdeploy.verification.derivation.nought_values import is_nought
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same_operator import equal
@@ -84,19 +85,30 @@ def masked(at: Reading) -> Carried:
 
 
 def total(at: Reading) -> Carried:
-    """Sums of one scale; shifts add up."""
+    """Sums of one scale; shifts add up. Zeros are of any scale."""
     if any(claim is None for claim in at.claims):
         return f"{kind(at.node)}: what it reads is not known"
     known = [claim for claim in at.claims if claim is not None]
     scale = known[0].scale
-    for claim in known[1:]:
-        if not bool((np.abs(claim.scale - scale) <= NOISE * 10 * np.abs(scale)).all()):
+    if not all(_scaled_by(claim, scale) for claim in known):
+        counted = [claim for w, claim in zip(inputs_of(at.origin), known, strict=True) if not _zeros(at, w, claim)]
+        scale = counted[0].scale if counted else scale
+        if not all(_scaled_by(claim, scale) for claim in counted):
             return f"{kind(at.node)} adds what is scaled differently"
     signs = [1.0, -1.0] if kind(at.node) == "Sub" else [1.0] * len(known)
     terms = [sign * claim.shift for sign, claim in zip(signs, known, strict=True)]
     shift, size = sum(terms), sum(np.abs(term) for term in terms)
     shift = np.where(np.abs(shift) <= NOISE * size, 0.0, shift)
     return scale, np.asarray(shift)
+
+
+def _scaled_by(claim: Claim, scale: Floats) -> bool:
+    return bool((np.abs(claim.scale - scale) <= NOISE * 10 * np.abs(scale)).all())
+
+
+def _zeros(at: Reading, w: ir.Value | None, claim: Claim) -> bool:
+    """Tell whether both what is read in the source and what stands for it are zeros."""
+    return not claim.shift.any() and is_nought(at.relation.source, w) and is_nought(at.relation.file, claim.value)
 
 
 def product(at: Reading) -> Carried:

@@ -14,6 +14,9 @@ from normdeploy.verification.derivation.pointwise import Carried, Reading, other
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
+_PLACES = frozenset({"ArgMax", "ArgMin"})
+"""Operators that tell where the largest or smallest stands."""
+
 
 def pool(at: Reading) -> Carried:
     """Averages and maxima over windows: channel by channel."""
@@ -51,14 +54,17 @@ def running_sum(at: Reading) -> Carried:
 
 
 def largest(at: Reading) -> Carried:
-    """TopK of what keeps its order."""
+    """TopK, ArgMax, ArgMin and Hardmax of what keeps its order."""
     claim, text = at.first, others_equal(at)
-    axis = axis_of(at.node.attributes.get_int("axis", -1), claim.scale.ndim)
+    told = kind(at.node) != "TopK"
+    axis = axis_of(at.node.attributes.get_int("axis", 0 if kind(at.node) in _PLACES else -1), claim.scale.ndim)
     if text:
         return text
     if (claim.scale <= 0).any() or claim.scale.shape[axis] != 1 or claim.shift.shape[axis] != 1:
-        return "TopK compares what is scaled or shifted differently, or by a negative number"
-    return claim.scale, claim.shift
+        return f"{kind(at.node)} compares what is scaled or shifted differently, or by a negative number"
+    if kind(at.node) == "Hardmax" and at.relation.file.opset(at.node) < 13:
+        return "Hardmax of operator sets before 13 compares along all axes behind"
+    return (np.ones(()), np.zeros(())) if told else (claim.scale, claim.shift)
 
 
 def reduction(at: Reading) -> Carried:

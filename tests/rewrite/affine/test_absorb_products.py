@@ -257,9 +257,7 @@ def test_matmul_refusals(graph, fold):
     g = graph()
     x = g.op("Add", g.input("x", ["N", 4, 3]), rng.normal(size=3))
     g.output(g.op("MatMul", x, g.input("y", ["N", 3, 2]), name="product"))
-    fold(g).kept("MatMul 'product' multiplies two computed values, which leaves no place for a shift").agree(
-        g.feeds(rng, N=2)
-    )
+    fold(g).kept("MatMul 'product' multiplies, which leaves no place for a shift").agree(g.feeds(rng, N=2))
     g = graph()
     x = g.op("Mul", g.input("x", ["N", 4, 3]), rng.normal(size=3))
     g.output(g.op("MatMul", x, g.input("y", ["N", 3, 2]), name="product"))
@@ -267,8 +265,25 @@ def test_matmul_refusals(graph, fold):
         g.feeds(rng, N=2)
     )
     g = graph()
-    g.output(g.op("Mul", g.op("MatMul", g.input("x", ["N", 4, 3]), rng.normal(size=3), name="product"), np.ones(4) * 2))
-    fold(g).kept("MatMul 'product' has a vector").agree(g.feeds(rng, N=2))
+    y = g.op("MatMul", g.op("Add", g.input("x", ["N", 4, 3]), rng.normal(size=3)), rng.normal(size=3), name="product")
+    g.output(y)
+    fold(g).kept("MatMul 'product' multiplies, which leaves no place for a shift").agree(g.feeds(rng, N=2))
+    g = graph()
+    y = g.op("MatMul", rng.normal(size=4), g.input("x", ["N", 4, 3]), name="product")
+    g.output(g.op("Mul", y, rng.normal(size=3)))
+    fold(g).kept("MatMul 'product' has one scale for several places where it varies").agree(g.feeds(rng, N=2))
+
+
+@given(SEED, st.booleans())
+def test_a_vector_takes_a_scale(graph, fold, seed, behind):
+    rng = np.random.default_rng(seed)
+    g, w, s = graph(), rng.normal(size=3), rng.normal(size=3)
+    x = g.input("x", ["N", 4, 3])
+    if behind:
+        g.output(g.op("Mul", g.op("MatMul", x, w), rng.normal(size=1)))
+    else:
+        g.output(g.op("MatMul", g.op("Mul", x, s), w))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"MatMul": 1}
 
 
 @given(SEED, st.sampled_from([0, 1, -1]), DTYPES)
@@ -404,7 +419,7 @@ def test_a_shift_in_front_of_a_product_of_two_computed_values_is_refused(graph, 
     g = graph()
     x = g.op("Add", g.input("x", ["N", 4, 4]), rng.normal(size=(4, 1)))
     g.output(g.op("MatMul", x, g.input("z", ["N", 4, 4])))
-    fold(g).kept("multiplies two computed values, which leaves no place for a shift").agree(g.feeds(rng, N=2))
+    fold(g).kept("multiplies, which leaves no place for a shift").agree(g.feeds(rng, N=2))
 
 
 def test_a_scale_along_the_summed_axis_and_another_is_refused(graph, fold):

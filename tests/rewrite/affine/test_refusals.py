@@ -453,7 +453,7 @@ FOLDED = {
 """What the engine before this one left, and why it could: no way was searched twice."""
 
 EINSUM = {
-    "Einsum | multiplies computed values, which leaves no place for a shift": Case(
+    "Einsum | multiplies, which leaves no place for a shift": Case(
         lambda g: g.op(
             "Einsum", g.op("Add", images(g), np.ones((3, 1))), g.input("z", ["N", 3, 4]), equation="nij,nkj->nik"
         )

@@ -655,3 +655,18 @@ def test_views_that_undo_each_other_hide_nothing_from_a_norm(opset):
     result = rewrite(ir.from_proto(onnx.parser.parse_model(text)))
     assert [(row.action, row.into) for row in result.ledger] == [("folded", "c")]
     assert [node.op_type for node in result.model.graph] == ["Conv", "Sigmoid"]
+
+
+@pytest.mark.parametrize("kind", ["ArgMax", "ArgMin", "Hardmax"])
+@pytest.mark.parametrize("negative", [False, True])
+def test_a_temperature_in_front_of_a_decision(graph, fold, kind, negative):
+    """The largest of s x + t stands where that of x does, for one s > 0 and t: nothing has to take them."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Mul", g.op("Sigmoid", g.input("x", ["N", 3, 4])), np.array(-0.07 if negative else 0.07))
+    g.output(g.op(kind, g.op("Add", y, np.array(3.0)), axis=1), np.float64 if kind == "Hardmax" else np.int64)
+    result = fold(g).agree(g.feeds(rng, N=2))
+    if negative:
+        result.kept("is scaled by a negative number", f"{kind} '", "with another the order would turn around")
+    else:
+        assert result.folded().ops == {"Sigmoid": 1, kind: 1}

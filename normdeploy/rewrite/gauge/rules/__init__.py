@@ -53,6 +53,7 @@ _MOVE = Rule(moves.tie)
 _RESHAPE = Rule(reshape.tie)
 _POOL = Rule(averages.pool)
 _REDUCE = Rule(averages.reduction)
+_LARGEST = Rule(averages.largest)
 _SUM = Rule(elementwise.add)
 _CHOICE = Rule(elementwise.choose)
 _HOMOGENEOUS = Rule(elementwise.homogeneous)
@@ -107,7 +108,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "ReduceL1"): _REDUCE,
     ("", "ReduceL2"): _REDUCE,
     ("", "CumSum"): Rule(averages.running_sum),
-    ("", "TopK"): Rule(averages.largest),
+    ("", "TopK"): _LARGEST,
+    ("", "ArgMax"): _LARGEST,
+    ("", "ArgMin"): _LARGEST,
+    ("", "Hardmax"): _LARGEST,
     ("", "Resize"): Rule(averages.resize),
     ("", "GridSample"): Rule(averages.sample),
     # look at one position at a time

@@ -5,7 +5,7 @@
 - ReduceSum over n values: t_y = n t_x, n static.
 - A maximum needs s > 0: MaxPool, GlobalMaxPool, ReduceMax, ReduceMin.
 - Sizes, ReduceL1, ReduceL2, LpPool, GlobalLpPool: s > 0, t = 0.
-- CumSum: t = 0. TopK: s > 0.
+- CumSum: t = 0. TopK, ArgMax, ArgMin, Hardmax: s > 0; the last three write what no gauge changes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant64
+from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import optional, required
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
 
 
 def pool(node: ir.Node, ties: Ties) -> bool:
@@ -86,14 +86,15 @@ def running_sum(node: ir.Node, ties: Ties) -> bool:
 
 
 def largest(node: ir.Node, ties: Ties) -> bool:
-    """Tie TopK: the order of what it compares stays, and with it the places that it returns."""
+    """Tie TopK, ArgMax, ArgMin, Hardmax: the order of what is compared stays, and with it the places that are told."""
     gauge = ties.operand(node, 0)
-    if gauge is None:
+    if gauge is None or gauge.rank == 0:
         return False
-    axis = node.attributes.get_int("axis", -1)
+    axis = node.attributes.get_int("axis", 0 if node.op_type in ("ArgMax", "ArgMin") else -1)
     gauge = ties.along(gauge, [axis], Tie(node, "compares values along the axis along which it varies"))
     ties.positive(gauge, Tie(node, "compares, and needs a scale above 0: with another the order would turn around"))
-    ties.of[node.outputs[0]] = gauge
+    if node.outputs[0].dtype in FLOATS:
+        ties.of[node.outputs[0]] = fixed(gauge.rank) if node.op_type == "Hardmax" else gauge
     return True
 
 

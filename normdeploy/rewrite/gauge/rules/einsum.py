@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph import is_constant
 from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 
 
@@ -26,12 +28,23 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     letters = letters_of(node)
     if letters is None:
         return ties.refuse(node, "has an equation that is not followed: an ellipsis, a diagonal, or no result named")
-    terms, written = letters
+    return contract(node, ties, *letters)
+
+
+def contract(node: ir.Node, ties: Ties, terms: tuple[str, ...], written: str) -> bool:
+    """Tie a sum of products of computed values: an Einsum, or a MatMul.
+
+    Args:
+        node: the operator. ties: the ties.
+        terms: a letter per axis of each operand. written: of the result; axes of one letter are as large, or 1.
+    """
     averages = _averages(node, terms, written)
     gauges: list[Gauge] = []
-    why = Tie(node, "multiplies computed values, which leaves no place for a shift")
+    why = Tie(node, "multiplies, which leaves no place for a shift")
     for index, term in enumerate(terms):
-        gauge = ties.operand(node, index, [2] * len(term))
+        dims = dims_of(required(node, index))
+        large = dims is None or math.prod(size if isinstance(size, int) else 1 for size in dims) > MOST_CELLS
+        gauge = ties.operand(node, index, () if large else [2] * len(term))
         if gauge is None or gauge.rank != len(term) or dims_of(node.outputs[0]) is None:
             return ties.refuse(node, "has an operand of unknown rank")
         if averages is None or index != averages.data:
@@ -43,9 +56,13 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         gauges.append(gauge)
     labels = [*written, *(label for label in dict.fromkeys("".join(terms)) if label not in written)]
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
+    sums = Tie(node) if any(map(is_constant, node.inputs)) else sums  # a constant takes what varies along it
     whole = _whole(labels, terms, gauges)
     if math.prod(whole) > MOST_CELLS:
-        gauges = [ties.along(gauge, range(gauge.rank), sums) for gauge in gauges]
+        apart = [[at for at, label in enumerate(term) if not all(label in other for other in terms)] for term in terms]
+        inner = [[at for at, label in enumerate(term) if label not in written] for term in terms]
+        axes = [sorted({*one, *other}) for one, other in zip(apart, inner, strict=True)]
+        gauges = [ties.along(gauge, along, sums) for gauge, along in zip(gauges, axes, strict=True)]
         whole = _whole(labels, terms, gauges)
     result = Gauge(ties.fresh(whole[: len(written)]).scale_of, *_nothing(whole[: len(written)]))
     if averages is not None:
@@ -53,9 +70,13 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         one = gauge.first([term.index(averages.letter)])
         passed = _placed(one, term, labels).each(lambda array: array.reshape(array.shape[: len(written)]))
         result = replace(passed.spread(result.cells), scale_of=result.scale_of)
-    padded = result.each(lambda array: array.reshape(*array.shape, *(1,) * (len(whole) - array.ndim)))
-    factors = [(_placed(gauge, term, labels).spread(whole), 1.0) for gauge, term in zip(gauges, terms, strict=True)]
-    ties.product(padded.spread(whole), factors, sums)
+    factors = [_placed(gauge, term, labels) for gauge, term in zip(gauges, terms, strict=True)]
+    summed = range(len(written), len(labels))
+    first = [gauge.first(summed) for gauge in factors]
+    told = math.prod(whole[len(written) :]) > 1 and ties.alike(factors, first, sums)
+    whole_result = result.each(lambda array: array.reshape(*array.shape, *(1,) * len(summed)))
+    cells = whole_result.cells
+    ties.product(whole_result, [(gauge.spread(cells), 1.0) for gauge in first], sums if told else Tie(node))
     ties.of[node.outputs[0]] = result
     return True
 

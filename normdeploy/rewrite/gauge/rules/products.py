@@ -9,28 +9,30 @@ A scale that varies along the rows, R, passes through. C is the bias Add behind 
 Add (half a pass). One that is stored in integers takes what :mod:`.stored_bias` says. Axes that a stack of matrices has
 itself are absorbed like k and n.
 
-Of two computed values: s_y[.., l, n] = s_a[.., l, k] s_b[.., k, n] for every k, and no shift; but where the rows of
-a sum to one, as Softmax writes them, t_y[.., n] = t_b[.., k, n] if that is one for all k; and so with the columns of b.
+That of two computed values, or of a vector, is an Einsum (:mod:`.einsum`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit
+from normdeploy.rewrite.gauge.rules.einsum import contract
+from normdeploy.rewrite.gauge.rules.elementwise import write_constants
 from normdeploy.rewrite.gauge.rules.oriented_product import Product, product_of
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
+
+_STACK = "abcdefgh"
+"""Letters of the axes in front of the matrices."""
 
 MANY = 4096
 """Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
@@ -123,50 +125,21 @@ def _restrict_steps(product: Product, ties: Ties, inside: Gauge, behind: Gauge) 
 
 
 def _computed(node: ir.Node, ties: Ties) -> bool:
-    gauges = [ties.operand(node, index) for index in (0, 1)]
-    result = dims_of(node.outputs[0])
-    left, right = gauges
-    if left is None or right is None or result is None or left.rank < 2 or right.rank < 2:
-        return ties.refuse(node, "has a vector, or a value of unknown rank, as operand")
-    why = Tie(node, "multiplies two computed values, which leaves no place for a shift")
-    averages = Tie(node, "averages over the axis along which it varies")
-    by_columns = summed_axis(node.inputs[1]) == -2 and summed_axis(node.inputs[0]) != -1
-    if by_columns:
-        ties.along_shift(left, [-1], averages)
-        right = ties.no_shift(right, why)
-    else:
-        left = ties.no_shift(left, why)
-    if summed_axis(node.inputs[0]) == -1:
-        ties.along_shift(right, [-2], averages)
-    elif not by_columns:
-        right = ties.no_shift(right, why)
-    left, right = (gauge.wider(max(len(result), 2)) for gauge in (left, right))
-    sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
-    whole = (*np.broadcast_shapes(left.cells[:-2], right.cells[:-2]), left.cells[-2], right.cells[-1])
-    size = max(left.cells[-1], right.cells[-2])
-    if math.prod(whole) * size > MOST_CELLS:
-        left, right = ties.along(left, [-2, -1], sums), ties.along(right, [-2, -1], sums)
-        whole, size = (*whole[:-2], 1, 1), 1
-    data = left.first([-1]) if by_columns else right.first([-2])
-    first = data.each(lambda array: np.broadcast_to(array, whole))
-    product = replace(first, scale_of=ties.fresh(whole).scale_of)  # an average of what is shifted alike is shifted so
-    spread = (*whole[:-2], whole[-2], size, whole[-1])
-    terms = [
-        left.each(lambda array: np.broadcast_to(array[..., :, :, None], spread)),
-        right.each(lambda array: np.broadcast_to(array[..., None, :, :], spread)),
-    ]
-    inner = [gauge.each(lambda array: array[..., 1:, :]) for gauge in terms]
-    outer = [gauge.each(lambda array: array[..., :1, :]) for gauge in terms]
-    why = sums if ties.alike(inner, outer, sums) else Tie(node)  # what varies along no summed axis is passed on
-    ties.product(product.each(lambda array: array[..., None, :]), [(gauge, 1.0) for gauge in outer], why)
-    ties.of[node.outputs[0]] = product
-    return True
+    sides = [dims_of(required(node, index)) for index in (0, 1)]
+    if any(not side for side in sides):
+        return ties.refuse(node, "has an operand of unknown rank")
+    left, right = (len(side or ()) for side in sides)
+    stack = _STACK[: max(left, right, 2) - 2]
+    rows, columns = "m" if left > 1 else "", "n" if right > 1 else ""
+    terms = tuple(stack[len(stack) - max(rank - 2, 0) :] for rank in (left, right))
+    return contract(node, ties, (f"{terms[0]}{rows}k", f"{terms[1]}k{columns}"), f"{stack}{rows}{columns}")
 
 
 def write(edit: Edit) -> None:
     """Write the weight and the bias; a MatMul without one gets an Add where it needs it."""
     product = product_of(edit.node)
     if product is None:
+        write_constants(edit)
         return
     ties, weight = edit.at.ties, product.weight
     inside, behind = (edit.at.scale(ties.ports[edit.node, at]) for at in (-1, -2))
