@@ -13,6 +13,7 @@ from torch import nn
 
 from normdeploy.errors import TraceError
 from normdeploy.exporting.complex_translations import COMPLEX, complex_numbers_translated
+from normdeploy.exporting.counted_parts import takes_counted_parts
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.naming import give_names_once
@@ -35,7 +36,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
         _forget_how_recurrent_layers_ran()
         program = torch.onnx.export(
             _by_its_forward(model),
-            tuple(tensor.detach() for tensor in tensors),  # a trace leaves its wishes for dimensions on them
+            tuple(tensors),
             dynamo=True,
             optimize=False,
             verbose=False,
@@ -103,6 +104,8 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
         partial = [None] * len(specs)
         try:
             program = export_program(model, tensors, partial, opset)
+            if takes_counted_parts(program.exported_program):  # the failed trace left its wishes on the tensors
+                program = export_program(model, [tensor.detach() for tensor in tensors], partial, opset)
         except Exception as error:
             # not the batch's fault: tell what stops the trace with fixed shapes too
             raise TraceError(explain(model, error, tensors, None)) from error
