@@ -137,6 +137,20 @@ def _convolution(node: ir.Node) -> Reading | None:
     return Reading(source, (node,), mapping)
 
 
+def _transposed(node: ir.Node) -> Reading | None:
+    """Return nothing: a map here reads a window for each place; a transposed convolution writes one.
+
+    Raises:
+        Apart: its weights are constant.
+    """
+    if not is_constant(required(node, 1)):
+        return None
+    raise Apart(
+        f"{describe(node)} spreads each place over several, and only what reads several for one is put together; of "
+        "one kernel size, stride and padding, add the weights and biases in the model"
+    )
+
+
 def _average(node: ir.Node) -> Reading | None:
     source = required(node, 0)
     domain, size = Frame.IMAGE.domain(source), tuple(node.attributes.get_ints("kernel_shape", ()))
@@ -227,6 +241,7 @@ def vector(value: ir.Value, channels: int) -> Callable[[], Array] | None:
 
 _STEPS: dict[tuple[str, Frame], Callable[[ir.Node], Reading | None]] = {
     ("Conv", Frame.IMAGE): _convolution,
+    ("ConvTranspose", Frame.IMAGE): _transposed,
     ("AveragePool", Frame.IMAGE): _average,
     ("Pad", Frame.IMAGE): _pad,
     ("MatMul", Frame.ROWS): _product,

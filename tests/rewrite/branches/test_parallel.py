@@ -219,6 +219,7 @@ REFUSALS = {
     "different strides of one size": "Conv 'conv6': their strides differ (1x1 and 6x6)",
     "different sizes for some inputs": "export it with a fixed size",
     "uncounted padding": "divides by fewer numbers at the border, which one kernel cannot; count the padding",
+    "transposed": "spreads each place over several",
     "ceil mode": "may reach over the end (ceil_mode)",
     "hidden bias": "pads with zeros, where the first would give its bias; pad in front of the first",
     "other channels": "one makes 4 channels of 4, the other 1 of 4",
@@ -253,6 +254,8 @@ def test_what_is_not_exact_or_does_not_pay_stays(net, case):
         b = n.op("Conv", n.x, w(4, 4, 1, 1), strides=[6, 6])
     elif case == "uncounted padding":
         b = n.op("AveragePool", n.x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    elif case == "transposed":
+        a, b = (n.op("ConvTranspose", n.x, w(4, 4, 2, 2), strides=[2, 2]) for _ in range(2))
     elif case == "different sizes for some inputs":
         n = net(("n", 4, "h", 6))
         a = n.op("Conv", n.x, w(4, 4, 3, 3), pads=[1, 1, 1, 1], strides=[3, 3])
