@@ -61,6 +61,15 @@ class Constants:
         Raises:
             Unlike: what is stored is not the one rounding of one of them.
         """
+        return self._expression(value, k, {})
+
+    def _expression(self, value: ir.Value, k: int, made: dict[ir.Value, Array | None]) -> Array | None:
+        """Return the same, each value computed once: what is read twice would double the work at every step."""
+        if value not in made:
+            made[value] = self._computed(value, k, made)
+        return made[value]
+
+    def _computed(self, value: ir.Value, k: int, made: dict[ir.Value, Array | None]) -> Array | None:
         node = value.producer()
         read_sizes = node is None or any(v is not None and not self.file.is_sized(v) for v in node.inputs)
         if node is None or read_sizes or constant_tensor(value) is not None:
@@ -70,7 +79,7 @@ class Constants:
         for index, read in enumerate(inputs_of(node)):
             found = None if read is None else self.of(node, index)
             if read is not None and found is None:
-                found = self.expression(read, k)
+                found = self._expression(read, k, made)
             operands.append(None if found is None else torch.from_numpy(np.array(found)))
         operands = as_stored(node, operands, self.file.type_of)
         return evaluate_node(self.operator(node), operands, opset_imports=self.file.imports)[value.index() or 0].numpy()
