@@ -24,6 +24,7 @@ from torch.onnx._internal.exporter._registration import ONNXRegistry
 from normdeploy.exporting import fourier_translations
 from normdeploy.exporting.attention_translation import ints, op
 from normdeploy.exporting.delegated import NoTranslationError
+from normdeploy.graph.operators.call import axis_of
 
 aten = torch.ops.aten
 
@@ -36,7 +37,7 @@ _PARTS = {ir.DataType.COMPLEX64: ir.DataType.FLOAT, ir.DataType.COMPLEX128: ir.D
 
 def _axis(dim: int, like: Any, more: int = 0) -> int:
     """Return an axis of a complex tensor counted from the front, ``more`` of them besides its own."""
-    return dim if dim >= 0 else dim + len(like.shape) - 1 + more
+    return axis_of(dim, len(like.shape) - 1 + more)
 
 
 def _part(x: Any, index: int) -> Any:

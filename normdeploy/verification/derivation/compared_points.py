@@ -182,11 +182,11 @@ def _rows(regions: Regions, leaves: Sequence[ir.Value]) -> int | None:
 
 def _by_row(side: Side, node: ir.Node) -> bool:
     """Tell whether an operator looks at one row, along the last axis, at a time, and has a row for each."""
-    if has(node, Trait.BY_ROW) or (has(node, Trait.REDUCES) and not has(node, Trait.POOLS)):
-        shapes = [] if node.inputs[0] is None else side.shapes(node.inputs[0])
-        last = len(shapes[0]) - 1 if shapes else -1
-        if has(node, Trait.BY_ROW):
-            return bool(shapes) and node.attributes.get_int("axis", -1) in (-1, last)
+    shapes = [] if node.inputs[0] is None else side.shapes(node.inputs[0])
+    last = len(shapes[0]) - 1 if shapes else -1
+    if has(node, Trait.BY_ROW):
+        return bool(shapes) and node.attributes.get_int("axis", -1) in (-1, last)
+    if has(node, Trait.REDUCES) and not has(node, Trait.POOLS):
         return bool(shapes) and node.attributes.get_int("keepdims", 1) != 0 and reduced(side, node, last + 1) == (last,)
     constants = [side.constant(v) for v in inputs_of(node) if v is not None and side.is_sized(v)]
     return has(node, Trait.POINTWISE) and all(c is not None and c.ndim <= 1 for c in constants)

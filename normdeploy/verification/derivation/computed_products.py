@@ -18,7 +18,7 @@ from normdeploy.graph import compress
 from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.verification.derivation.attributes import difference
-from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, ranked
+from normdeploy.verification.derivation.gauges import Claim, Floats, alike, ranked
 from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.pointwise import Carried, Reading
 from normdeploy.verification.derivation.pooled import reduced
@@ -49,7 +49,7 @@ def product(at: Reading) -> Carried:
     first = whole
     for axis in range(len(written), len(order)):
         first = first.take([0], axis)
-    if not bool((np.abs(whole - first) <= 10 * NOISE * np.abs(first)).all()):
+    if not alike(whole, first):
         return f"{kind(at.node)} sums over what is scaled differently"
     return compress(first.reshape(first.shape[: len(written)])), shift
 

@@ -88,6 +88,11 @@ def uniform(array: Floats) -> float | None:
     return first if bool((array == first).all()) else None
 
 
+def alike(one: Floats, other: Floats) -> bool:
+    """Tell whether numbers are equal up to float64's rounding."""
+    return bool((np.abs(one - other) <= 10 * NOISE * np.abs(other)).all())
+
+
 def radius(values: Array, dtype: ir.DataType | None) -> Floats:
     """Return half a unit in the last place of each stored number."""
     if dtype not in _ROUNDOFF:

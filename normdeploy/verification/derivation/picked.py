@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from normdeploy.graph.operators.call import axis_of
-from normdeploy.verification.derivation.gauges import NOISE, Floats, uniform
+from normdeploy.verification.derivation.gauges import Floats, uniform
 from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.pointwise import Carried, Reading
+from normdeploy.verification.derivation.pointwise import Carried, Reading, one_gauge
 from normdeploy.verification.derivation.same_operator import equal
 
 
@@ -45,16 +45,9 @@ def _of_one(at: Reading, array: Floats) -> Floats | None:
 
 def joined(at: Reading) -> Carried:
     """Parts of one gauge, which does not vary along the axis that they are joined on."""
-    known = [claim for claim in at.claims if claim is not None]
-    axis = at.node.attributes.get_int("axis", 0)
-    if len(known) != len(at.claims):
-        return f"{kind(at.node)}: what it reads is not known"
-    if any(array.shape[axis] != 1 for claim in known for array in (claim.scale, claim.shift)):
+    gauge, axis = one_gauge(at.claims), at.node.attributes.get_int("axis", 0)
+    if gauge is None:
+        return f"{kind(at.node)} joins what is not known, or scaled or shifted differently"
+    if any(array.shape[axis] != 1 for claim in at.claims if claim for array in (claim.scale, claim.shift)):
         return f"{kind(at.node)} joins what is scaled or shifted differently along its axis"
-    if not all(_same(claim.scale, known[0].scale) and _same(claim.shift, known[0].shift) for claim in known):
-        return f"{kind(at.node)} joins what is scaled or shifted differently"
-    return known[0].scale, known[0].shift
-
-
-def _same(a: Floats, b: Floats) -> bool:
-    return a.shape == b.shape and bool((np.abs(a - b) <= NOISE * 10 * np.abs(b)).all())
+    return gauge

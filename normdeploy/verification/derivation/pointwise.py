@@ -14,7 +14,7 @@ import onnx_ir as ir
 from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, ranked, uniform
+from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, alike, ranked, uniform
 from normdeploy.verification.derivation.nought_values import is_nought
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
@@ -90,20 +90,16 @@ def total(at: Reading) -> Carried:
         return f"{kind(at.node)}: what it reads is not known"
     known = [claim for claim in at.claims if claim is not None]
     scale = known[0].scale
-    if not all(_scaled_by(claim, scale) for claim in known):
+    if not all(alike(claim.scale, scale) for claim in known):
         counted = [claim for w, claim in zip(inputs_of(at.origin), known, strict=True) if not _zeros(at, w, claim)]
         scale = counted[0].scale if counted else scale
-        if not all(_scaled_by(claim, scale) for claim in counted):
+        if not all(alike(claim.scale, scale) for claim in counted):
             return f"{kind(at.node)} adds what is scaled differently"
     signs = [1.0, -1.0] if kind(at.node) == "Sub" else [1.0] * len(known)
     terms = [sign * claim.shift for sign, claim in zip(signs, known, strict=True)]
     shift, size = sum(terms), sum(np.abs(term) for term in terms)
     shift = np.where(np.abs(shift) <= NOISE * size, 0.0, shift)
     return scale, np.asarray(shift)
-
-
-def _scaled_by(claim: Claim, scale: Floats) -> bool:
-    return bool((np.abs(claim.scale - scale) <= NOISE * 10 * np.abs(scale)).all())
 
 
 def _zeros(at: Reading, w: ir.Value | None, claim: Claim) -> bool:
@@ -128,7 +124,7 @@ def choice(at: Reading) -> Carried:
     first = at.claims[0]
     if first is None or any(claim is None for claim in at.claims):
         return _against_constant(at)
-    found = _one_gauge(at.claims)
+    found = one_gauge(at.claims)
     if found is None or (first.scale <= 0).any():
         return f"{kind(at.node)} compares what is scaled differently, or by a negative number"
     return first.scale, first.shift
@@ -185,7 +181,7 @@ def where(at: Reading) -> Carried:
     condition = equal(at.relation, at.origin.inputs[0], at.node.inputs[0])
     if not isinstance(condition, bool):
         return condition
-    found = _one_gauge(at.claims[1:])
+    found = one_gauge(at.claims[1:])
     if found is not None:
         return found
     open_at = [index for index in (1, 2) if at.claims[index] is None]
@@ -200,15 +196,11 @@ def where(at: Reading) -> Carried:
     return wrong or (claim.scale, claim.shift)
 
 
-def _one_gauge(claims: list[Claim | None]) -> tuple[Floats, Floats] | None:
+def one_gauge(claims: list[Claim | None]) -> tuple[Floats, Floats] | None:
     """Return the gauge that all operands have, written as one number or once per channel; None where there is none."""
     known = [claim for claim in claims if claim is not None]
     if len(known) < len(claims):
         return None
     first = known[0]
-    same = all(_alike(c.scale, first.scale) and _alike(c.shift, first.shift) for c in known)
+    same = all(alike(c.scale, first.scale) and alike(c.shift, first.shift) for c in known)
     return (first.scale, first.shift) if same else None
-
-
-def _alike(one: Floats, other: Floats) -> bool:
-    return bool((np.abs(one - other) <= 10 * NOISE * np.abs(other)).all())
