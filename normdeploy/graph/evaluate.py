@@ -120,8 +120,9 @@ class Evaluator:
     ) -> dict[str, Tensor]:
         overrides, hook = changes.overrides, changes.hook
         nodes = _needed(list(graph) if among is None else among, wanted, overrides)
-        uses = Counter(name for node in nodes for name in _read_names(node))
-        uses.update(wanted)
+        uses = Counter(wanted)
+        for _, names in nodes:
+            uses.update(names)
 
         def look_up(name: str) -> Tensor | None:
             if name in known:
@@ -131,15 +132,17 @@ class Evaluator:
                 return as_constant(initializer.const_value, self.dtype)
             return outer(name) if outer is not None else None
 
-        for node in nodes:
-            inputs = [None if v is None or not v.name else _required(look_up(v.name), v.name) for v in node.inputs]
+        for node, names in nodes:
+            read = (None if v is None else v.name for v in node.inputs)
+            inputs = [_required(look_up(name), name) if name else None for name in read]
             results = self._evaluate(node, inputs, changes, look_up)
             if hook is not None:
                 results = hook(node, results) or results
             for output, result in zip(node.outputs, results, strict=False):
-                if output.name and output.name not in overrides and uses[output.name]:
-                    known[output.name] = result
-            for name in _read_names(node):
+                made = output.name
+                if made and made not in overrides and uses[made]:
+                    known[made] = result
+            for name in names:
                 uses[name] -= 1
                 if not uses[name] and name not in overrides:
                     known.pop(name, None)
@@ -184,14 +187,20 @@ def _read_names(node: ir.Node) -> list[str]:
     return names
 
 
-def _needed(among: Sequence[ir.Node], wanted: Sequence[str], overrides: Mapping[str, Tensor]) -> list[ir.Node]:
-    """Return those of some nodes that the wanted names depend on, in order; overridden values need no producer."""
+def _needed(
+    among: Sequence[ir.Node], wanted: Sequence[str], overrides: Mapping[str, Tensor]
+) -> list[tuple[ir.Node, list[str]]]:
+    """Return those of some nodes that the wanted names depend on, in order, each with the names that it reads.
+
+    Overridden values need no producer.
+    """
     required = {name for name in wanted if name not in overrides}
-    nodes: list[ir.Node] = []
+    nodes: list[tuple[ir.Node, list[str]]] = []
     for node in reversed(among):
         if any(output.name in required for output in node.outputs):
-            nodes.append(node)
-            required.update(name for name in _read_names(node) if name not in overrides)
+            names = _read_names(node)
+            nodes.append((node, names))
+            required.update(name for name in names if name not in overrides)
     nodes.reverse()
     return nodes
 

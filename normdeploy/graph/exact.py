@@ -35,12 +35,14 @@ Step = tuple[np.ufunc, npt.NDArray[np.float64]]
 
 def compress(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return ``array`` with every axis along which it is constant shrunk to size 1."""
+    whole = array
     for axis, size in enumerate(array.shape):
         if size > 1:
-            head, second = np.take(array, [0], axis=axis), np.take(array, [1], axis=axis)
-            if np.array_equal(head, second) and np.array_equal(np.broadcast_to(head, array.shape), array):
+            before = (slice(None),) * axis
+            head, second = array[(*before, slice(0, 1))], array[(*before, slice(1, 2))]
+            if bool((head == second).all()) and bool((array == head).all()):
                 array = head
-    return array
+    return array if array is whole else np.array(array)  # no part that keeps all of it
 
 
 @dataclass(frozen=True)
@@ -255,11 +257,17 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 def held_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, or None where it holds none."""
-    given = node.attributes.get("value")  # get_const_tensor asks it for each method of a tensor: 50 us
-    if given is None or given.type is not ir.AttributeType.TENSOR or given.value is None:
-        return ir.convenience.get_const_tensor(node.outputs[0])
-    held: ir.TensorProtocol = given.value
-    return held
+    for given in node.attributes.values():  # get_const_tensor asks for each method of a tensor: 50 us
+        if given.value is not None and given.type is ir.AttributeType.TENSOR and given.name == "value":
+            held: ir.TensorProtocol = given.value
+            return held
+        if given.value is not None and given.name in _SPELLED:
+            return ir.Tensor(np.array(given.value, _SPELLED[given.name]), name=node.outputs[0].name)
+    return ir.convenience.get_const_tensor(node.outputs[0])
+
+
+_SPELLED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+"""Attributes of a Constant that hold its numbers themselves."""
 
 
 def constant64(value: ir.Value | None) -> npt.NDArray[Any] | None:
