@@ -30,6 +30,10 @@ StandIn = Callable[[Sequence[Tensor | None]], Tensor | Sequence[Tensor]]
 """Computes a node's result, or all of them, from its inputs in the node's place."""
 
 
+_SMALL = 64
+"""Numbers of a Constant that is kept between runs: sizes, axes, single numbers, of which a graph has hundreds."""
+
+
 @dataclass(frozen=True)
 class _Changes:
     """What a caller puts in place of what the graph computes (:meth:`Evaluator.run`)."""
@@ -46,7 +50,8 @@ class Evaluator:
         model: the model, or a graph of one. Functions are inlined in a copy.
         dtype: float64 for logic, float32 for a second opinion.
 
-    The evaluator keeps no state between runs; initializers are promoted as they are needed and freed after use.
+    Initializers are promoted as they are needed and freed after use. All that is kept between runs are small Constants,
+    for as long as they hold what they held.
     """
 
     def __init__(self, model: ir.Model | ir.Graph, *, dtype: torch.dtype = torch.float64) -> None:
@@ -59,6 +64,7 @@ class Evaluator:
             self.graph = model
         self.dtype = dtype
         self._imports = dict(self.graph.opset_imports)
+        self._kept: dict[ir.Node, tuple[ir.Attr, list[Tensor]]] = {}
 
     @property
     def input_names(self) -> list[str]:
@@ -155,10 +161,12 @@ class Evaluator:
         changes: _Changes,
         look_up: Callable[[str], Tensor | None],
     ) -> list[Tensor]:
-        stand_in = changes.stand_ins.get(node)
+        stand_in = changes.stand_ins.get(node) if changes.stand_ins else None
         if stand_in is not None:
             result = stand_in(inputs)
             return [result] if isinstance(result, Tensor) else list(result)
+        if not inputs and is_standard(node, "Constant"):
+            return list(self._constant(node))
         if is_standard(node, *BODIES):
 
             def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:
@@ -173,6 +181,16 @@ class Evaluator:
             except OPERATOR_ERRORS as error:
                 raise failed(node, inputs, error) from error
         return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
+
+    def _constant(self, node: ir.Node) -> list[Tensor]:
+        attribute = next(iter(node.attributes.values()), None)
+        known = self._kept.get(node)
+        if known is not None and known[0] is attribute:
+            return known[1]
+        found = evaluate_node(node, [], dtype=self.dtype, opset_imports=self._imports)
+        if attribute is not None and found[0].numel() <= _SMALL:
+            self._kept[node] = attribute, found
+        return found
 
 
 def _read_names(node: ir.Node) -> list[str]:
