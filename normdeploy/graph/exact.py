@@ -257,17 +257,11 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 def held_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, or None where it holds none."""
-    for given in node.attributes.values():  # get_const_tensor asks for each method of a tensor: 50 us
-        if given.value is not None and given.type is ir.AttributeType.TENSOR and given.name == "value":
-            held: ir.TensorProtocol = given.value
-            return held
-        if given.value is not None and given.name in _SPELLED:
-            return ir.Tensor(np.array(given.value, _SPELLED[given.name]), name=node.outputs[0].name)
-    return ir.convenience.get_const_tensor(node.outputs[0])
-
-
-_SPELLED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-"""Attributes of a Constant that hold its numbers themselves."""
+    given = node.attributes.get("value")  # get_const_tensor asks it for each method of a tensor: 50 us
+    if given is None or given.type is not ir.AttributeType.TENSOR or given.value is None:
+        return ir.convenience.get_const_tensor(node.outputs[0])
+    held: ir.TensorProtocol = given.value
+    return held
 
 
 def constant64(value: ir.Value | None) -> npt.NDArray[Any] | None:
