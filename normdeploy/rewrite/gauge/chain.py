@@ -31,7 +31,7 @@ class Limit:
 
 
 def chain_of(
-    node: ir.Node, proof: Sequence[Tie], limits: Sequence[Limit], unknowns: frozenset[int], ties: Ties, *, scale: bool
+    node: ir.Node, proof: Sequence[Tie], limits: Sequence[Limit], passing: Sequence[ir.Node], ties: Ties
 ) -> tuple[str, ...]:
     """Return who takes part in a contradiction: who states its equations, and who passes on what they are about."""
     order = ties.order
@@ -45,17 +45,13 @@ def chain_of(
         named.setdefault(limit.text, -1 if limit.node is None or limit.given else order.get(limit.node, -1))
     stating = {tie.node for tie in proof if tie.node is not None}
     told = {node, *stating, *(limit.node for limit in limits)}
-    passing = [
-        *_between(node, stating, unknowns, ties, scale=scale),
-        *(other for limit in limits for other in limit.way),
-    ]
-    for other in passing:
+    for other in (*passing, *(other for limit in limits for other in limit.way)):
         if other not in told:
             named.setdefault(describe(other), order.get(other, len(order)))
     return tuple(sorted(named, key=lambda text: named[text]))
 
 
-def _between(
+def between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
     """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""

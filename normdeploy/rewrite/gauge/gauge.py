@@ -98,6 +98,11 @@ class Gauge:
         return replace(self, factor=self.factor * factor)
 
     @property
+    def told_by(self) -> tuple[Ints, Ints, Floats]:
+        """What tells cells apart; a factor of no shift is 0. Of x beside -x the unknowns are the same."""
+        return self.scale_of, self.shift_of, np.where(self.shift_of != 0, self.factor, 0.0)
+
+    @property
     def unshifted(self) -> Gauge:
         """The gauge with t = 0."""
         return replace(self, shift_of=np.zeros_like(self.shift_of), factor=np.zeros_like(self.factor))
@@ -166,6 +171,15 @@ class Ties:
         """
         size = tuple(max(count, 1) for count in cells)
         return Gauge(self.scales.new(size, slack=slack), self.shifts.new(size, slack=slack), np.ones(size))
+
+    def fresh_scale(self, cells: Sequence[int]) -> Gauge:
+        """Return a gauge of which the scales are unknowns of their own, without a shift."""
+        size = tuple(max(count, 1) for count in cells)
+        return Gauge(self.scales.new(size), np.zeros(size, np.int64), np.zeros(size))
+
+    def fresh_shift(self, scaled: Gauge) -> Gauge:
+        """Return a gauge that has the scales of another one, and of which the shifts are unknowns of their own."""
+        return Gauge(scaled.scale_of, self.shifts.new(scaled.cells), np.ones(scaled.cells))
 
     def operand(self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False) -> Gauge | None:
         """Return the gauge of an input.
@@ -249,6 +263,20 @@ class Ties:
         """State s_result = product of s ** exponent."""
         terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
         self.scales.state(Rows.of(*terms, constant=1.0), tie)
+
+    def narrowed(self, gauge: Gauge) -> Gauge:
+        """Return the gauge with size 1 along axes on which what was stated leaves it one: products multiply cells."""
+        if gauge.scale_of.size == 1:
+            return gauge
+        found = self.scales.reduce(Rows.of((gauge.scale_of, 1.0), constant=1.0))
+        parts = found.unknowns, found.coefficients, found.constant
+        scales = [array.reshape(*gauge.cells, -1) for array in parts]
+        for axis in range(gauge.rank):
+            first = gauge.first([axis])
+            apart = (array != array.take([0], axis) for array in (*scales, *gauge.told_by[1:]))
+            if first is not gauge and not any(differs.any() for differs in apart):
+                gauge, scales = first, [array.take([0], axis) for array in scales]
+        return gauge
 
     def alike(self, left: Sequence[Gauge], right: Sequence[Gauge], tie: Tie) -> bool:
         """State product of s on the left = product of s on the right; tell whether that was not known."""

@@ -19,7 +19,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.operator_names import describe, describe_end
-from normdeploy.rewrite.gauge.chain import Limit, chain_of
+from normdeploy.rewrite.gauge.chain import Limit, between, chain_of
 from normdeploy.rewrite.gauge.contradiction import proof_of
 from normdeploy.rewrite.gauge.expression_rows import Rows, out_of_range
 from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
@@ -70,10 +70,11 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     limits += _given_there(node, conflict, ties)
     told = dict.fromkeys((limit.node is None or order.get(limit.node, place) > place, limit.text) for limit in limits)
     behind = [text for after, text in told if after]
-    front = [text for after, text in told if not after] or _narrow(node, ties, scale=scale)
+    front = [text for after, text in told if not after]
     path = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     if not front:
         front = list(dict.fromkeys(text for other in path if order[other] < place for text in _cancelled(other, ties)))
+    front = front or _narrow(node, ties, scale=scale)
     cause = f"its {what} cannot leave"
     if conflict.because is not None:
         channel, count = _negative(node)
@@ -87,14 +88,16 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
         meet = [other for other in path if order.get(other, place) > place] or path
         name = describe(meet[-1]) if meet else "a later operator"
         parts.append(f"what is in front of it and what is behind it meet in {name}, and not by the same {what}")
-    through = [describe(other) for other in dict.fromkeys(path)]
+    stating = frozenset(tie.node for tie in proof if tie.node is not None)
+    passing = between(node, stating, whole.unknowns, ties, scale=scale)
+    summing = [other for other in passing if has(other, Trait.ADDS)]  # one scale for several values, in no equation
+    through = [describe(other) for other in sorted({*path, *summing}, key=lambda other: order.get(other, place))]
     way = ""
     if through and (behind or front):
         way = f" (tied by {', '.join(through[:_SHOWN])}{', ...' if len(through) > _SHOWN else ''})"
     asking = [tie.node for tie in proof if tie.node is not None and tie.clause]
     asking += [limit.node for limit in limits if limit.node is not None and not limit.given]
-    chain = partial(chain_of, node, proof, limits, whole.unknowns, ties, scale=scale)
-    stating = frozenset(tie.node for tie in proof if tie.node is not None)
+    chain = partial(chain_of, node, proof, limits, passing, ties)
     about = scale, whole.unknowns
     return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), stating, about, chain)
 

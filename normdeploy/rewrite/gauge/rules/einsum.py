@@ -53,7 +53,7 @@ def contract(node: ir.Node, ties: Ties, terms: tuple[str, ...], written: str) ->
             ties.along_shift(
                 gauge, [term.index(averages.letter)], Tie(node, "averages over the axis along which it varies")
             )
-        gauges.append(gauge)
+        gauges.append(ties.narrowed(gauge))
     labels = [*written, *(label for label in dict.fromkeys("".join(terms)) if label not in written)]
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
     sums = Tie(node) if any(map(is_constant, node.inputs)) else sums  # a constant takes what varies along it
@@ -64,7 +64,7 @@ def contract(node: ir.Node, ties: Ties, terms: tuple[str, ...], written: str) ->
         axes = [sorted({*one, *other}) for one, other in zip(apart, inner, strict=True)]
         gauges = [ties.along(gauge, along, sums) for gauge, along in zip(gauges, axes, strict=True)]
         whole = _whole(labels, terms, gauges)
-    result = Gauge(ties.fresh(whole[: len(written)]).scale_of, *_nothing(whole[: len(written)]))
+    result = ties.fresh_scale(whole[: len(written)])
     if averages is not None:
         term, gauge = terms[averages.data], gauges[averages.data]
         one = gauge.first([term.index(averages.letter)])
@@ -96,10 +96,6 @@ def _averages(node: ir.Node, terms: tuple[str, ...], written: str) -> _Averages 
         if letter is not None:
             return _Averages(1 - weights, letter)
     return None
-
-
-def _nothing(cells: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(cells, np.int64), np.zeros(cells)
 
 
 def _whole(labels: list[str], terms: tuple[str, ...], gauges: list[Gauge]) -> tuple[int, ...]:

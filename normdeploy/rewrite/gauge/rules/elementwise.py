@@ -65,11 +65,9 @@ def add(node: ir.Node, ties: Ties) -> bool:
     if operands is None:
         return ties.refuse(node, _UNRANKED)
     cells = common(*operands)
-    result = ties.fresh(cells)
     why = Tie(node)
     computed = [gauge for index, gauge in enumerate(operands) if not is_constant(node.inputs[index])]
-    if len(computed) == 1:  # constants take its scale, and so does the result: that needs no equation
-        result = replace(result, scale_of=computed[0].spread(cells).scale_of)
+    result = ties.fresh_shift(computed[0].spread(cells))  # what is added has one scale: the result's needs no equation
     share = 1.0 / len(operands) if node.op_type == "Mean" else 1.0
     terms = []
     for index, gauge in enumerate(operands):
@@ -77,7 +75,7 @@ def add(node: ir.Node, ties: Ties) -> bool:
         port = ties.ports.get((node, index))
         if len(computed) == 1 and port is not None and whole.scale_of.size == port.scale_of.size:
             ties.ports[node, index] = replace(port, scale_of=result.scale_of.reshape(port.cells))
-        elif gauge is not computed[0] or len(computed) > 1:
+        elif gauge is not computed[0]:
             ties.same_scale(result, whole, why)
         terms.append((whole, -share if node.op_type == "Sub" and index == 1 else share))
     ties.total(result, terms, why)
@@ -95,7 +93,7 @@ def multiply(node: ir.Node, ties: Ties) -> bool:
         why = Tie(node, "divides, which leaves no place for a shift")
     operands = [ties.no_shift(gauge, why) for gauge in operands]
     cells = common(*operands)
-    result = ties.fresh(cells).unshifted
+    result = ties.fresh_scale(cells)
     powers = (1.0, -1.0 if node.op_type == "Div" else 1.0)
     factors = [(gauge.spread(cells), power) for gauge, power in zip(operands, powers, strict=True)]
     ties.product(result, factors, Tie(node))
@@ -175,9 +173,9 @@ def choose(node: ir.Node, ties: Ties) -> bool:
 
 def _one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
     cells = common(*operands)
-    result = ties.fresh(cells)
-    for gauge in operands:
-        ties.same(result, gauge.spread(cells), Tie(node))
+    result, *others = (gauge.spread(cells) for gauge in operands)
+    for gauge in others:
+        ties.same(result, gauge, Tie(node))
     return result
 
 

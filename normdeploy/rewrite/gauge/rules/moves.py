@@ -255,7 +255,7 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
         first = gauge.first([axis])
         same = all(
             np.array_equal(np.broadcast_to(one, whole.shape), whole)
-            for one, whole in zip(_told_by(first), _told_by(gauge), strict=True)
+            for one, whole in zip(first.told_by, gauge.told_by, strict=True)
         )
         if same:
             gauge = first
@@ -265,11 +265,6 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
                 clause = "turns channels into positions of one channel, which have to agree"
             gauge = ties.along(gauge, [axis], Tie(node, clause))
     return gauge
-
-
-def _told_by(gauge: Gauge) -> tuple[np.ndarray, ...]:
-    """Return what tells cells apart; a factor of no shift is 0. Of x beside -x the unknowns are the same."""
-    return gauge.scale_of, gauge.shift_of, np.where(gauge.shift_of != 0, gauge.factor, 0.0)
 
 
 def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> bool:
