@@ -16,6 +16,7 @@ from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.check_inputs import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.moved_elements import only_moves, require_moved
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.rules.weighed import weighed
@@ -62,6 +63,9 @@ class Check:
                 drawn = draw(context, nodes, read)
                 if any(value not in drawn for value in read):
                     continue
+                if only_moves(edit):
+                    require_moved(context, edit, drawn, results)
+                    return
                 axes = {value: summed_axis(value) for value in read}
                 drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
                 plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
@@ -83,7 +87,7 @@ class Check:
         Raises:
             RewriteError: it computes something else.
         """
-        if not context.check:
+        if not self._expected:  # nothing is checked, or was when it could be
             return
         node, at = edit.node, edit.at
         nodes = _region(node)

@@ -19,6 +19,18 @@ def first_uses(unknowns: Ints, scratch: Ints) -> Flags:
     return np.asarray(scratch[unknowns] == at)
 
 
+def said_before(rows: Rows, scratch: Ints) -> Flags:
+    """Tell which rows of a batch repeat one in front of them: of many cells, sums leave few different equations."""
+    at, leading = np.arange(len(rows)), rows.unknowns[:, 0]
+    scratch[leading[::-1]] = at[::-1]
+    first = scratch[leading]
+    same = (first != at) & (rows.constant == rows.constant[first])
+    for column in range(rows.unknowns.shape[1]):
+        unknowns, coefficients = rows.unknowns[:, column], rows.coefficients[:, column]
+        same &= (unknowns == unknowns[first]) & (coefficients == coefficients[first])
+    return np.asarray(same)
+
+
 def pivots(
     rows: Rows, slack: npt.NDArray[np.int8], count: int, scratch: Ints, *, multiplicative: bool
 ) -> tuple[Ints, Flags, bool]:

@@ -150,6 +150,11 @@ class Edit:
         assert isinstance(graph, ir.Graph)
         return graph
 
+    @property
+    def changes(self) -> bool:
+        """Whether the operator becomes another one, and not the same on other values."""
+        return bool(self._steps)
+
     def operand(self, index: int) -> tuple[Floats, Floats] | None:
         """Return s and t of an input; None where it has no gauge."""
         ties = self.at.ties

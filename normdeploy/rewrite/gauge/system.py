@@ -43,12 +43,15 @@ from normdeploy.rewrite.gauge.expression_rows import (
     rooted,
     solved,
 )
-from normdeploy.rewrite.gauge.independent_rows import apart, pivots
+from normdeploy.rewrite.gauge.independent_rows import apart, pivots, said_before
 from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
 from normdeploy.rewrite.gauge.signs import SignMark, Signs, Stated
 
 AGREES = 1e-9
 """Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
+
+_FEW = 16
+"""Rows up to which it takes no longer to solve the same twice than to look for it."""
 
 _ROOM = 1 << 12
 """Unknowns for which there is room at first."""
@@ -151,6 +154,8 @@ class System:
 
         It is solved together, when something else is asked: one step over many rows takes as long as over few.
         """
+        if (again := self._said_before(rows)) is not None:
+            rows = rows.at(~again)
         (self._signed if positive else self._waiting).append((rows, why))
 
     def settle(self) -> None:
@@ -192,6 +197,8 @@ class System:
                 left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
                     return None
+            if (again := self._said_before(left)) is not None:
+                left, origin = left.at(~again), origin[~again]
             if (equal := equalities(left, multiplicative=self.multiplicative)).any():
                 slack = self._slack[: self._count]
                 bound, as_one, by = united(left.at(equal), slack, self._scratch, multiplicative=self.multiplicative)
@@ -215,6 +222,11 @@ class System:
                 return conflict
             left, origin = self._reduced(left.at(~together)), origin[~together]
         return None
+
+    def _said_before(self, rows: Rows) -> Flags | None:
+        """Tell which rows repeat one in front of them; None where there are few, or none does."""
+        again = said_before(rows, self._scratch) if len(rows) > _FEW else None
+        return again if again is not None and again.any() else None
 
     def _pivots(self, rows: Rows) -> tuple[Ints, Flags, bool]:
         return pivots(rows, self._slack, self._count, self._scratch, multiplicative=self.multiplicative)
