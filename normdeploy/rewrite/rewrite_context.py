@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor
@@ -48,7 +47,6 @@ class RewriteContext:
         integer: write quantized layers on integers.
         rng: draws the check's inputs; seeded, so that a failure repeats.
         carried: what values are computed as, for the derivation.
-        moved: which element of what it reads each element is that an operator writes, by what decides that.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -58,7 +56,6 @@ class RewriteContext:
     highest_opset: int | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     carried: Carried = field(default_factory=Carried)
-    moved: dict[Hashable, list[npt.NDArray[np.int64]]] = field(default_factory=dict)
 
     def normal(self, dims: Sequence[int]) -> Tensor:
         """Draw float64 N(0, 1).

@@ -64,7 +64,7 @@ class Check:
                 if any(value not in drawn for value in read):
                     continue
                 if only_moves(edit):
-                    require_moved(context, edit, drawn, results)
+                    require_moved(edit, drawn)
                     return
                 axes = {value: summed_axis(value) for value in read}
                 drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
@@ -81,7 +81,7 @@ class Check:
                 continue  # a gauge that varies along an axis that was cut
         raise Unchecked(edit.node) from last
 
-    def verify(self, context: RewriteContext, edit: Edit) -> None:
+    def verify(self, edit: Edit) -> None:
         """Evaluate the operator as it became.
 
         Raises:

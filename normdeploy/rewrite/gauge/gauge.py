@@ -7,7 +7,7 @@ identity s = 1, t = 0 solves every such system, so that ties never contradict ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -138,6 +138,7 @@ class Ties:
         stiff: why an operator that has a rule cannot be followed where it stands.
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.
+        moved: what operators move where (:mod:`.moved_elements`).
         nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 
@@ -154,6 +155,7 @@ class Ties:
     nodes: list[ir.Node] = field(default_factory=list)
     passed: list[ir.Value] = field(default_factory=list)
     pads: Mapping[ir.Node, str] = field(default_factory=dict)
+    moved: dict[Hashable, list[Ints]] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> dict[ir.Node, int]:

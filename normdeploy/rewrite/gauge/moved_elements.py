@@ -1,11 +1,13 @@
-"""What only moves elements is checked by what it moves where: f(s x + t) = f(s) f(x) + f(t), for every x.
+"""Which element of what it reads each element is that an operator writes: it is run on 0, 1, 2, ...
 
-The operator is run once on distinct numbers, and once only for all that move alike: layers repeat each other.
+That is done once for all that move alike: layers repeat each other. An operator that only moves elements is checked by
+it, for every x at once: f(s x + t) = f(s) f(x) + f(t).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,11 +15,49 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import RewriteError
-from normdeploy.graph import FLOATS, constant_tensor, evaluate_region, module_path
+from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_node, module_path
 from normdeploy.graph.traits import Trait, has
-from normdeploy.rewrite.gauge.expression_rows import Floats
+from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
-from normdeploy.rewrite.rewrite_context import TOLERANCE, RewriteContext
+from normdeploy.rewrite.rewrite_context import TOLERANCE
+
+Moved = dict[Hashable, list[Ints]]
+"""What was found, by all that decides it."""
+
+
+def moved(
+    node: ir.Node, shapes: Mapping[int, tuple[int, ...]], others: Mapping[int, Tensor], known: Moved
+) -> list[Ints]:
+    """Return the numbers of the elements that an operator writes.
+
+    Args:
+        node: the operator.
+        shapes: of the operands whose elements are numbered, one operand behind the other, by input.
+        others: further inputs that are no constants, by input.
+        known: what was found before; gets what is found now.
+
+    Raises:
+        GraphError: it cannot be evaluated.
+    """
+    inputs: list[Tensor | None] = []
+    decides: list[Hashable] = [node.op_type, len(node.outputs)]
+    decides += [(name, str(attribute.value)) for name, attribute in sorted(node.attributes.items())]
+    start = 0
+    for index, value in enumerate(node.inputs):
+        shape = shapes.get(index)
+        if shape is not None:
+            decides.append(shape)
+            stop = start + math.prod(shape)
+            inputs.append(torch.arange(start, stop, dtype=torch.float64).reshape(shape))
+            start = stop
+            continue
+        array = others[index].numpy() if index in others else constant64(value)
+        decides.append(None if array is None else (array.shape, array.tobytes()))
+        inputs.append(None if array is None else torch.from_numpy(np.array(array)))
+    key = tuple(decides)
+    if key not in known:
+        known[key] = [tensor.numpy().astype(np.int64) for tensor in evaluate_node(node, inputs)]
+    return known[key]
 
 
 def only_moves(edit: Edit) -> bool:
@@ -28,16 +68,12 @@ def only_moves(edit: Edit) -> bool:
     return not any(tensor is not None and tensor.dtype in FLOATS for tensor in constants)
 
 
-def require_moved(
-    context: RewriteContext, edit: Edit, drawn: Mapping[ir.Value, Tensor], results: Sequence[ir.Value]
-) -> None:
+def require_moved(edit: Edit, drawn: Mapping[ir.Value, Tensor]) -> None:
     """Require that the gauges of what an operator writes are those of the elements that it writes.
 
     Args:
-        context: remembers what was moved where.
         edit: of an operator that stays as it is.
         drawn: what it reads, of sizes that show all that the gauges tell apart.
-        results: what is read of what it writes.
 
     Raises:
         RewriteError: they are not.
@@ -45,23 +81,13 @@ def require_moved(
         ValueError: a gauge has more cells than what was drawn.
     """
     node, at = edit.node, edit.at
-    sources = {value: tensor for value, tensor in drawn.items() if tensor.is_floating_point()}
-    key = (*_written(node), *(tuple(tensor.shape) if value in sources else tensor.numpy().tobytes()
-                              for value, tensor in drawn.items()))  # fmt: skip
-    places = context.moved.get(key)
-    if places is None:
-        starts = np.cumsum([0, *(tensor.numel() for tensor in sources.values())])
-        numbered = {
-            value: torch.arange(start, start + tensor.numel(), dtype=torch.float64).reshape(tensor.shape)
-            for start, (value, tensor) in zip(starts.tolist(), sources.items(), strict=False)
-        }
-        found = evaluate_region([node], {**drawn, **numbered}, results)
-        places = context.moved[key] = [tensor.numpy().astype(np.int64) for tensor in found]
-    read = [_spread(at, value, tuple(tensor.shape)) for value, tensor in sources.items()]
-    scales, shifts = (np.concatenate([pair[side].reshape(-1) for pair in read]) for side in (0, 1))
-    for value, taken in zip(results, places, strict=True):
-        for own, moved in zip(_spread(at, value, taken.shape), (scales, shifts), strict=True):
-            expected = moved[taken]
+    read = {index: (value, drawn[value]) for index, value in enumerate(node.inputs) if value in drawn}
+    shapes = {index: tuple(tensor.shape) for index, (_, tensor) in read.items() if tensor.is_floating_point()}
+    others = {index: tensor for index, (_, tensor) in read.items() if index not in shapes}
+    sources = [_spread(at, read[index][0], shape) for index, shape in shapes.items()]
+    scales, shifts = (np.concatenate([pair[side].reshape(-1) for pair in sources]) for side in (0, 1))
+    for value, taken in zip(node.outputs, moved(node, shapes, others, at.ties.moved), strict=False):
+        for own, expected in zip(_spread(at, value, taken.shape), (scales[taken], shifts[taken]), strict=True):
             with np.errstate(invalid="ignore"):
                 apart = np.abs(own - expected)
             if not ((own == expected) | (apart <= TOLERANCE * np.abs(expected))).all():
@@ -72,19 +98,9 @@ def require_moved(
                 )
 
 
-def _spread(at: Solution, value: ir.Value, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
+def _spread(at: Solution, value: ir.Value, shape: Sequence[int]) -> tuple[Floats, Floats]:
     """Return s and t of each element."""
     gauge = at.ties.of.get(value)
     if gauge is None:
         return np.ones(shape), np.zeros(shape)
     return np.broadcast_to(at.scale(gauge), shape), np.broadcast_to(at.shift(gauge), shape)
-
-
-def _written(node: ir.Node) -> tuple[object, ...]:
-    """Return what decides, beside the sizes, what an operator moves where."""
-    attributes = ((name, str(attribute.value)) for name, attribute in sorted(node.attributes.items()))
-    constants = (
-        None if (tensor := constant_tensor(value)) is None else (tuple(tensor.shape), tensor.numpy().tobytes())
-        for value in node.inputs
-    )
-    return (node.op_type, len(node.outputs), *attributes, *constants)

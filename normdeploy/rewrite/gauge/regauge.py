@@ -61,7 +61,7 @@ def regauge(context: RewriteContext, graph: ir.Graph, choice: Choice) -> list[Ed
     for edit in edits:
         edit.apply()
     for edit, check in checks:
-        check.verify(context, edit)
+        check.verify(edit)
     for edit in edits:
         edit.tidy()
     return edits

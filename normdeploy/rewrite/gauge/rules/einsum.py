@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import is_constant

@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
-from normdeploy.graph import constant64, evaluate_node
+from normdeploy.graph import constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.expression_rows import Ints
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common, fixed
+from normdeploy.rewrite.gauge.moved_elements import moved
 
-MANY = 8192
-"""Cells of one operand of a Concat beyond which what is joined is tied: tokens that are joined with a class token."""
+MANY = 2048
+"""Cells of one operand of a Concat beyond which what is joined is tied, where it varies along other axes than the
+joined one, too: tokens that are joined with a class token, each with its channels. Channels alone are not counted."""
 
 
 @dataclass(frozen=True)
@@ -204,11 +205,9 @@ def _run(
         why = Tie(node, "rearranges the axis along which it varies")
         operands = [ties.along(gauge, tuple(acts.sizes), why) for gauge in operands]
     other = common(*(gauge.first(acts.axes) for gauge in operands))
-    inputs: list[torch.Tensor | None] = []
-    start = 0
+    most = MANY if len(operands) > 1 and math.prod(other) > 1 else 4 * MOST_CELLS
     written: list[Gauge] = []
-    for at, index in enumerate(acts.operands):
-        gauge = operands[at]
+    for gauge, index in zip(operands, acts.operands, strict=True):
         dims = dims_of(required(node, index)) or ()
         full = list(other)
         for axis in acts.axes:
@@ -216,19 +215,11 @@ def _run(
             if not isinstance(own, int):
                 return None
             full[axis] = own
-        if math.prod(full) > (MANY if len(operands) > 1 else 4 * MOST_CELLS):
+        if math.prod(full) > most:
             return None
-        gauge = gauge.spread(full)
-        written.append(gauge)
-        count = math.prod(full)
-        inputs.append(torch.arange(start, start + count, dtype=torch.float64).reshape(full))
-        start += count
-    for value in node.inputs[len(inputs) :]:
-        array = None if value is None else constant64(value)
-        inputs.append(None if array is None else torch.from_numpy(np.array(array)))
-    if node.op_type == "Pad":  # what is padded by one number has no identifier
-        inputs = [*inputs[:2], torch.tensor(-1.0, dtype=torch.float64), *inputs[3:]]
-    results = evaluate_node(node, inputs)
+        written.append(gauge.spread(full))
+    shapes = {index: gauge.cells for index, gauge in zip(acts.operands, written, strict=True)}
+    results = moved(node, shapes, {}, ties.moved)
     joined = Gauge(
         np.concatenate([gauge.scale_of.reshape(-1) for gauge in written]),
         np.concatenate([gauge.shift_of.reshape(-1) for gauge in written]),
@@ -237,7 +228,7 @@ def _run(
     found: dict[ir.Value, Gauge] = {}
     for value, result in zip(node.outputs, results, strict=False):
         if is_read(value):  # what nobody reads need not agree on anything
-            found[value] = settled(node, ties, value, joined, result.numpy().astype(np.int64), acts)
+            found[value] = settled(node, ties, value, joined, result, acts)
     return found
 
 
@@ -245,8 +236,6 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
     """Return the gauge of a result from the identifiers in it; cells that share an axis of unknown size are tied."""
     if not identifiers.size:  # nothing is computed, whatever its gauge
         return fixed(identifiers.ndim)
-    if node.op_type == "Pad" and (identifiers < 0).any():
-        identifiers = np.where(identifiers < 0, identifiers.max(initial=0), identifiers)
     gauge = joined.picked(identifiers)
     dims = dims_of(value) or ()
     for axis in range(gauge.rank):
