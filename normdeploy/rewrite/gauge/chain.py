@@ -36,7 +36,10 @@ def chain_of(
     """Return who takes part in a contradiction: who states its equations, and who passes on what they are about."""
     order = ties.order
     named: dict[str, int] = {}
+    restricting = {limit.node for limit in limits if not limit.given}
     for tie in proof:
+        if tie.node is not None and not tie.clause and tie.node in restricting:
+            continue  # named below, with what it asks
         if tie.node is not None:
             named.setdefault(f"{describe(tie.node)} {tie.clause}".strip(), order.get(tie.node, len(order)))
         else:

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.rewrite.affine.affine_map import SMALLEST
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
-SMALLEST = float(np.finfo(np.float64).tiny)
-"""The smallest number by which float64 can divide."""
 
 _FEW = 8
 """Columns up to which one after the other is faster than a reduction."""

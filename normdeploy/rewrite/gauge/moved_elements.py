@@ -81,7 +81,9 @@ def require_moved(edit: Edit, drawn: Mapping[ir.Value, Tensor]) -> None:
         ValueError: a gauge has more cells than what was drawn.
     """
     node, at = edit.node, edit.at
-    read = {index: (value, drawn[value]) for index, value in enumerate(node.inputs) if value in drawn}
+    read = {
+        index: (value, drawn[value]) for index, value in enumerate(node.inputs) if value is not None and value in drawn
+    }
     shapes = {index: tuple(tensor.shape) for index, (_, tensor) in read.items() if tensor.is_floating_point()}
     others = {index: tensor for index, (_, tensor) in read.items() if index not in shapes}
     sources = [_spread(at, read[index][0], shape) for index, shape in shapes.items()]

@@ -50,6 +50,9 @@ class Solution:
     shifts: Floats
     shared: dict[Hashable, ir.Value] = field(default_factory=dict)
     takers: dict[Hashable, tuple[Edit, ir.Value, set[ir.Node]]] = field(default_factory=dict)
+    _scales: dict[Gauge, Floats] = field(default_factory=dict)
+    _shifts: dict[Gauge, Floats] = field(default_factory=dict)
+    _identities: dict[Gauge, bool] = field(default_factory=dict)
 
     def settle_copies(self) -> None:
         """Take back the cost of one copy of each constant that nobody keeps as it was."""
@@ -91,21 +94,6 @@ class Solution:
             moved = scaled[gauge.scale_of].any() or (shifted[gauge.shift_of] & (gauge.factor != 0)).any()
             known = self._identities[gauge] = not moved
         return known
-
-    @cached_property
-    def _scales(self) -> dict[Gauge, Floats]:
-        """The scales that were asked for."""
-        return {}
-
-    @cached_property
-    def _shifts(self) -> dict[Gauge, Floats]:
-        """The shifts that were asked for."""
-        return {}
-
-    @cached_property
-    def _identities(self) -> dict[Gauge, bool]:
-        """Which gauges change nothing, of those that were asked about."""
-        return {}
 
     @cached_property
     def _moved(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

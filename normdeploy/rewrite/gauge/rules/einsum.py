@@ -23,28 +23,21 @@ from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
-    """Tie Einsum."""
-    letters = letters_of(node)
+    """Tie a sum of products of computed values: an Einsum, or a MatMul."""
+    sizes = [dims_of(required(node, index)) for index in range(len(node.inputs))]
+    if dims_of(node.outputs[0]) is None or any(dims is None for dims in sizes):
+        return ties.refuse(node, "has an operand of unknown rank")
+    letters = letters_of(node, [len(dims or ()) for dims in sizes])
     if letters is None:
         return ties.refuse(node, "has an equation that is not followed: an ellipsis, a diagonal, or no result named")
-    return contract(node, ties, *letters)
-
-
-def contract(node: ir.Node, ties: Ties, terms: tuple[str, ...], written: str) -> bool:
-    """Tie a sum of products of computed values: an Einsum, or a MatMul.
-
-    Args:
-        node: the operator. ties: the ties.
-        terms: a letter per axis of each operand. written: of the result; axes of one letter are as large, or 1.
-    """
+    terms, written = letters
     averages = _averages(node, terms, written)
     gauges: list[Gauge] = []
     why = Tie(node, "multiplies, which leaves no place for a shift")
-    for index, term in enumerate(terms):
-        dims = dims_of(required(node, index))
-        large = dims is None or math.prod(size if isinstance(size, int) else 1 for size in dims) > MOST_CELLS
+    for index, (term, dims) in enumerate(zip(terms, sizes, strict=True)):
+        large = math.prod(size if isinstance(size, int) else 1 for size in dims or ()) > MOST_CELLS
         gauge = ties.operand(node, index, () if large else [2] * len(term))
-        if gauge is None or gauge.rank != len(term) or dims_of(node.outputs[0]) is None:
+        if gauge is None or gauge.rank != len(term):
             return ties.refuse(node, "has an operand of unknown rank")
         if averages is None or index != averages.data:
             gauge = ties.no_shift(gauge, why)

@@ -25,7 +25,7 @@ from normdeploy.graph import FLOATS, compress, constant64, is_constant
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
-from normdeploy.rewrite.gauge.rules.weights import divided, require_small
+from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small
 
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
@@ -241,9 +241,5 @@ def write_constants(edit: Edit) -> None:
         new = divided(old - shift, scale)
         while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:
             new = new[0]
-        require_small(node, value.dtype, new)
         assert value.dtype is not None
-        constant = edit.constant(lambda new=new: new, new.shape, value.dtype, name=str(value.name), succeeds=value)  # type: ignore[misc] # bound now
-        edit.copies(value, [node])
-        edit.grows(value, new.size)
-        edit.read(index, constant)
+        put(edit, index, new, value.dtype, name="")

@@ -45,8 +45,22 @@ class Acts:
     operands: tuple[int, ...] = (0,)
 
 
+def _constant(node: ir.Node, *inputs: int) -> bool:
+    """Tell whether what decides what is moved is known: those of some inputs that there are."""
+    return all(constant64(value) is not None for at in inputs if (value := optional(node, at)) is not None)
+
+
 def _nowhere(_node: ir.Node, _rank: int) -> Acts:
     return Acts()
+
+
+def _along_axis(node: ir.Node, rank: int) -> Acts:
+    """Split, Gather: along one axis."""
+    return Acts((node.attributes.get_int("axis", 0) % rank,), _constant(node, 1))
+
+
+def _anywhere(node: ir.Node, rank: int) -> Acts:
+    return Acts(tuple(range(rank)), _constant(node, 1))
 
 
 def _slice(node: ir.Node, rank: int) -> Acts:
@@ -57,28 +71,14 @@ def _slice(node: ir.Node, rank: int) -> Acts:
     if listed is None:
         starts = required(node, 1).shape
         axes = axes if starts is None or not isinstance(starts[0], int) else axes[: int(starts[0])]
-    known = all(constant64(optional(node, at)) is not None for at in (1, 2, 4) if optional(node, at) is not None)
-    return Acts(tuple(int(axis) % rank for axis in axes), known)
-
-
-def _split(node: ir.Node, rank: int) -> Acts:
-    sizes = optional(node, 1)
-    return Acts((node.attributes.get_int("axis", 0) % rank,), sizes is None or constant64(sizes) is not None)
-
-
-def _gather(node: ir.Node, rank: int) -> Acts:
-    return Acts((node.attributes.get_int("axis", 0) % rank,), constant64(required(node, 1)) is not None)
+    return Acts(tuple(int(axis) % rank for axis in axes), _constant(node, 1, 2, 4))
 
 
 def _gather_nd(node: ir.Node, rank: int) -> Acts:
     indices = required(node, 1)
     taken = None if indices.shape is None or not len(indices.shape) else indices.shape[-1]
     last = node.attributes.get_int("batch_dims", 0) + taken if isinstance(taken, int) else rank
-    return Acts(tuple(range(last)), constant64(indices) is not None)
-
-
-def _gather_elements(node: ir.Node, rank: int) -> Acts:
-    return Acts(tuple(range(rank)), constant64(required(node, 1)) is not None)
+    return Acts(tuple(range(last)), _constant(node, 1))
 
 
 def _concat(node: ir.Node, rank: int) -> Acts:
@@ -87,13 +87,11 @@ def _concat(node: ir.Node, rank: int) -> Acts:
 
 def _reverse_sequence(node: ir.Node, _rank: int) -> Acts:
     axes = node.attributes.get_int("batch_axis", 1), node.attributes.get_int("time_axis", 0)
-    return Acts(axes, constant64(required(node, 1)) is not None)
+    return Acts(axes, _constant(node, 1))
 
 
 def _compress(node: ir.Node, rank: int) -> Acts:
-    axis = node.attributes.get_int("axis", None)
-    axes = tuple(range(rank)) if axis is None else (axis % rank,)
-    return Acts(axes, constant64(required(node, 1)) is not None)
+    return _anywhere(node, rank) if node.attributes.get_int("axis", None) is None else _along_axis(node, rank)
 
 
 def _tile(node: ir.Node, rank: int) -> Acts:
@@ -124,27 +122,31 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
     "Identity": _nowhere,
     "Transpose": _nowhere,
     "Slice": _slice,
-    "Split": _split,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
+    "Split": _along_axis,
+    "Gather": _along_axis,
+    "GatherElements": _anywhere,
     "GatherND": _gather_nd,
     "Concat": _concat,
     "Tile": _tile,
-    "Pad": padded,
     "DepthToSpace": _deep,
     "SpaceToDepth": _deep,
     "ReverseSequence": _reverse_sequence,
     "Compress": _compress,
 }
-"""The operators that are run on identifiers."""
+"""The operators that are run on identifiers; Pad is, where it repeats what is there (:mod:`.pad`)."""
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie an operator of :data:`ACTS`; False where it cannot be followed at all."""
+    return follow(node, ties, ACTS[node.op_type])
+
+
+def follow(node: ir.Node, ties: Ties, acting: Callable[[ir.Node, int], Acts]) -> bool:
+    """Tie an operator that only moves elements."""
     dims = dims_of(required(node, 0))
     if dims is None or any(value.shape is None for value in node.outputs if is_read(value)):
         return False
-    acts = ACTS[node.op_type](node, len(dims))
+    acts = acting(node, len(dims))
     operands = _operands(node, ties, acts)
     if operands is None:
         return False

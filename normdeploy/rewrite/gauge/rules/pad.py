@@ -23,7 +23,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     v' = (v - t) / s is one number for all cells where t = 0 and v = 0, or where s and t are one.
     """
     if node.attributes.get_string("mode", "constant") != "constant":
-        return moves.tie(node, ties)
+        return moves.follow(node, ties, moves.padded)
     dims = dims_of(required(node, 0))
     gauge = ties.operand(node, 0)
     if dims is None or gauge is None:
