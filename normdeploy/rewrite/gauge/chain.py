@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.operator_names import describe, readers
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 @dataclass(frozen=True)
@@ -57,31 +57,25 @@ def chain_of(
 def between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
-    """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
+    """Return the operators on the shortest ways from a map to others, along values whose gauge is in question."""
     asked = np.isin(np.arange((ties.scales if scale else ties.shifts).size), list(unknowns - {0}))
-    beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
-    queue, seen = deque([start]), {start}
+    came_from: dict[ir.Node, ir.Node] = {start: start}
+    queue = deque([start])
     while queue:
         node = queue.popleft()
         for value in (*node.inputs, *node.outputs):
             gauge = None if value is None else ties.of.get(value)
-            if value is None or gauge is None or value in beside:
-                continue
-            if not asked[gauge.scale_of if scale else gauge.shift_of].any():
+            if value is None or gauge is None or not asked[gauge.scale_of if scale else gauge.shift_of].any():
                 continue
             producer = value.producer()
-            around = {*readers(value), *(() if producer is None else (producer,))}
-            beside[value] = set(around)
-            for other in around:
-                beside.setdefault(other, set()).add(value)
-            queue += around - seen
-            seen |= around
-    kept = {start, *goals}
-    ends = [item for item, others in beside.items() if len(others) < 2 and item not in kept]
-    while ends:
-        item = ends.pop()
-        for other in beside.pop(item):
-            beside[other].discard(item)
-            if len(beside[other]) == 1 and other not in kept:
-                ends.append(other)
-    return [item for item in beside if isinstance(item, ir.Node)]
+            for other in (*readers(value), *(() if producer is None else (producer,))):
+                if other not in came_from:
+                    came_from[other] = node
+                    queue.append(other)
+    found: dict[ir.Node, None] = {}
+    for goal in goals:
+        node = came_from.get(goal, start)
+        while node is not start:
+            found[node] = None
+            node = came_from[node]
+    return list(found)

@@ -22,6 +22,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_AGREES = 1e-9
+"""Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
+
 _FEW = 8
 """Columns up to which one after the other is faster than a reduction."""
 
@@ -131,6 +134,13 @@ def out_of_range(numbers: Floats) -> Flags:
     """Tell which numbers, or their inverses, float64 does not hold."""
     size = np.abs(numbers)
     return np.asarray(~((size >= SMALLEST) & (size <= 1 / SMALLEST)))
+
+
+def neutral(rows: Rows, *, multiplicative: bool) -> Flags:
+    """Tell of which rows nothing is left but what is neutral: 0, or 1."""
+    if multiplicative:
+        return np.asarray(np.abs(rows.constant - 1) <= _AGREES)
+    return np.asarray(np.abs(rows.constant) <= _AGREES * rows.size)
 
 
 def power(base: Floats, exponent: Floats) -> Floats:

@@ -16,9 +16,10 @@ from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.operator_names import describe, describe_end
 from normdeploy.rewrite.gauge.chain import Limit
 from normdeploy.rewrite.gauge.expression_rows import Rows
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.gauge import Gauge, common
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.system import Conflict
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[Limit]:
@@ -64,7 +65,7 @@ def given_by(value: ir.Value | None, ties: Ties, *, scale: bool) -> Limit | None
             if value.is_graph_input():
                 told = f"{describe_end(value, value.graph or ties.graph, 'input')} is given"
             return Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
-        inner = _passed_on(producer, ties)
+        inner = _passed_on(producer, ties) or (_first_added(producer, ties) if scale else None)
         inner_gauge = None if inner is None else ties.of[inner]
         if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():
             clause = ties.stiff.get(producer, "has no weights that could change what it writes")
@@ -170,3 +171,11 @@ def _passed_on(node: ir.Node, ties: Ties) -> ir.Value | None:
     if rule is None or rule.absorbs or len(operands) != 1 or not has(node, passes):
         return None
     return operands[0]
+
+
+def _first_added(node: ir.Node, ties: Ties) -> ir.Value | None:
+    """Return the operand that a sum, or a choice, has its scale of: the first of those that are computed."""
+    if node in ties.stiff or rule_of(node) is None or not has(node, Trait.BROADCASTS) or has(node, Trait.WEIGHS):
+        return None
+    computed = (value for value in node.inputs if value is not None and constant_tensor(value) is None)
+    return next((value for value in computed if value in ties.of), None)

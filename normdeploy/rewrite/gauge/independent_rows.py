@@ -19,8 +19,18 @@ def first_uses(unknowns: Ints, scratch: Ints) -> Flags:
     return np.asarray(scratch[unknowns] == at)
 
 
-def said_before(rows: Rows, scratch: Ints) -> Flags:
-    """Tell which rows of a batch repeat one in front of them: of many cells, sums leave few different equations."""
+_FEW = 16
+"""Rows up to which it takes no longer to solve the same twice than to look for it."""
+
+
+def said_once(rows: Rows, scratch: Ints) -> Flags | None:
+    """Tell which rows of a batch repeat none in front of them, as most sums of many cells do; None where all are told.
+
+    Args:
+        rows: expressions. scratch: one number per unknown, which is written to.
+    """
+    if len(rows) <= _FEW:
+        return None
     at, leading = np.arange(len(rows)), rows.unknowns[:, 0]
     scratch[leading[::-1]] = at[::-1]
     first = scratch[leading]
@@ -28,7 +38,7 @@ def said_before(rows: Rows, scratch: Ints) -> Flags:
     for column in range(rows.unknowns.shape[1]):
         unknowns, coefficients = rows.unknowns[:, column], rows.coefficients[:, column]
         same &= (unknowns == unknowns[first]) & (coefficients == coefficients[first])
-    return np.asarray(same)
+    return np.asarray(~same) if same.any() else None
 
 
 def pivots(

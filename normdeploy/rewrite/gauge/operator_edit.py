@@ -18,7 +18,8 @@ from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename
 from normdeploy.rewrite.affine import bytes_moved as cost
 from normdeploy.rewrite.affine.affine_node import forget_written
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.ties import Ties
 
 
 class Refused(Exception):

@@ -19,9 +19,9 @@ from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.chain import Limit, between, chain_of
 from normdeploy.rewrite.gauge.contradiction import proof_of
 from normdeploy.rewrite.gauge.expression_rows import out_of_range
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
 from normdeploy.rewrite.gauge.in_front import cancelled, given_by, given_there, narrow
 from normdeploy.rewrite.gauge.system import Conflict
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 _SHOWN = 3
 """Restrictions, and operators between them, that the sentence names."""
@@ -89,7 +89,8 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
         parts.append(f"what is in front of it and what is behind it meet in {name}, and not by the same {what}")
     stating = frozenset(tie.node for tie in proof if tie.node is not None)
     passing = between(node, stating, whole.unknowns, ties, scale=scale)
-    summing = {other for other in passing if has(other, Trait.BROADCASTS) and not is_affine(other)}  # in no equation
+    handing = (*passing, *(other for limit in limits for other in limit.way))
+    summing = {other for other in handing if has(other, Trait.BROADCASTS) and not is_affine(other)}  # in no equation
     through = [describe(other) for other in sorted({*path, *summing}, key=lambda other: order.get(other, place))]
     way = ""
     if through and (behind or front):

@@ -39,19 +39,14 @@ from normdeploy.rewrite.gauge.expression_rows import (
     across,
     combined,
     gathered,
+    neutral,
     out_of_range,
     rooted,
     solved,
 )
-from normdeploy.rewrite.gauge.independent_rows import apart, pivots, said_before
+from normdeploy.rewrite.gauge.independent_rows import apart, pivots, said_once
 from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
 from normdeploy.rewrite.gauge.signs import SignMark, Signs, Stated
-
-AGREES = 1e-9
-"""Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
-
-_FEW = 16
-"""Rows up to which it takes no longer to solve the same twice than to look for it."""
 
 _ROOM = 1 << 12
 """Unknowns for which there is room at first."""
@@ -154,8 +149,8 @@ class System:
 
         It is solved together, when something else is asked: one step over many rows takes as long as over few.
         """
-        if (again := self._said_before(rows)) is not None:
-            rows = rows.at(~again)
+        if (once := said_once(rows, self._scratch)) is not None:
+            rows = rows.at(once)
         (self._signed if positive else self._waiting).append((rows, why))
 
     def settle(self) -> None:
@@ -192,13 +187,13 @@ class System:
                 return Conflict(self, stated, origin[at], float(left.constant[at[0]]))
             used = left.coefficients != 0
             if not used.all() and (empty := ~across(np.logical_or, used)).any():
-                if (at := np.flatnonzero(empty & ~self._neutral(left))).size:
+                if (at := np.flatnonzero(empty & ~neutral(left, multiplicative=self.multiplicative))).size:
                     return Conflict(self, stated, origin[at], float(left.constant[at[0]]))
                 left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
                     return None
-            if (again := self._said_before(left)) is not None:
-                left, origin = left.at(~again), origin[~again]
+            if (once := said_once(left, self._scratch)) is not None:
+                left, origin = left.at(once), origin[once]
             if (equal := equalities(left, multiplicative=self.multiplicative)).any():
                 slack = self._slack[: self._count]
                 bound, as_one, by = united(left.at(equal), slack, self._scratch, multiplicative=self.multiplicative)
@@ -222,11 +217,6 @@ class System:
                 return conflict
             left, origin = self._reduced(left.at(~together)), origin[~together]
         return None
-
-    def _said_before(self, rows: Rows) -> Flags | None:
-        """Tell which rows repeat one in front of them; None where there are few, or none does."""
-        again = said_before(rows, self._scratch) if len(rows) > _FEW else None
-        return again if again is not None and again.any() else None
 
     def _pivots(self, rows: Rows) -> tuple[Ints, Flags, bool]:
         return pivots(rows, self._slack, self._count, self._scratch, multiplicative=self.multiplicative)
@@ -261,11 +251,6 @@ class System:
         equal = Rows(terms, powers, known.constant, known.size)
         found = self.signs.require(equal, held.origin[signed], held.stated, bound[signed])
         return self._signs_agree(held.stated, found)
-
-    def _neutral(self, rows: Rows) -> Flags:
-        if self.multiplicative:
-            return np.abs(rows.constant - 1) <= AGREES
-        return np.abs(rows.constant) <= AGREES * rows.size
 
     def reduce(self, rows: Rows) -> Rows:
         """Express rows by unknowns that are free."""

@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
 from normdeploy.graph.traits import kind_of
-from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules import (
     averages,
@@ -29,6 +28,7 @@ from normdeploy.rewrite.gauge.rules import (
     softmax,
     weighed,
 )
+from normdeploy.rewrite.gauge.ties import Ties
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:

@@ -23,9 +23,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, compress, constant64, is_constant
 from normdeploy.rewrite.affine.constant import array_of, optional
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 

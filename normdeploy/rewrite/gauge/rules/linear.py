@@ -23,10 +23,11 @@ from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, put, rescale
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:

@@ -20,8 +20,9 @@ from normdeploy.graph.edit import is_read
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.expression_rows import Ints
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common, fixed
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
 from normdeploy.rewrite.gauge.moved_elements import moved
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 MANY = 2048
 """Cells of one operand of a Concat beyond which what is joined is tied, where it varies along other axes than the

@@ -20,9 +20,10 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import FORMATS, array_of, loses_digits, optional, required, shape_of
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import divided, put, require_digits
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 MANY = 4096
 """Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""

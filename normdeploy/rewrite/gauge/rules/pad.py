@@ -11,10 +11,10 @@ from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules import moves
 from normdeploy.rewrite.gauge.rules.weights import require_small
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:

@@ -23,13 +23,14 @@ from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules import einsum
 from normdeploy.rewrite.gauge.rules.elementwise import write_constants
 from normdeploy.rewrite.gauge.rules.oriented_product import Product, product_of
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small, rescale
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 MANY = 4096
 """Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""

@@ -19,9 +19,10 @@ from normdeploy.graph.edit import only_reader
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.gauge.gauge import Tie, Ties, common
+from normdeploy.rewrite.gauge.gauge import common
 from normdeploy.rewrite.gauge.rules.averages import axes_of
 from normdeploy.rewrite.gauge.rules.elementwise import multiply
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 @dataclass(frozen=True)
