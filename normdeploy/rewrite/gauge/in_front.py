@@ -10,7 +10,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.einsum_letters import letters_of
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.rewrite.affine.affine_node import affine_map
+from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.operator_names import describe, describe_end
@@ -92,24 +92,26 @@ def narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[Limit]:
 
 def _one_for_several(value: ir.Value, axes: set[int] | None, ties: Ties, *, scale: bool) -> list[Limit]:
     """Return who lets a value have one scale (or shift) along axes; along any where they are not known."""
-    gauge = ties.of[value]
     for _ in range(64):
-        producer = value.producer()
-        if producer is None or producer.graph is not ties.graph:
-            return []
+        given, producer = given_by(value, ties, scale=scale), value.producer()
+        if given is not None or producer is None or producer.graph is not ties.graph:
+            return [] if given is None else [given]
         inner = None if has(producer, Trait.REPEATS) else _passed_on(producer, ties)
-        before = None if inner is None else ties.of[inner]
-        if inner is None or before is None:
+        if inner is None and scale:
+            inner = producer.inputs[0] if is_affine(producer) else _first_added(producer, ties)
+        if inner is None or inner not in ties.of:
             told = _of_factors(ties.parts.get(producer, producer), axes, ties) if scale else []
             return told or [_clause(producer, ties, scale=scale)]
-        if (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
+        before, gauge = ties.of[inner], ties.of[value]
+        merged = (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge))
+        if merged and not has(producer, Trait.BROADCASTS):
             return [_clause(producer, ties, scale=scale)]
         if is_standard(producer, "Transpose") and axes is not None:
             order = producer.attributes.get_ints("perm", None) or range(gauge.rank)[::-1]
             axes = {order[axis] for axis in axes}
-        elif not has(producer, Trait.POINTWISE):
+        elif not has(producer, Trait.POINTWISE) or before.rank != gauge.rank:
             axes = None
-        value, gauge = inner, before
+        value = inner
     return []
 
 
@@ -126,8 +128,7 @@ def _of_factors(node: ir.Node, axes: set[int] | None, ties: Ties) -> list[Limit]
         shared = {term.index(letter) for at, letter in enumerate(letters[1]) if letter in term and _is_in(at, axes)}
         if value is None or value not in ties.of or not shared:
             continue
-        given = given_by(value, ties, scale=True)
-        found += [given] if given is not None else _one_for_several(value, shared, ties, scale=True)
+        found += _one_for_several(value, shared, ties, scale=True)
     return list(dict.fromkeys(found))
 
 
@@ -141,6 +142,8 @@ def _clause(node: ir.Node, ties: Ties, *, scale: bool) -> Limit:
     whys = [held.stated.whys[at] for held in system.held for at in sorted(held.stated.places(held.origin))]
     clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is node and why.clause]
     what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
+    if (rule := rule_of(node)) is not None and rule.absorbs:
+        what = "has no weights along an axis where it varies"
     whole = ties.parts.get(node, node)
     return Limit(whole, f"{describe(whole)} {clauses[-1] if clauses else what}")
 
