@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from string import ascii_letters
 
 import numpy as np
 import onnx_ir as ir
@@ -117,19 +118,27 @@ def _one_for_several(value: ir.Value, axes: set[int] | None, ties: Ties, *, scal
 
 def _of_factors(node: ir.Node, axes: set[int] | None, ties: Ties) -> list[Limit]:
     """Return who lets the factors of a product have one scale along axes of the result: its rows are those of one."""
-    sizes = [None if value is None else dims_of(value) for value in node.inputs]
-    if not is_standard(node, "MatMul", "Einsum") or any(dims is None for dims in sizes):
-        return []
-    letters = letters_of(node, [len(dims or ()) for dims in sizes])
+    letters = _letters(node)
     if letters is None:
         return []
     found: list[Limit] = []
     for value, term in zip(node.inputs, letters[0], strict=True):
         shared = {term.index(letter) for at, letter in enumerate(letters[1]) if letter in term and _is_in(at, axes)}
-        if value is None or value not in ties.of or not shared:
-            continue
-        found += _one_for_several(value, shared, ties, scale=True)
+        if value is not None and value in ties.of and shared:
+            found += _one_for_several(value, shared, ties, scale=True)
     return list(dict.fromkeys(found))
+
+
+def _letters(node: ir.Node) -> tuple[tuple[str, ...], str] | None:
+    """Return the letters of a product's axes; None for what is no product, or has operands of unknown rank."""
+    sizes = [None if value is None else dims_of(value) for value in (*node.inputs, *node.outputs[:1])]
+    ranks = [len(dims) for dims in sizes if dims is not None]
+    if len(ranks) < len(sizes):
+        return None
+    if is_standard(node, "Mul", "Div"):
+        written = ascii_letters[: ranks[-1]]
+        return tuple(written[len(written) - rank :] for rank in ranks[:-1]), written
+    return letters_of(node, ranks[:-1]) if is_standard(node, "MatMul", "Einsum") else None
 
 
 def _is_in(axis: int, axes: set[int] | None) -> bool:
