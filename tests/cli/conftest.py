@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from normdeploy.building import measure_step
 from normdeploy.cli.app import app
+from normdeploy.runtime import benchmark
+from normdeploy.runtime.memory import Footprint
 
 MODEL = '''
 import torch
@@ -54,6 +56,15 @@ def _plain_exports() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure_step, "plain_export", once)
         yield
+
+
+@pytest.fixture
+def known_footprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process for each contestant's memory, 2 s each with torch: tests/runtime/test_benchmark.py does."""
+    for name in ("measure_footprint", "measure_module_footprint"):
+        monkeypatch.setattr(
+            benchmark, name, lambda *_: Footprint(peak_bytes=2, added_bytes=1, load_s=0.5, first_run_s=0.1)
+        )
 
 
 @pytest.fixture
