@@ -55,7 +55,7 @@ def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[
     product, moved = outer * scale, outer * shift
     product = np.where(np.abs(product - 1) <= NOISE, 1.0, product)
     total = moved + add
-    total = np.where(np.abs(total) <= NOISE * (np.abs(moved) + np.abs(add)), 0.0, total)
+    total = np.where((np.abs(total) <= NOISE * (np.abs(moved) + np.abs(add))) & np.isfinite(total), 0.0, total)
     return product, total
 
 
@@ -90,7 +90,8 @@ def uniform(array: Floats) -> float | None:
 
 def alike(one: Floats, other: Floats) -> bool:
     """Tell whether numbers are equal up to float64's rounding."""
-    return bool((np.abs(one - other) <= 10 * NOISE * np.abs(other)).all())
+    near = np.abs(one - other) <= 10 * NOISE * np.abs(other)
+    return bool((near & np.isfinite(other)).all())
 
 
 def radius(values: Array, dtype: ir.DataType | None) -> Floats:

@@ -98,7 +98,7 @@ def total(at: Reading) -> Carried:
     signs = [1.0, -1.0] if kind(at.node) == "Sub" else [1.0] * len(known)
     terms = [sign * claim.shift for sign, claim in zip(signs, known, strict=True)]
     shift, size = sum(terms), sum(np.abs(term) for term in terms)
-    shift = np.where(np.abs(shift) <= NOISE * size, 0.0, shift)
+    shift = np.where((np.abs(shift) <= NOISE * size) & np.isfinite(shift), 0.0, shift)
     return scale, np.asarray(shift)
 
 

@@ -174,8 +174,12 @@ def _computed_alike(relation: Relation, v: ir.Value, k: int, want: np.ndarray) -
         have = relation.unrounded(v, k)
     except Unlike:
         return False
-    size = float(np.abs(want).max(initial=0.0))
-    return have is not None and have.shape == want.shape and bool((np.abs(have - want) <= _COMPUTED * size).all())
+    if have is None or have.shape != want.shape:
+        return False
+    finite = np.isfinite(want)
+    size = float(np.abs(want[finite]).max(initial=0.0))
+    near = np.abs(have[finite] - want[finite]) <= _COMPUTED * size
+    return bool(near.all()) and np.array_equal(have[~finite], want[~finite], equal_nan=True)
 
 
 def _same_numbers(

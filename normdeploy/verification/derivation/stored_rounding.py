@@ -114,7 +114,7 @@ class _Numbers:
     @cached_property
     def _most(self) -> tuple[float, float]:
         """The largest number that is expected, and the largest of the terms."""
-        each = [np.abs(self._expected(cut)).max(initial=0.0) for cut in self._cuts()]
+        each = [np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in map(self._expected, self._cuts())]
         return float(np.max(each, initial=0.0)), float(np.max(self.sizes, initial=0.0))
 
     def _cuts(self) -> Iterator[slice]:
@@ -160,10 +160,12 @@ class _Numbers:
         noise = NOISE * (np.abs(expected) + self.sizes[at])
         with np.errstate(invalid="ignore"):
             off = np.abs(stored - expected)
+            finite = np.isfinite(expected)  # no number is near infinity
             half = radius(stored, self.dtype) * (1 + 1e-6)
-            good = (off <= half + self.slacks[at] + noise) | (stored == expected)
+            good = ((off <= half + self.slacks[at] + noise) & finite) | (stored == expected)
             good |= np.isnan(stored) & np.isnan(expected)
-        return off, good, radius(expected, self.dtype) * _OTHER_ROUNDING + self.slacks[at] + noise
+            allowed = radius(expected, self.dtype) * _OTHER_ROUNDING + self.slacks[at] + noise
+        return off, good, np.where(finite, allowed, 0.0)
 
     def _of_the_largest(self, most: Sequence[float]) -> float:
         return float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())
