@@ -16,7 +16,7 @@ from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.check_inputs import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
-from normdeploy.rewrite.gauge.moved_elements import only_moves, require_moved
+from normdeploy.rewrite.gauge.numbered_elements import only_moves, require_moved
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.rules.weighed import weighed

@@ -138,6 +138,13 @@ def _letters(node: ir.Node) -> tuple[tuple[str, ...], str] | None:
     if is_standard(node, "Mul", "Div"):
         written = ascii_letters[: ranks[-1]]
         return tuple(written[len(written) - rank :] for rank in ranks[:-1]), written
+    if is_standard(node, "Gemm"):
+        turned = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
+        return (
+            "ba" if turned[0] else "ab",
+            "cb" if turned[1] else "bc",
+            *("ac"[2 - rank :] for rank in ranks[2:-1]),
+        ), "ac"
     return letters_of(node, ranks[:-1]) if is_standard(node, "MatMul", "Einsum") else None
 
 

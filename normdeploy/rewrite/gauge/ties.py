@@ -44,7 +44,7 @@ class Ties:
         stiff: why an operator that has a rule cannot be followed where it stands.
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.
-        moved: what operators move where (:mod:`.moved_elements`).
+        moved: what operators move where (:mod:`.numbered_elements`).
         nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 

@@ -21,7 +21,7 @@ from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.expression_rows import Ints
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
-from normdeploy.rewrite.gauge.moved_elements import moved
+from normdeploy.rewrite.gauge.numbered_elements import moved
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 MANY = 2048

@@ -22,7 +22,7 @@ from normdeploy.rewrite.affine.constant import FORMATS, array_of, loses_digits, 
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rules.weights import divided, put, require_digits
+from normdeploy.rewrite.gauge.rules.weights import divided, put, require_digits, require_small
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 MANY = 4096
@@ -114,6 +114,7 @@ def write(edit: Edit) -> None:
     old = np.zeros(shape) if bias is None else array_of(bias)
     new_gain, new_bias = divided(array_of(gain), scale), divided(old - shift, scale)
     assert gain.dtype is not None
+    require_small(node, gain.dtype, new_gain, new_bias)
     if not (scale == 1).all():
         require_digits(node, gain.dtype, loses_digits(gain.dtype, new_gain))
         put(edit, 1, new_gain, gain.dtype, name="")
