@@ -27,6 +27,7 @@ aten = torch.ops.aten
 COMPOSED = frozenset({
     aten.reshape.default, aten.unflatten.int, aten.flatten.using_ints, aten.contiguous.default, aten.chunk.default,
     aten.narrow.default, aten.movedim.int, aten.mT.default, aten.to.dtype, aten.std.dim, aten.var.dim,
+    aten.std.correction, aten.var.correction,
     aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
 })  # fmt: skip
 
@@ -172,4 +173,4 @@ def _keeps_sizes(node: Any) -> bool:
     if node.target is aten.unflatten.int:
         x, axis = node.args[0].meta["val"], node.args[1]
         return isinstance(x.shape[axis], int)
-    return node.target in (aten.std.dim, aten.var.dim)
+    return node.target in (aten.std.dim, aten.var.dim, aten.std.correction, aten.var.correction)

@@ -111,6 +111,10 @@ ONCE = {
         IMAGES,
     ),
     "already in one piece": (Forward(lambda _net, x: (x + 1).contiguous().mT + x.to(torch.float32)), IMAGES),
+    "other corrections": (
+        Forward(lambda _net, x: x.std(-1, correction=0, keepdim=True) / x.var((0, 1), correction=2)),
+        ROWS,
+    ),
     "another type": (Forward(lambda _net, x: x.to(torch.float64).std(-1) + x.var(-1, keepdim=True)), ROWS),
     "transposed convolutions": (
         nn.Sequential(nn.ConvTranspose2d(3, 2, 2), nn.Flatten(2), nn.ConvTranspose1d(2, 2, 3, stride=2)),

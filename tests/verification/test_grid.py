@@ -214,7 +214,7 @@ def test_flips_that_an_optimizer_makes_are_no_fault_of_the_file(tmp_path: Path, 
     assert "disabled_optimizers=['WeightBiasQuantization'] avoids it" in check.detail
 
 
-@pytest.mark.parametrize("moved", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("moved", [0.05, pytest.param(0.5, marks=pytest.mark.slow), 1.0])  # one between the two
 def test_a_file_that_moves_elements_itself_fails(tmp_path: Path, moved: float):
     right = quantized_conv(tmp_path / "q.onnx")
     wrong = quantized_conv(tmp_path / "wrong.onnx", moved=moved)
