@@ -174,8 +174,11 @@ def _computed_alike(relation: Relation, v: ir.Value, k: int, want: np.ndarray) -
         have = relation.unrounded(v, k)
     except Unlike:
         return False
-    size = float(np.abs(want).max(initial=0.0))
-    return have is not None and have.shape == want.shape and bool((np.abs(have - want) <= _COMPUTED * size).all())
+    if have is None or have.shape != want.shape:
+        return False
+    size = float(np.abs(want).max(initial=0.0, where=np.isfinite(want)))
+    with np.errstate(invalid="ignore"):
+        return bool(((have == want) | (np.abs(have - want) <= _COMPUTED * size)).all())
 
 
 def _same_numbers(

@@ -26,6 +26,7 @@ from normdeploy.rewrite.gauge.rules import (
     pad,
     products,
     reshape,
+    scatter,
     softmax,
     weighed,
 )
@@ -51,6 +52,7 @@ _PRODUCT = Rule(products.tie, products.write, absorbs=True)
 _NORM = Rule(norms.tie, norms.write, absorbs=True)
 _MOVE = Rule(moves.tie)
 _RESHAPE = Rule(reshape.tie)
+_SCATTER = Rule(scatter.tie)
 _POOL = Rule(averages.pool)
 _REDUCE = Rule(averages.reduction)
 _LARGEST = Rule(averages.largest)
@@ -94,6 +96,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Unsqueeze"): _RESHAPE,
     ("", "Expand"): Rule(reshape.expand),
     ("", "Pad"): Rule(pad.tie, pad.write),
+    # write into places
+    ("", "ScatterElements"): _SCATTER,
+    ("", "ScatterND"): _SCATTER,
+    ("", "ConstantOfShape"): Rule(scatter.filled),
     # average, interpolate, take a maximum
     ("", "AveragePool"): _POOL,
     ("", "GlobalAveragePool"): _POOL,
