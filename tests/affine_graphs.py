@@ -20,7 +20,7 @@ from normdeploy.rewrite.branches.merge import PARALLEL, SERIAL
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "")
 QUICK = PROFILE == "quick"
 """While working: few examples, and what fails is not made smaller. CONTRIBUTING.md names both."""
-EXAMPLES = {"quick": 4, "thorough": 100}.get(PROFILE, 10)
+EXAMPLES = {"quick": 4, "thorough": 100}.get(PROFILE, 6)
 settings.register_profile(
     "affine",
     deadline=None,

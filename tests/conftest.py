@@ -5,7 +5,9 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +112,19 @@ def forked() -> Iterator[Any]:
 def torchlib_read_anew(_torchlib: Callable[[], None]) -> None:
     """Let this test's first export read torch's operators again, with all that torch says while it does."""
     _torchlib()
+
+
+@pytest.fixture
+def adapters_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let adapters work here, not in processes of their own, 2 s each; tests/conformance/test_adapters.py has both."""
+    from normdeploy.conformance import run_cases
+    from normdeploy.conformance.case_outcome import judge
+
+    @contextmanager
+    def here(adapter: Any, sources: str) -> Iterator[Callable[[Any], tuple[Any, bool]]]:
+        yield lambda case: (judge(case, adapter, Path(sources)), False)
+
+    monkeypatch.setattr(run_cases, "_worker", here)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import defs
+from onnx import compose, defs
 from onnx.reference import ReferenceEvaluator
 from published_cases import published_cases
 
@@ -38,6 +38,21 @@ class Case:
     @property
     def target(self) -> int:
         return target(self.opset)
+
+
+def side_by_side(cases: Sequence[Case]) -> Case:
+    """Return cases of one operator set as one: a version converter takes as long for all as for each of them."""
+    whole, feeds = onnx.ModelProto(), dict[str, Any]()
+    whole.CopyFrom(cases[0].model)
+    whole.ClearField("graph")
+    whole.graph.name = "side_by_side"
+    for number, case in enumerate(cases):
+        prefix = f"case_{number}_"
+        part = compose.add_prefix_graph(case.model.graph, prefix)
+        for field in ("node", "input", "output", "initializer", "sparse_initializer", "value_info"):
+            getattr(whole.graph, field).extend(getattr(part, field))
+        feeds |= {f"{prefix}{name}": value for name, value in case.feeds.items()}
+    return Case(", ".join(case.name for case in cases), whole, feeds)
 
 
 class NotRunnable(Exception):

@@ -143,11 +143,12 @@ def parquet(folder: Path, **columns: object) -> bytes:
     return path.read_bytes()
 
 
-def test_a_damaged_parquet_file_is_refused_wherever_it_is_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [10, pytest.param(5, marks=pytest.mark.slow)])  # the same places, and as many more
+def test_a_damaged_parquet_file_is_refused_wherever_it_is_damaged(tmp_path: Path, step: int) -> None:
     model = linear(tmp_path)
     whole = parquet(tmp_path, a=[1.0, 2.0], b=[3.0, 4.0], y=[0.0, 1.0])
     path, refused = tmp_path / "d.parquet", 0
-    for at in range(0, len(whole), 5):
+    for at in range(0, len(whole), step):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :])
         for call in (
             lambda: predict(model, path, tmp_path / "o.npy", overwrite=True),

@@ -167,8 +167,8 @@ CERTIFIED = """
 import sys
 import numpy as np
 import normdeploy as nd
-model = nd.load(sys.argv[1])
-assert model(np.ones((2, 3), np.float32)).shape == (2, 3)
+for net in sys.argv[1].split(","):
+    assert nd.load(net)(np.ones((2, 3), np.float32)).shape == (2, 3)
 from normdeploy.cli import main
 for command in sys.argv[2:]:
     sys.argv = ["normdeploy", *command.split()]
@@ -182,21 +182,28 @@ for command in sys.argv[2:]:
 
 
 @pytest.mark.usefixtures("short_turns")
-@pytest.mark.parametrize("beside", [False, True], ids=["one file", "data beside"])
-def test_running_a_certified_file_imports_neither_torch_nor_onnx(tmp_path: Path, beside: bool) -> None:
-    text = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y)'
-    text += "{ y = Add(x, weight) }"
-    model = onnx.parser.parse_model(text)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "weight"))
-    net = tmp_path / "net.onnx"
-    onnx.save(model, net, save_as_external_data=beside, location="net.data", size_threshold=0)
-    assert (tmp_path / "net.data").exists() == beside
-    certify(net, nd.Verdict("pass"))
+def test_running_a_certified_file_imports_neither_torch_nor_onnx(tmp_path: Path) -> None:
+    """In one file, and with its data beside it; with a plan, and without."""
+    nets = {beside: tmp_path / str(beside) / "net.onnx" for beside in (False, True)}
     np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
-    nd.tune(net, seconds=0.1, overwrite=True)
-    plan = tmp_path / "net.plan.json"
-    commands = [f"run {net} --plan {plan}", f"predict {net} {tmp_path}/x.npy -o {tmp_path}/y.npy", f"verify {net}"]
-    words = [sys.executable, "-c", CERTIFIED, net, *commands]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    plan.unlink()  # else it is found and used
-    subprocess.run([*words[:4], f"run {net}"], check=True, stdout=subprocess.DEVNULL)
+    commands: list[str] = []
+    for beside, net in nets.items():
+        text = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y)'
+        text += "{ y = Add(x, weight) }"
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "weight"))
+        net.parent.mkdir()
+        onnx.save(model, net, save_as_external_data=beside, location="net.data", size_threshold=0)
+        assert net.with_name("net.data").exists() == beside
+        certify(net, nd.Verdict("pass"))
+        nd.tune(net, seconds=0.1, overwrite=True)
+        commands += [
+            f"run {net} --plan {net.with_name('net.plan.json')}",
+            f"predict {net} {tmp_path}/x.npy -o {net.with_name('y.npy')}",
+            f"verify {net}",
+        ]
+    words = [sys.executable, "-c", CERTIFIED, ",".join(map(str, nets.values()))]
+    subprocess.run([*words, *commands], check=True, stdout=subprocess.DEVNULL)
+    for net in nets.values():
+        net.with_name("net.plan.json").unlink()  # else it is found and used
+    subprocess.run([*words, *(f"run {net}" for net in nets.values())], check=True, stdout=subprocess.DEVNULL)

@@ -30,6 +30,10 @@ StandIn = Callable[[Sequence[Tensor | None]], Tensor | Sequence[Tensor]]
 """Computes a node's result, or all of them, from its inputs in the node's place."""
 
 
+_SMALL = 64
+"""Numbers of a Constant that is kept between runs: sizes, axes, single numbers, of which a graph has hundreds."""
+
+
 @dataclass(frozen=True)
 class _Changes:
     """What a caller puts in place of what the graph computes (:meth:`Evaluator.run`)."""
@@ -46,7 +50,8 @@ class Evaluator:
         model: the model, or a graph of one. Functions are inlined in a copy.
         dtype: float64 for logic, float32 for a second opinion.
 
-    The evaluator keeps no state between runs; initializers are promoted as they are needed and freed after use.
+    Initializers are promoted as they are needed and freed after use. All that is kept between runs are small Constants,
+    for as long as they hold what they held.
     """
 
     def __init__(self, model: ir.Model | ir.Graph, *, dtype: torch.dtype = torch.float64) -> None:
@@ -59,6 +64,7 @@ class Evaluator:
             self.graph = model
         self.dtype = dtype
         self._imports = dict(self.graph.opset_imports)
+        self._kept: dict[ir.Node, tuple[ir.Attr, list[Tensor]]] = {}
 
     @property
     def input_names(self) -> list[str]:
@@ -120,8 +126,9 @@ class Evaluator:
     ) -> dict[str, Tensor]:
         overrides, hook = changes.overrides, changes.hook
         nodes = _needed(list(graph) if among is None else among, wanted, overrides)
-        uses = Counter(name for node in nodes for name in _read_names(node))
-        uses.update(wanted)
+        uses = Counter(wanted)
+        for _, names in nodes:
+            uses.update(names)
 
         def look_up(name: str) -> Tensor | None:
             if name in known:
@@ -131,15 +138,17 @@ class Evaluator:
                 return as_constant(initializer.const_value, self.dtype)
             return outer(name) if outer is not None else None
 
-        for node in nodes:
-            inputs = [None if v is None or not v.name else _required(look_up(v.name), v.name) for v in node.inputs]
+        for node, names in nodes:
+            read = (None if v is None else v.name for v in node.inputs)
+            inputs = [_required(look_up(name), name) if name else None for name in read]
             results = self._evaluate(node, inputs, changes, look_up)
             if hook is not None:
                 results = hook(node, results) or results
             for output, result in zip(node.outputs, results, strict=False):
-                if output.name and output.name not in overrides and uses[output.name]:
-                    known[output.name] = result
-            for name in _read_names(node):
+                made = output.name
+                if made and made not in overrides and uses[made]:
+                    known[made] = result
+            for name in names:
                 uses[name] -= 1
                 if not uses[name] and name not in overrides:
                     known.pop(name, None)
@@ -152,10 +161,12 @@ class Evaluator:
         changes: _Changes,
         look_up: Callable[[str], Tensor | None],
     ) -> list[Tensor]:
-        stand_in = changes.stand_ins.get(node)
+        stand_in = changes.stand_ins.get(node) if changes.stand_ins else None
         if stand_in is not None:
             result = stand_in(inputs)
             return [result] if isinstance(result, Tensor) else list(result)
+        if not inputs and is_standard(node, "Constant"):
+            return list(self._constant(node))
         if is_standard(node, *BODIES):
 
             def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:
@@ -171,6 +182,16 @@ class Evaluator:
                 raise failed(node, inputs, error) from error
         return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
 
+    def _constant(self, node: ir.Node) -> list[Tensor]:
+        attribute = next(iter(node.attributes.values()), None)
+        known = self._kept.get(node)
+        if known is not None and known[0] is attribute:
+            return known[1]
+        found = evaluate_node(node, [], dtype=self.dtype, opset_imports=self._imports)
+        if attribute is not None and found[0].numel() <= _SMALL:
+            self._kept[node] = attribute, found
+        return found
+
 
 def _read_names(node: ir.Node) -> list[str]:
     """Return what a node reads, its subgraphs' outer values included."""
@@ -184,14 +205,20 @@ def _read_names(node: ir.Node) -> list[str]:
     return names
 
 
-def _needed(among: Sequence[ir.Node], wanted: Sequence[str], overrides: Mapping[str, Tensor]) -> list[ir.Node]:
-    """Return those of some nodes that the wanted names depend on, in order; overridden values need no producer."""
+def _needed(
+    among: Sequence[ir.Node], wanted: Sequence[str], overrides: Mapping[str, Tensor]
+) -> list[tuple[ir.Node, list[str]]]:
+    """Return those of some nodes that the wanted names depend on, in order, each with the names that it reads.
+
+    Overridden values need no producer.
+    """
     required = {name for name in wanted if name not in overrides}
-    nodes: list[ir.Node] = []
+    nodes: list[tuple[ir.Node, list[str]]] = []
     for node in reversed(among):
         if any(output.name in required for output in node.outputs):
-            nodes.append(node)
-            required.update(name for name in _read_names(node) if name not in overrides)
+            names = _read_names(node)
+            nodes.append((node, names))
+            required.update(name for name in names if name not in overrides)
     nodes.reverse()
     return nodes
 

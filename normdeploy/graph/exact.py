@@ -35,12 +35,14 @@ Step = tuple[np.ufunc, npt.NDArray[np.float64]]
 
 def compress(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return ``array`` with every axis along which it is constant shrunk to size 1."""
+    whole = array
     for axis, size in enumerate(array.shape):
         if size > 1:
-            head, second = np.take(array, [0], axis=axis), np.take(array, [1], axis=axis)
-            if np.array_equal(head, second) and np.array_equal(np.broadcast_to(head, array.shape), array):
+            before = (slice(None),) * axis
+            head, second = array[(*before, slice(0, 1))], array[(*before, slice(1, 2))]
+            if bool((head == second).all()) and bool((array == head).all()):
                 array = head
-    return array
+    return array if array is whole else np.array(array)  # no part that keeps all of it
 
 
 @dataclass(frozen=True)

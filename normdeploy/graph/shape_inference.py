@@ -2,8 +2,9 @@
 
 Its C++ code believes what a file says. Of random graphs that onnx.checker takes, one in two hundred ended it: a Slice
 of a dimension that came out negative, a Split into more parts than it lists, a type that is not there, sizes that ask
-for more memory than there is (docs/upstream/onnx.md). The process starts when it is first needed and forks for each
-model; what is inferred comes back through a pipe.
+for more memory than there is (docs/upstream/onnx.md). The process starts when it is first needed; a fork of it answers
+through a pipe until a model ends that. What failed behind other models is asked again in a fresh fork: no model is
+refused for what another one left.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from onnx import onnx_cpp2py_export
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import infer_apart
-from normdeploy.graph.infer_apart import ANSWERED, ASKED, FAILED
+from normdeploy.graph.infer_apart import AGAIN, ANSWERED, ASKED, FAILED
 
 _SECONDS = 200
 """Of processor time; 20,000 operators take less than two."""
@@ -65,7 +66,10 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict: bo
         raise NotInferredError(str(error), "a model that protobuf can hold, less than 2 GiB") from error
     limits = _SECONDS, _MEMORY + _COPIES * len(sent)
     try:
-        code, answer = _WORKER.ask(ASKED.pack(len(sent), check_type, strict, *limits) + sent)
+        asked = ASKED.pack(len(sent), check_type, strict, *limits) + sent
+        code, answer = _WORKER.ask(asked)
+        if code == AGAIN:
+            code, answer = _WORKER.ask(asked)
     except OSError as error:  # a process that may start no other, as one that has changed its user
         raise NotInferredError(str(error), "to be allowed to start Python again, for onnx") from error
     if not code:

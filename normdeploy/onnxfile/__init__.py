@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from normdeploy.onnxfile.calls import check_calls
     from normdeploy.onnxfile.data_places import Place, point_to, pointed, put_inside
-    from normdeploy.onnxfile.light import CONTENT, KEY, all_digests, own_digest
+    from normdeploy.onnxfile.light import CONTENT, KEY, all_digests, own_digest, with_entry
     from normdeploy.onnxfile.model import Copied, ModelFile, read_model, set_metadata
     from normdeploy.onnxfile.outline import Outline, read_outline, session_source
     from normdeploy.onnxfile.schema import parsed
@@ -60,11 +60,12 @@ __all__ = [
     "stored_bytes",
     "tensors",
     "whole_proto",
+    "with_entry",
 ]
 
 _LAZY = {
     "calls": ("check_calls",),
-    "light": ("CONTENT", "KEY", "all_digests", "own_digest"),
+    "light": ("CONTENT", "KEY", "all_digests", "own_digest", "with_entry"),
     "model": ("Copied", "ModelFile", "read_model", "set_metadata"),
     "outline": ("Outline", "read_outline", "session_source"),
     "data_places": ("Place", "point_to", "pointed", "put_inside"),

@@ -28,9 +28,9 @@ def all_digests(content: str, data: dict[str, str]) -> dict[str, str]:
 def own_digest(model: str | os.PathLike[str] | bytes) -> tuple[str | None, str] | None:
     """Return the certificate's digest that a file names, and the SHA-256 of its other bytes.
 
-    The fields of the outermost message are walked; what is inside them is not looked at. Of a file that protobuf wrote
-    this is the digest of its content (`normdeploy.onnxfile.model.content_digest`). Another writer may have ordered the
-    fields otherwise: where the digest is not the expected one, the file has to be read to know.
+    The fields of the outermost message are walked; what is inside them is not looked at. This is the digest of a file's
+    content. A file that was written again since may have its fields in another order: where the digest is not the
+    expected one, that of what the file says decides (`normdeploy.onnxfile.model.digest_as_written_again`).
 
     Args:
         model: the file, or its bytes.
@@ -66,6 +66,32 @@ def _digested(content: mmap.mmap | bytes) -> tuple[str | None, str] | None:
     except (ValueError, IndexError):
         return None
     return named, digest.hexdigest()
+
+
+def with_entry(content: bytes, value: str) -> bytes:
+    """Return a model's bytes with the certificate's digest as its last entry, and no other; the rest stays as it is.
+
+    Args:
+        content: the model's bytes. value: the certificate's digest.
+
+    Raises:
+        ValueError: the bytes are no message.
+    """
+    kept, place = list[memoryview | bytes](), 0
+    with memoryview(content) as whole:
+        for number, start, body, end in _fields(content, 0, len(content)):
+            if number == _METADATA and _entry(content, body, end)[0] == KEY:
+                kept.append(whole[place:start])
+                place = end
+        return b"".join([*kept, whole[place:], _field(_METADATA, _field(1, KEY.encode()) + _field(2, value.encode()))])
+
+
+def _field(number: int, body: bytes) -> bytes:
+    if len(body) >= 1 << 14:
+        raise ValueError(f"a field of {len(body)} bytes; expected fewer than {1 << 14}")
+    low = len(body) & 0x7F
+    length = [low] if len(body) < 1 << 7 else [low | 0x80, len(body) >> 7]
+    return bytes([number << 3 | _BYTES, *length]) + body
 
 
 def holds_functions(path: str | os.PathLike[str]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from normdeploy.files import copy_with_digest, sha256_file, storage
-from normdeploy.onnxfile.light import KEY, all_digests
+from normdeploy.onnxfile.light import KEY, all_digests, own_digest
 from normdeploy.onnxfile.outline import Outline, parse_into
 from normdeploy.onnxfile.stored import graphs
 
@@ -48,8 +48,9 @@ class ModelFile(Outline):
                 copy = folder / location
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 digests[location] = sha256_file(copy) if copy == target else copy_with_digest(file, copy)
-        whole = hashlib.sha256(self.content).hexdigest()
-        return Copied(target, whole, content_digest(self.proto, known=(self.content, whole)), digests, held)
+        named, own = self._own
+        whole = own if named is None else hashlib.sha256(self.content).hexdigest()
+        return Copied(target, whole, own, digests, held)
 
     @property
     def _turns(self) -> bool:
@@ -59,9 +60,20 @@ class ModelFile(Outline):
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of the content (the certificate's entry left out) and of each data file."""
+        return all_digests(self._own[1], self._data_digests())
+
+    def digests_as_written_again(self) -> dict[str, str]:
+        """Return the same of what the file says, in whatever order its fields are."""
+        return all_digests(digest_as_written_again(self.proto), self._data_digests())
+
+    def _data_digests(self) -> dict[str, str]:
         with storage(self.path, "read"):
-            data = {name: sha256_file(file) for name, file in self.data.items()}
-        return all_digests(content_digest(self.proto), data)
+            return {name: sha256_file(file) for name, file in self.data.items()}
+
+    @cached_property
+    def _own(self) -> tuple[str | None, str]:
+        """The certificate that the file names, and the digest of its other bytes, each of them as it was read."""
+        return own_digest(self.content) or (None, digest_as_written_again(self.proto))
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,8 @@ class Copied:
     """A copy of a model, and the digests of the very bytes that were copied.
 
     Args:
-        target: where it lies, or is written. file: SHA-256 of the file. content: SHA-256 of the content, see
-            `content_digest`.
+        target: where it lies, or is written. file: SHA-256 of the file. content: SHA-256 of the content, the
+            certificate's entry left out.
         data: SHA-256 of each data file. held: the bytes of a copy in memory; None where the copy is a file.
     """
 
@@ -104,19 +116,15 @@ class Copied:
         return all_digests(self.content, self.data)
 
 
-def content_digest(proto: onnx.ModelProto, *, known: tuple[bytes, str] | None = None) -> str:
-    """Return the SHA-256 of a model's content, the entry left out that certifying adds.
+def digest_as_written_again(proto: onnx.ModelProto) -> str:
+    """Return the SHA-256 of a model's content as protobuf writes it, the certificate's entry left out.
 
-    Args:
-        known: some bytes and their SHA-256: not computed again where the content is just these.
+    It is that of the bytes (`own_digest`) of a file that protobuf wrote.
     """
     every = [(entry.key, entry.value) for entry in proto.metadata_props]
     set_metadata(proto, [pair for pair in every if pair[0] != KEY])
     try:
-        content = proto.SerializeToString(deterministic=True)
-        if known is not None and known[0] == content:
-            return known[1]
-        return hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
     finally:
         set_metadata(proto, every)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from normdeploy.building import measure_step
 from normdeploy.cli.app import app
+from normdeploy.runtime import benchmark
+from normdeploy.runtime.memory import Footprint
 
 MODEL = '''
 import torch
@@ -33,6 +37,34 @@ class Net(nn.Module):
 @pytest.fixture(autouse=True)
 def _quick_searches(short_turns: None) -> None:
     """In this room nothing asks of times."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_exports() -> Iterator[None]:
+    """Let builds of one architecture be timed beside one export of torch's own, 0.3 s each, whatever their weights."""
+    made: dict[tuple[str, str], bytes] = {}
+    torchs = measure_step.plain_export
+
+    def once(module: torch.nn.Module, feeds: Any, specs: Any, folder: Path) -> Path:
+        key = repr(module), repr(specs)
+        if key not in made:
+            made[key] = torchs(module, feeds, specs, folder).read_bytes()
+        path = folder / "plain.onnx"
+        path.write_bytes(made[key])
+        return path
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure_step, "plain_export", once)
+        yield
+
+
+@pytest.fixture
+def known_footprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process for each contestant's memory, 2 s each with torch: tests/runtime/test_benchmark.py does."""
+    for name in ("measure_footprint", "measure_module_footprint"):
+        monkeypatch.setattr(
+            benchmark, name, lambda *_: Footprint(peak_bytes=2, added_bytes=1, load_s=0.5, first_run_s=0.1)
+        )
 
 
 @pytest.fixture

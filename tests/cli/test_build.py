@@ -17,6 +17,7 @@ from normdeploy.cli.app import app
 from normdeploy.inspection import doctor
 from normdeploy.parsing.recipe import load_recipe
 from normdeploy.parsing.sources import build as build_model
+from normdeploy.report import pictures
 from normdeploy.train import provenance, read_metadata
 from normdeploy.train.from_recipe import recipe_data
 
@@ -76,8 +77,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 
 @pytest.fixture
-def folder(built: tuple[Path, Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of that folder: every test may do to it what it likes."""
+def folder(
+    built: tuple[Path, Result], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A copy of that folder: every test may do to it what it likes; only the first build draws its pictures."""
+    monkeypatch.setattr(pictures, "svg", lambda _: "<svg></svg>")
     return shutil.copytree(built[0], tmp_path_factory.mktemp("copied") / "recipe")
 
 

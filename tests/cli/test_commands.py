@@ -164,9 +164,10 @@ def test_fold_and_verify_onnx_against_onnx(run: Run, home: Path, tmp_path: Path)
     assert run("verify", folded).exit_code == 0
 
 
+@pytest.mark.usefixtures("known_footprints")
 def test_bench_against_source(run: Run, home: Path) -> None:
     words = ("bench", home / "net.onnx", "--against", f"{home}/net.py:Net", "--weights", home / "net.pt")
-    # its own peer alone: each peer's memory is measured in a process that imports torch, and torch compiles for seconds
+    # its own peer alone: torch compiles for seconds
     result = run(*words, "--peer", "torch eager", "--batch", "2", "--threads", "1", "--seconds", "0.2", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

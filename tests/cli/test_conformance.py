@@ -29,6 +29,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.usefixtures("adapters_in_process")
 def test_an_adapter_of_ones_own_ends_in_a_table(tmp_path: Path):
     (tmp_path / "mine.py").write_text(COPY, encoding="utf-8")
     name = f"{tmp_path / 'mine.py'}:copy"
@@ -44,6 +45,7 @@ def test_an_adapter_of_ones_own_ends_in_a_table(tmp_path: Path):
     assert code == 2, text  # nothing is overwritten unasked
 
 
+@pytest.mark.usefixtures("adapters_in_process")
 def test_a_wrong_one_is_exit_code_1_and_its_error_is_shown(tmp_path: Path):
     (tmp_path / "mine.py").write_text(LOSE, encoding="utf-8")
     code, text = run("--adapter", f"{tmp_path / 'mine.py'}:lose", "--case", "depthwise", "--json")

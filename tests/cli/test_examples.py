@@ -83,6 +83,7 @@ def test_every_command_has_an_example_in_its_help(run: Run) -> None:
         assert all(f"normdeploy {name}" in line for line in lines)
 
 
+@pytest.mark.usefixtures("adapters_in_process", "known_footprints")
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
 def test_it_works(line: str, run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = shutil.copytree(folder, tmp_path / "here")

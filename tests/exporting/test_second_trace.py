@@ -100,30 +100,55 @@ ONCE = {
         (IMAGES, IMAGES[:, None]),
     ),
     "a tied weight": (tied(), ROWS),
+    "in place": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)), IMAGES),
+    "in place of a sum": (Forward(lambda _net, x: (x + 1).mul_(x).add_(2).clamp_(min=0)), ROWS),
+    "flattened in another order": (Forward(lambda _net, x: x.transpose(1, 2).flatten(1)), IMAGES),
+    "reshaped": (Forward(lambda _net, x: x.reshape(x.shape[0], 3, -1).transpose(1, 2).reshape(x.shape[0], -1)), IMAGES),
+    "reshaped to an unknown length": (Forward(lambda _net, x: x.reshape(-1, 8)), IMAGES),
+    "cut in pieces": (Forward(lambda net, x: net.norm(sum(x.chunk(2, 1)))[:, :1], norm=nn.BatchNorm1d(2)), ROWS),
+    "unflattened": (
+        Forward(lambda _net, x: x.unflatten(2, (2, -1)).movedim(1, 3).contiguous().narrow(1, 0, 1)),
+        IMAGES,
+    ),
+    "already in one piece": (Forward(lambda _net, x: (x + 1).contiguous().mT + x.to(torch.float32)), IMAGES),
+    "other corrections": (
+        Forward(lambda _net, x: x.std(-1, correction=0, keepdim=True) / x.var((0, 1), correction=2)),
+        ROWS,
+    ),
+    "another type": (Forward(lambda _net, x: x.to(torch.float64).std(-1) + x.var(-1, keepdim=True)), ROWS),
+    "transposed convolutions": (
+        nn.Sequential(nn.ConvTranspose2d(3, 2, 2), nn.Flatten(2), nn.ConvTranspose1d(2, 2, 3, stride=2)),
+        IMAGES,
+    ),
+    "an unread operator": (Forward(lambda _net, x: (x.sin(), x.cos())[0]), ROWS),
+    "unread parts": (Forward(lambda _net, x: x.split(2, 1)[0].exp()), ROWS),
+    "a size": (Forward(lambda _net, x: x * x.shape[0]), ROWS),
+    "sizes": (Forward(lambda _net, x: x[: x.shape[0] // 2 + 1] * (x.shape[0] * 2 - 1)), ROWS),
+    "a constant": (Forward(lambda _net, x: x + torch.tensor([1.0, 2, 3, 4])), ROWS),
+    "a buffer not kept": (Forward(lambda net, x: x + net.inner.kept, inner=nn.Module()), ROWS),
+    "an input returned": (Forward(lambda _net, x: (x, x + 1)), ROWS),
+    "attention": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), ROWS[None]),
     "an unread weight": (Forward(lambda _net, x: x.sin(), unread=nn.Linear(2, 2)), ROWS),
 }
 
 TWICE = {
-    "in place": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True)), IMAGES),
+    "in place of an input": (Forward(lambda _net, x: x.transpose(0, 1).relu_()), ROWS),
+    "in place of what is read": (Forward(lambda _net, x: (y := x + 1, y * 3, y.mul_(2))[1] + y), ROWS),
+    "in place of a view": (Forward(lambda _net, x: (y := x + 1, y[:, :2].relu_())[0]), ROWS),
+    "in place of what a Dropout returns": (nn.Sequential(nn.Dropout(), nn.ReLU(inplace=True)), ROWS),
     "a pool of four": (nn.Sequential(nn.AdaptiveAvgPool2d(2)), IMAGES),
     "channels flattened with the batch": (nn.Sequential(nn.Flatten(0, 1)), IMAGES),
-    "flattened in another order": (Forward(lambda _net, x: x.transpose(1, 2).flatten(1)), IMAGES),
-    "nothing to flatten": (nn.Sequential(nn.Flatten(), nn.Linear(4, 4)), ROWS),
-    "no translation": (Forward(lambda _net, x: x.std(-1)), ROWS),
-    "an input returned": (Forward(lambda _net, x: (x, x + 1)), ROWS),
+    "an unknown length in another order": (Forward(lambda _net, x: x.transpose(1, 2).reshape(-1, 24)), IMAGES),
+    "a length of one": (Forward(lambda _net, x: x.unflatten(0, (-1, 1)) + 1), ROWS),
+    "no translation": (Forward(lambda _net, x: x.argsort(-1)), ROWS),
     "a result returned twice": (Forward(lambda _net, x: (x + 1,) * 2), ROWS),
-    "an unread operator": (Forward(lambda _net, x: (x.sin(), x.cos())[0]), ROWS),
-    "a size": (Forward(lambda _net, x: x * x.shape[0]), ROWS),
-    "a constant": (Forward(lambda _net, x: x + torch.tensor([1.0, 2, 3, 4])), ROWS),
-    "a buffer not kept": (Forward(lambda net, x: x + net.inner.kept, inner=nn.Module()), ROWS),
     "a BatchNorm of this batch": (nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False)), ROWS),
-    "parts and a BatchNorm": (Forward(lambda net, x: net.norm(sum(x.split(2, 1))), norm=nn.BatchNorm1d(2)), ROWS),
     "a body": (
         Forward(lambda _net, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))),
         ROWS,
     ),
 }
-TWICE["a buffer not kept"][0].inner.register_buffer("kept", torch.randn(4), persistent=False)
+ONCE["a buffer not kept"][0].inner.register_buffer("kept", torch.randn(4), persistent=False)
 
 
 @pytest.mark.parametrize("case", ONCE)

@@ -45,6 +45,22 @@ def test_fetch_names_intermediates_and_replace_overrides_them():
     np.testing.assert_allclose(weightless.numpy(), np.zeros((1, 3)), atol=1e-15)
 
 
+def test_a_constant_that_is_exchanged_between_runs_is_the_new_one():
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 20]> g (float[N] x) => (float[N] y)
+        { c = Constant<value_float = 2.0>() y = Mul(x, c) }"""
+    )
+    evaluator, x = Evaluator(model), np.array([1.5])
+    assert evaluator.run({"x": x})["y"].tolist() == evaluator.run({"x": x})["y"].tolist() == [3.0]
+    node = model.graph.node(0)
+    node.attributes["value_float"] = ir.AttrFloat32("value_float", 4.0)
+    assert evaluator.run({"x": x})["y"].tolist() == [6.0]
+    other = ir.Tensor(np.array([8.0], np.float32))
+    del node.attributes["value_float"]
+    node.attributes["value"] = ir.AttrTensor("value", other)
+    assert evaluator.run({"x": x})["y"].tolist() == [12.0]
+
+
 def test_hook_sees_every_node_and_may_change_its_results():
     seen = []
 

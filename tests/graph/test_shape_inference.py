@@ -14,7 +14,7 @@ from onnx import parser
 
 import normdeploy as nd
 from normdeploy.errors import GraphError, NormdeployError
-from normdeploy.graph import Evaluator, shape_inference
+from normdeploy.graph import Evaluator, infer_apart, shape_inference
 from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.rewrite.infer import infer_missing_types
 
@@ -104,6 +104,46 @@ def test_after_a_file_that_ended_onnx_the_next_is_inferred_in_the_same_process()
     assert infer_shapes(model_of(RELU)).graph.value_info[0].type.tensor_type.shape.dim[1].dim_value == 3
     if hasattr(os, "fork"):
         assert shape_inference._WORKER._process is before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_model_that_fails_behind_others_is_asked_about_again_alone(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one model leaves in the process is not another one's fault."""
+    wrong = NEGATIVE if ends else "g (float[2, 3] x, float[4, 5] z) => (float[p, q] y) { y = MatMul (x, z) }"
+    codes: list[int] = []
+    ask = shape_inference._WORKER.ask
+
+    def noted(asked: bytes) -> tuple[int, bytes]:
+        code, answer = ask(asked)
+        codes.append(code)
+        return code, answer
+
+    shape_inference._WORKER.end()
+    monkeypatch.setattr(shape_inference._WORKER, "ask", noted)
+    for text in (wrong, RELU, RELU, wrong, RELU):
+        with suppress(NotInferredError):
+            infer_shapes(model_of(text), strict=True)
+    end = codes[0]
+    assert end != 0
+    assert codes == [end, 0, 0, infer_apart.AGAIN, end, 0]
+
+
+@pytest.mark.skipif(not list(Path("/proc/self/task").glob("*/children")), reason="this system does not list forks")
+def test_one_process_answers_until_a_model_ends_it() -> None:
+    shape_inference._WORKER.end()
+    for _ in range(20):
+        infer_shapes(model_of(RELU))
+    assert shape_inference._WORKER._process is not None
+    (fork,) = Path(f"/proc/{shape_inference._WORKER._process.pid}/task").glob("*/children")
+    (before,) = fork.read_text().split()
+    infer_shapes(model_of(RELU))
+    assert fork.read_text().split() == [before]
+    with pytest.raises(NotInferredError):
+        infer_shapes(model_of(NEGATIVE))
+    assert fork.read_text().split() != [before]
 
 
 def test_where_the_process_was_killed_another_is_started() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from external_models import FORMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normdeploy.onnxfile import KEY, own_digest, read_model, read_outline, set_metadata
+from normdeploy.onnxfile import KEY, own_digest, read_model, read_outline, set_metadata, with_entry
 from normdeploy.onnxfile.schema import ELEMENTS, EXTERNAL, STRING
 
 NET = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }'
@@ -30,6 +31,34 @@ def test_digest_and_entry_are_those_of_the_parsed_file(
     path = tmp_path_factory.mktemp("light") / "net.onnx"
     path.write_bytes(model.SerializeToString(deterministic=True))
     assert own_digest(path) == (value, read_model(path).digests()["content"])
+
+
+def in_another_order(model: onnx.ModelProto) -> bytes:
+    """Return a model's bytes with its first fields behind the others, as protobuf allows and does not write."""
+    head = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer_name)
+    rest = onnx.ModelProto.FromString(model.SerializeToString())
+    rest.ClearField("ir_version")
+    rest.ClearField("producer_name")
+    return rest.SerializeToString() + head.SerializeToString()
+
+
+def test_what_is_digested_is_the_bytes_as_they_are_and_certifying_leaves_them(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(NET)
+    model.producer_name = "another"
+    path = tmp_path / "net.onnx"
+    content = in_another_order(model)
+    assert content != model.SerializeToString(deterministic=True)
+    path.write_bytes(content)
+    assert read_model(path).digests() == {"content": hashlib.sha256(content).hexdigest()}
+    path.write_bytes(with_entry(with_entry(content, "x" * 200), "0" * 64))
+    assert path.read_bytes().startswith(content)
+    assert path.read_bytes().count(KEY.encode()) == 1
+    assert own_digest(path) == ("0" * 64, hashlib.sha256(content).hexdigest())
+    again = onnx.ModelProto.FromString(path.read_bytes())
+    assert [(entry.key, entry.value) for entry in again.metadata_props] == [(KEY, "0" * 64)]
+    # what it says is what it said: written again by protobuf it has the digest of the model that protobuf wrote
+    plain = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    assert read_model(path).digests_as_written_again() == {"content": plain}
 
 
 def test_a_file_that_names_no_certificate(tmp_path: Path) -> None:

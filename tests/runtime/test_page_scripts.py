@@ -41,21 +41,38 @@ const given = JSON.parse(readFileSync(0, "utf-8"));
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("resize", ["stretch", "crop", "fit"])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos", "nearest"])
-@pytest.mark.parametrize(("channels", "source", "size"), [(3, (37, 52), (16, 24)), (1, (11, 9), (20, 15))])
-def test_a_picture_becomes_what_predict_makes_of_it(
-    resize: Any, interpolation: Any, channels: int, source: tuple[int, int], size: tuple[int, int], tmp_path: Path
-) -> None:
-    random = np.random.default_rng(1)
-    pixels = random.integers(0, 256, (*source, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.png")
+SHAPED = [
+    (resize, interpolation, *sizes)
+    for resize in ("stretch", "crop", "fit")
+    for interpolation in ("bilinear", "bicubic", "lanczos", "nearest")
+    for sizes in ((3, (37, 52), (16, 24)), (1, (11, 9), (20, 15)))
+]
+"""How a picture is fitted and interpolated; to how many channels, from which size, to which."""
+
+
+def _pixels(source: tuple[int, int]) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (*source, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def shaped() -> list[Any]:
+    """What the page makes of each picture, by one process."""
+    given = []
+    for resize, interpolation, channels, source, size in SHAPED:
+        rgba = np.concatenate([_pixels(source), np.full((*source, 1), 255, np.uint8)], axis=2)
+        shape = {"channels": channels, "height": size[0], "width": size[1], "resize": resize, "filter": interpolation}
+        given.append({"data": rgba.ravel().tolist(), "height": source[0], "width": source[1], "shape": shape})
+    script = "console.log(JSON.stringify(given.map((one) => picture.shaped(one, one.shape).map((p) => [...p]))));"
+    found: list[Any] = _node(script, given)
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(SHAPED)), ids=lambda number: "-".join(map(str, SHAPED[number][:3])))
+def test_a_picture_becomes_what_predict_makes_of_it(number: int, shaped: list[Any], tmp_path: Path) -> None:
+    resize, interpolation, channels, source, size = SHAPED[number]
+    Image.fromarray(_pixels(source)).save(tmp_path / "a.png")
     wanted, _ = decode_image(tmp_path / "a.png", channels, size, resize, interpolation)
-    rgba = np.concatenate([pixels, np.full((*source, 1), 255, np.uint8)], axis=2)
-    shape = {"channels": channels, "height": size[0], "width": size[1], "resize": resize, "filter": interpolation}
-    given = {"data": rgba.ravel().tolist(), "height": source[0], "width": source[1], "shape": shape}
-    found = _node("console.log(JSON.stringify(picture.shaped(given, given.shape).map((p) => [...p])));", given)
-    planes = np.array(found).reshape(channels, *size).transpose(1, 2, 0)
+    planes = np.array(shaped[number]).reshape(channels, *size).transpose(1, 2, 0)
     off = np.abs(planes - wanted.astype(float))
     assert off.max() <= 1  # Pillow's weights are fixed-point numbers
     assert (off > 0).mean() < 0.1
@@ -97,21 +114,41 @@ def test_pixels_become_numbers_per_channel(first: bool) -> None:
     assert np.allclose(found, (wanted if first else wanted.transpose(1, 2, 0)).ravel(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 4)])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int8", "uint16", "int32", "int64", "uint64"])
-def test_files_of_numpy_are_read_and_written(shape: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
-    array = np.asarray(np.random.default_rng(4).integers(0, 2, shape) * 3).astype(dtype)
-    np.save(tmp_path / "in.npy", array)
+ARRAYS = {
+    (dtype, shape): np.asarray(np.random.default_rng(4).integers(0, 2, shape) * 3).astype(dtype)
+    for dtype in ("float32", "float64", "bool", "int8", "uint16", "int32", "int64", "uint64")
+    for shape in ((), (3,), (2, 3), (0, 4))
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, tuple[Any, Path]]:
+    """What the page reads of each array's file, and the file that it writes, by one process."""
+    folder, given = tmp_path_factory.mktemp("arrays"), []
+    for number, array in enumerate(ARRAYS.values()):
+        np.save(folder / f"{number}.npy", array)
+        given.append({"path": str(folder / f"{number}.npy"), "out": str(folder / f"{number}.out.npy")})
     script = """
 import { writeFileSync } from "node:fs";
-const bytes = readFileSync(given.path);
-const { type, shape, data } = numpy.readNumpy(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
-writeFileSync(given.out, new Uint8Array(await numpy.writeNumpy(type, shape, data).arrayBuffer()));
-console.log(JSON.stringify([type, shape, [...data].map(Number)]));
+const found = [];
+for (const { path, out } of given) {
+  const bytes = readFileSync(path);
+  const { type, shape, data } = numpy.readNumpy(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
+  writeFileSync(out, new Uint8Array(await numpy.writeNumpy(type, shape, data).arrayBuffer()));
+  found.push([type, shape, [...data].map(Number)]);
+}
+console.log(JSON.stringify(found));
 """
-    found = _node(script, {"path": str(tmp_path / "in.npy"), "out": str(tmp_path / "out.npy")})
+    return {
+        key: (found, Path(asked["out"])) for key, found, asked in zip(ARRAYS, _node(script, given), given, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("dtype", "shape"), ARRAYS)
+def test_files_of_numpy_are_read_and_written(shape: tuple[int, ...], dtype: str, files: Any) -> None:
+    array, (found, out) = ARRAYS[dtype, shape], files[dtype, shape]
     assert found == [dtype, list(shape), array.ravel().astype(float).tolist()]
-    back = np.load(tmp_path / "out.npy")
+    back = np.load(out)
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 

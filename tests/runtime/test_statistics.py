@@ -93,7 +93,7 @@ def test_rows_that_were_not_seen_gain(written: dict[str, Path], kind: str) -> No
 
 
 def test_what_does_not_help_is_listed_with_its_number(convnet: Path) -> None:
-    plan = tune(convnet, data=images(300), budget="rel=3e-2", seconds=1.0)
+    plan = tune(convnet, data=images(300), budget="rel=3e-2", seconds=0.2)
     names = {trial.name.split(":")[0]: trial for trial in plan.trials if trial.precision == "int8"}
     tried = {f"int8, {words}" for words in CORRECTIONS.values()}
     kept = {name for name in tried if name in names and "does not help" not in names[name].reason}

@@ -20,10 +20,12 @@ from normdeploy.verification.mutation.called_parts import CallWatch
 from normdeploy.verification.mutation.mutant_sites import sites_of
 from normdeploy.verification.mutation.mutate_affine import affine_sites
 from normdeploy.verification.mutation.rerun import Target
+from normdeploy.verification.mutation.signed_products import Fingerprints
 from normdeploy.verification.mutation.watched_sites import SiteWatch
 from normdeploy.verification.record.answers import Killer
 from normdeploy.verification.record.verdict import Verdict
 from normdeploy.verification.sides.double import float64_mode
+from normdeploy.verification.sides.two_sides import EagerReference
 
 HEADS, WIDTH, TOKENS = 2, 8, 5
 
@@ -180,6 +182,58 @@ def test_an_attention_before_training_is_exercised(tmp_path: Path):
     scales = [m for s in verdict.sites if s.kind == "affine map" for m in s.mutants if m.name.startswith("scale")]
     assert scales
     assert {m.by for m in scales} == {Killer.MODULE}
+
+
+def test_calls_are_compared_in_the_run_in_which_sites_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The module ran three times in float64 where a scale inside a call was asked about: two suffice."""
+    runs: list[bool] = []
+    truth = EagerReference.truth
+
+    def counted(self: EagerReference, feeds: Any, *, seen: Any = None) -> list[Any]:
+        runs.append(seen is not None)
+        return truth(self, feeds, seen=seen)
+
+    net, x = Attention(0.5).eval(), inputs()
+    save_graph(rewrite(trace(net, x).model).model, tmp_path / "net.onnx")
+    monkeypatch.setattr(EagerReference, "truth", counted)
+    verdict = verify(net, tmp_path / "net.onnx", args=x, level="quick")
+    scales = [m for s in verdict.sites if s.kind == "affine map" for m in s.mutants if m.name.startswith("scale")]
+    assert {(m.by, m.family) for m in scales} == {(Killer.MODULE, "example")}
+    assert runs.count(True) == 1
+
+
+def test_a_result_that_is_another_where_no_element_was_looked_at_shows_nothing():
+    """A tensor is found again by some of its elements, and compared in all of them."""
+    rows, tokens = 8, 128
+    net, x = Attention(0.5).eval(), torch.randn(rows, tokens, WIDTH, generator=torch.Generator().manual_seed(1))
+    graph = trace(net, x).model
+    targets = [t for t in targets_of(graph) if t.site.is_affine]
+    (name,) = (str(v.name) for v in graph.graph.inputs)
+    shape = torch.Size((rows, HEADS, tokens, WIDTH // HEADS))
+    counts = torch.zeros(shape, dtype=torch.float64)
+    prints = Fingerprints()
+    for at in range(shape.numel()):
+        counts.view(-1)[at] = 1.0
+        if not prints.of(counts)[1]:
+            break
+        counts.view(-1)[at] = 0.0
+    (unseen,) = counts.view(-1).nonzero().flatten().tolist()
+    found = []
+    for error in (0.0, 1e-3):
+        watch = CallWatch(Evaluator(graph), targets, {name: x.numpy()})
+
+        def called(result: Tensor, read: Sequence[Tensor] = (), error: float = error, watch: CallWatch = watch) -> None:
+            if result.shape == shape and error:
+                result = result.contiguous().clone()
+                result.view(-1)[unseen] += error
+            watch.module_call(result, read)
+
+        with torch.no_grad(), float64_mode(seen=called):
+            net(x)
+        found.append([watch.ratios.get(place, 0.0) for place in range(len(targets))])
+    scales = [place for place, target in enumerate(targets) if target.mutant.name == "scale off by one in 1000"]
+    assert min(found[0][place] for place in scales) > 2
+    assert max(found[1][place] for place in scales) < 2
 
 
 def test_an_attention_over_one_token_is_held_against_no_call(tmp_path: Path):

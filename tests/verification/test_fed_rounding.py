@@ -12,9 +12,9 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from normdeploy.exporting.trace import trace
+from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import save_graph
-from normdeploy.rewrite import rewrite
+from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
 
@@ -33,16 +33,21 @@ class Places(nn.Module):
         return self.head(x + (turns[..., None] / self.slowness).sin())
 
 
-@pytest.mark.parametrize(("factor", "status"), [(1.0, "pass"), (10.0, "fail"), (0.1, "fail")])
-def test_a_scale_folded_in_front_of_an_epsilon_passes_at_the_site_and_a_wrong_one_fails(
-    tmp_path: Path, factor: float, status: str
-):
-    """1 / (x + e) * s is folded to 1 / (x / s + e / s), whose sum errs by a rounding of x / s where e cancels it."""
+@pytest.fixture(scope="module")
+def places() -> tuple[Places, Tensor, Traced, RewriteResult]:
     torch.manual_seed(1)
     model, x = Places().eval(), torch.randn(2, 16, 6)
-    path = tmp_path / "net.onnx"
     traced = trace(model, x)
-    rewritten = rewrite(traced.model)
+    return model, x, traced, rewrite(traced.model)
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "pass"), (10.0, "fail"), (0.1, "fail")])
+def test_a_scale_folded_in_front_of_an_epsilon_passes_at_the_site_and_a_wrong_one_fails(
+    places: tuple[Places, Tensor, Traced, RewriteResult], tmp_path: Path, factor: float, status: str
+):
+    """1 / (x + e) * s is folded to 1 / (x / s + e / s), whose sum errs by a rounding of x / s where e cancels it."""
+    model, x, traced, rewritten = places
+    path = tmp_path / "net.onnx"
     save_graph(rewritten.model.clone(), path)
     proto = onnx.load(str(path))
     shifts = [t for t in proto.graph.initializer if t.name.endswith(".bias") and t.name != "head.bias"]

@@ -145,9 +145,9 @@ def test_mutants_that_change_nothing_take_no_run(tmp_path: Path, monkeypatch: py
     asked: list[str] = []
     take = CallWatch.__init__
 
-    def watched(self: CallWatch, evaluator: Evaluator, targets: Sequence[Target], *rest: object) -> None:
+    def watched(self: CallWatch, evaluator: Evaluator, targets: Sequence[Target], *rest: Any, **more: Any) -> None:
         asked.extend(target.mutant.name for target in targets if target.site.is_affine)
-        take(self, evaluator, targets, *rest)
+        take(self, evaluator, targets, *rest, **more)
 
     monkeypatch.setattr(CallWatch, "__init__", watched)
     verdict = verify(model, path, args=(x,), level="quick", traced=traced, rewritten=rewritten)

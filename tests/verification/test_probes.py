@@ -249,9 +249,8 @@ def char_transformer(tmp_path: Path) -> tuple[nn.Module, Any, Path]:
     return model, example, path
 
 
-@pytest.mark.parametrize(
-    "static", [pytest.param(False, marks=pytest.mark.slow, id="weights compared"), pytest.param(True, id="fed")]
-)
+@pytest.mark.slow  # what test_an_epsilon_that_no_words_show_is_found_at_the_site asks of a network of three layers
+@pytest.mark.parametrize("static", [False, True], ids=["weights compared", "fed"])
 def test_a_tampered_epsilon_of_the_character_model_never_passes(tmp_path: Path, static: bool):
     """No text shows half of its epsilon. A trace with another length is another graph: weights are not compared."""
     model, example, path = char_transformer(tmp_path)

@@ -6,6 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.gauges import alike, composed
 from normdeploy.verification.derivation.stored_rounding import compare
 
 FLOAT = ir.DataType.FLOAT
@@ -65,3 +67,46 @@ def test_a_large_number_elsewhere_allows_small_ones_its_own_rounding(shape: tupl
     found = compare(have, FLOAT, want)
     assert found is not None
     assert found.rounding
+
+
+@pytest.mark.parametrize("shape", [(1,), *SIZES])
+@pytest.mark.parametrize(
+    ("want", "have"), [(-np.inf, -1e4), (-np.inf, -3.4028235e38), (np.inf, -np.inf), (1.0, np.inf)]
+)
+def test_no_number_is_near_infinity(shape: tuple[int, ...], want: float, have: float):
+    """Rounding in proportion to the number is infinite there: a mask of -10000 stood for one of -inf."""
+    wanted = np.ones(shape)
+    wanted[-1] = want
+    found = compare(np.where(wanted == want, have, 1.0).astype(np.float32), FLOAT, wanted)
+    assert found is not None
+    assert not found.rounding
+    assert compare(wanted.astype(np.float32), FLOAT, wanted) is None
+    assert compare(wanted.astype(np.float32), FLOAT, wanted, np.ones(shape), size=1.0) is None
+
+
+MASKED = """<ir_version: 10, opset_import: ["": 20]> g (float[2,3] x, bool[2,3] m) => (float[2,3] z)
+<float[3] s = {{2.0, 0.5, 1.5}}> {{ a = Mul(x, s) {made} y = Where(m, a, c) z = Softmax(y) }}"""
+MINUS_INFINITY = "c = Constant<value = float {-inf}>()"
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["c = Constant<value = float {-10000.0}>()", "d = Constant<value = float {10000.0}>() c = Neg(d)"],
+    ids=["stored", "computed"],
+)
+def test_a_mask_of_a_large_number_is_not_one_of_minus_infinity(made: str):
+    """Rows that are masked whole are NaN by one, and alike by the other."""
+    source, file = (ir.from_onnx_text(MASKED.format(made=text)) for text in (MINUS_INFINITY, made))
+    shapes = [{"x": (2, 3), "m": (2, 3)}]
+    assert check_derivation(source, source.clone(), unchanged(source), shapes).confirmed
+    found = check_derivation(source, file, unchanged(source), shapes)
+    assert not found.confirmed
+    assert "Where" in [row.node.op_type for row in found.open]
+
+
+def test_an_infinite_shift_is_no_rounding_of_nothing():
+    one, nought, much = np.ones(1), np.zeros(1), np.full(1, -np.inf)
+    assert composed(one, much, one, one)[1].tolist() == [-np.inf]
+    assert composed(one, -one, one, one)[1].tolist() == [0.0]
+    assert alike(one, one * (1 + 1e-16))
+    assert not alike(nought, much)

@@ -25,7 +25,7 @@ def require_result(call: Call, inputs: Inputs) -> None:
         TooMuchError: it would.
     """
     node = call.node
-    asked = _ASKED.get(node.op_type) if is_standard(node, *_ASKED) else None
+    asked = _ASKED.get(node.op_type) if is_standard(node) else None
     if asked is None and has(node, Trait.BROADCASTS):
         asked = _broadcast
     # nothing that these make of small operands is large, and most operands are small

@@ -14,7 +14,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.float64_outputs import logic_problems
-from normdeploy.verification.mutation.called_parts import kill_by_calls
+from normdeploy.verification.mutation.called_parts import key_of, kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.killing_input import SHARE, search
 from normdeploy.verification.mutation.lone_rows import two_rows, watched_on
@@ -103,7 +103,7 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
     asked = [t for t in targets if id(t.site) not in dead]
     _kill_seen(context, asked, context.watched[1], by, context.cases[0].family.name)
     between = [t for t in alive_of(asked) if t.mutant.between_rows]
-    lone = [t for t in between if context.watched[1].get(_key(t)) == 0] if batch_name(context.specs) else []
+    lone = [t for t in between if context.watched[1].get(key_of(t)) == 0] if batch_name(context.specs) else []
     if lone:
         family = two_rows(context)
         _kill_seen(context, lone, watched_on(context, lone, family), by, family.name)
@@ -113,13 +113,9 @@ def _kill_seen(
     context: Context, targets: Sequence[Target], ratios: Mapping[Key, float], by: Killer, family: str
 ) -> None:
     for target in targets:
-        ratio = ratios.get(_key(target), 0.0)
+        ratio = ratios.get(key_of(target), 0.0)
         if ratio >= context.cases[0].constants.kill:
             target.killed, target.chain_ratio, target.family = by, ratio, family
-
-
-def _key(target: Target) -> Key:
-    return target.site.where, target.site.output, target.mutant.name
 
 
 _EAGER_FAMILIES = 3

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +12,8 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Evaluated
-from normdeploy.verification.mutation.rerun import site_groups
+from normdeploy.verification.mutation.called_parts import CallWatch, key_of
+from normdeploy.verification.mutation.rerun import Target, site_groups
 from normdeploy.verification.mutation.watched_sites import SiteWatch
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.double import Seen
@@ -101,10 +103,17 @@ def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[
     if isinstance(context.reference, EagerReference):
         expected = context.reference.native(example)
         watch = _watch(context, example)
-        context.weigh(example, hook=None if watch is None else watch.graph_hook)
-        truth, weak = _truth(context, example, None if watch is None else watch.module_call)
+        targets = [] if watch is None else _mutants(context)
+        graph = context.evaluator
+        calls = None if watch is None or graph is None else CallWatch(graph, targets, example, sites=watch)
+        watches = [one for one in (watch, calls) if one is not None]
+        context.weigh(example, hook=_each([one.graph_hook for one in watches]))
+        truth, weak = _truth(context, example, _each([one.module_call for one in watches]))
         if watch is not None:
             context.watched = watch.compared()
+        if calls is not None:
+            context.called = {key_of(targets[place]): ratio for place, ratio in calls.ratios.items()}
+            context.effort.spend(calls.work, example)
     else:  # the evaluator counts what a graph asks for; a runtime may be at it for years
         truth, weak = _truth(context, example)
         expected = context.reference.native(example)
@@ -125,6 +134,22 @@ def _watch(context: Context, example: Arrays) -> SiteWatch | None:
         return None
     own = not isinstance(context.reference, EagerReference)
     return SiteWatch(context.evaluator.graph, site_groups(context), example, reference=own)
+
+
+def _mutants(context: Context) -> list[Target]:
+    """Return what single calls of the module may show."""
+    groups = site_groups(context)
+    return [Target(own, site, m) for own, sites in groups for site in sites for m in site.mutants if not m.nothing]
+
+
+def _each(watches: Sequence[Callable[..., None]]) -> Callable[..., None] | None:
+    """Return what calls all of some, in this order; None where there is none."""
+
+    def each(*given: Any) -> None:
+        for watch in watches:
+            watch(*given)
+
+    return each if watches else None
 
 
 def _truth(context: Context, example: Arrays, seen: Seen | None = None) -> tuple[list[Array], list[Check]]:

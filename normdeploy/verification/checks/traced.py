@@ -16,7 +16,7 @@ and between module and trace by as much as the two are seen to agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, Evaluator, ExactTensor
+from normdeploy.graph import FLOATS, Evaluator, ExactTensor, evaluate_node
+from normdeploy.graph.evaluate import Hook, StandIn
 from normdeploy.verification.bounds.criteria import Floats, judge, rms
 from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.check_context import Context
@@ -178,37 +179,73 @@ def _stored_constants(context: Context) -> list[str]:
     ]
 
 
-def with_moved_constants(model: ir.Model, names: list[str], seed: int) -> Evaluator:
+class _Moved(Evaluator):
+    """The evaluator of a graph with other numbers in the place of some constants, and operators of other attributes."""
+
+    def __init__(self, model: ir.Model, names: Sequence[str], seed: int) -> None:
+        super().__init__(model)
+        self._numbers: dict[str, Tensor] = {}
+        for name in names:
+            tensor = self.graph.initializers[name].const_value
+            assert tensor is not None
+            self._numbers[name] = _moved(torch.from_numpy(np.array(tensor.numpy(), np.float64)), seed)
+        others = {node: _with_moved_attributes(node, seed) for node in self.graph.all_nodes()}
+        imports = dict(self.graph.opset_imports)
+        self._others: dict[ir.Node, StandIn] = {
+            node: partial(_evaluated, other, imports) for node, other in others.items() if other is not None
+        }
+
+    def run(
+        self,
+        feeds: Mapping[str, Array | Tensor],
+        *,
+        fetch: Sequence[str] | None = None,
+        replace: Mapping[str, Tensor] | None = None,
+        hook: Hook | None = None,
+        stand_ins: Mapping[ir.Node, StandIn] | None = None,
+        among: Sequence[ir.Node] | None = None,
+    ) -> dict[str, Tensor]:
+        """Evaluate the graph with these numbers and operators, but for what the caller puts in their place."""
+        numbers, others = {**self._numbers, **(replace or {})}, {**self._others, **(stand_ins or {})}
+        return super().run(feeds, fetch=fetch, replace=numbers, hook=hook, stand_ins=others, among=among)
+
+
+def with_moved_constants(model: ir.Model, names: Sequence[str], seed: int) -> Evaluator:
     """Return an evaluator of the graph with each stored constant and float attribute moved by one rounding.
 
     Equal numbers are moved alike, as they were rounded: an epsilon or attention's scale is mostly one in all layers,
     and what is moved layer by layer cancels in outputs where their common error does not. Each moves as far as rounding
     can have moved it: few numbers of random size, or one, may all be small.
     """
-    copy = model.clone()
-    u = UNIT_ROUNDOFF["float32"]
-    for name in names:
-        tensor = copy.graph.initializers[name].const_value
-        assert tensor is not None
-        value = torch.from_numpy(np.array(tensor.numpy(), np.float64))
-        moved = _moved(value, u, seed).numpy()
-        exact = ExactTensor(partial(np.asarray, moved), tensor.dtype, moved.shape, name)
-        copy.graph.initializers[name].const_value = exact
-    for node in copy.graph.all_nodes():
-        for attribute in list(node.attributes.values()):
-            if attribute.type == ir.AttributeType.FLOAT:
-                value = _moved(torch.tensor(attribute.value, dtype=torch.float64), u, seed)
-                node.attributes[attribute.name] = ir.AttrFloat32(attribute.name, float(value))
-            elif attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in FLOATS:
-                value = _moved(torch.from_numpy(np.array(attribute.value.numpy(), np.float64)), u, seed)
-                exact = ExactTensor(partial(np.asarray, value.numpy()), attribute.value.dtype, tuple(value.shape))
-                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, exact)
-    return Evaluator(copy)
+    return _Moved(model, names, seed)
 
 
-def _moved(value: Tensor, u: float, seed: int) -> Tensor:
+def _evaluated(node: ir.Node, imports: Mapping[str, int], values: Sequence[Tensor | None]) -> list[Tensor]:
+    return evaluate_node(node, list(values), opset_imports=imports)
+
+
+def _with_moved_attributes(node: ir.Node, seed: int) -> ir.Node | None:
+    """Return an operator of no graph with its float attributes moved; None where it has none."""
+    moved: dict[str, ir.Attr] = {}
+    for name, attribute in node.attributes.items():
+        if attribute.type == ir.AttributeType.FLOAT:
+            number = _moved(torch.tensor(attribute.value, dtype=torch.float64), seed)
+            moved[name] = ir.AttrFloat32(name, float(number))
+        elif attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in FLOATS:
+            value = _moved(torch.from_numpy(np.array(attribute.value.numpy(), np.float64)), seed)
+            exact = ExactTensor(partial(np.asarray, value.numpy()), attribute.value.dtype, tuple(value.shape))
+            moved[name] = ir.AttrTensor(name, exact)
+    if not moved:
+        return None
+    read = [None if value is None else ir.Value(name=value.name) for value in node.inputs]
+    made = [ir.Value(name=value.name) for value in node.outputs]
+    attributes = [moved.get(name, attribute) for name, attribute in node.attributes.items()]
+    return ir.Node(node.domain, node.op_type, read, attributes, outputs=made, version=node.version, name=node.name)
+
+
+def _moved(value: Tensor, seed: int) -> Tensor:
     """Move floats by the largest rounding, up or down, but for those short enough to be what was written (1, 0.5)."""
     if not value.is_floating_point() or value.numel() == 0:
         return value
     short = value.to(torch.float32).view(torch.int32) & 0xFFF == 0
-    return torch.where(short, value, value * (1 + u * hashed_noise(value, seed).sign()))
+    return torch.where(short, value, value * (1 + UNIT_ROUNDOFF["float32"] * hashed_noise(value, seed).sign()))

@@ -20,8 +20,8 @@ from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.verification.derivation.beyond import cuts, decides
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.compared_points import points
-from normdeploy.verification.derivation.element_moves import MOVES
 from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.movement import MOVES
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.regions import Point, Regions, differs
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,10 +18,11 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import of_fixed_sizes
 from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
+from normdeploy.verification.derivation.following import Following
 from normdeploy.verification.derivation.kept_constants import KeptConstants
 from normdeploy.verification.derivation.narrowing import as_stored
 from normdeploy.verification.derivation.operands import inputs_of, is_sequence, kind
-from normdeploy.verification.derivation.result_sizes import SMALL, Sizes
+from normdeploy.verification.derivation.result_sizes import Sizes
 from normdeploy.verification.derivation.result_types import result_type
 from normdeploy.verification.derivation.settled import is_open
 from normdeploy.verification.derivation.tables_by_size import partly_read, picked
@@ -62,7 +62,6 @@ class Side:
         self._types: dict[ir.Value, ir.DataType] = {v: v.dtype for v in self.graph.inputs if v.dtype is not None}
         self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
         self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
-        self._of_constants: dict[ir.Value, Shape | None] = {}
         self.steps: dict[ir.Value, Any] = {}  # what :func:`.affine_laws.step_of` found
         self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
         self.cut, self.cut_known = set[ir.Value](), False
@@ -71,7 +70,8 @@ class Side:
             self._classify(node)
         self._resized: bool = len(assignments) > 1 or (beside is not None and beside._resized)
         self._partly: set[ir.Value] = set()
-        runs = [(shapes, self._run(shapes)) for shapes in assignments]
+        follow = Following(self, self._sizes, self._constants, self._sized, self._with_bodies)
+        runs = [(shapes, follow.at(shapes)) for shapes in assignments]
         most = max((len(run) for _, run in runs), default=0)
         self.followed = [shapes for shapes, run in runs if len(run) == most]
         self.runs = [run for _, run in runs if len(run) == most]
@@ -220,35 +220,6 @@ class Side:
             if found is not None:
                 self._types[output] = found
 
-    def _run(self, shapes: Mapping[str, Shape | Tensor]) -> dict[ir.Value, Tensor]:
-        """Follow shapes through the graph: floats are only sizes, what follows from sizes is computed."""
-        known: dict[ir.Value, Tensor] = {}
-        for value in self.graph.inputs:
-            held = value.const_value  # the number that is taken where none is fed
-            fixed = None if held is None else tuple(int(n) for n in held.shape.numpy())
-            shape = shapes.get(str(value.name), fixed)
-            if shape is None or value.dtype is None:
-                return {}
-            known[value] = shape if isinstance(shape, Tensor) else _blank(shape, value.dtype)
-        for node in self.nodes:
-            if node.op_type == "Constant" or all(v in self._constants for v in node.outputs):
-                continue
-            if bodies_of(node):
-                known.update(zip(node.outputs, self._with_bodies(node, known), strict=False))
-                continue
-            operands: list[Tensor | None] = []
-            plain = any(output in self._sized for output in node.outputs)
-            for read in inputs_of(node):
-                operands.append(None if read is None else self._operand(read, known, whole=plain))
-                if read is not None and operands[-1] is None:
-                    break
-            else:
-                if plain and kind(node) == "CastLike" and operands[1] is not None:
-                    operands[1] = torch.zeros((), dtype=operands[1].dtype)  # its type alone is read
-                found = self._sizes.of(node, as_stored(node, operands, self.type_of))
-                known.update(zip(node.outputs, found, strict=False))
-        return known
-
     def _with_bodies(self, node: ir.Node, known: Mapping[ir.Value, Tensor]) -> list[Tensor]:
         """Return results of If, Loop or Scan as sizes; [] where they are not known, or a state changes its size."""
         results: list[list[Tensor]] = []
@@ -267,34 +238,3 @@ class Side:
             return []
         turns = turns_of(node, known)
         return [t if kind(node) == "If" or i < len(states) else t.expand(turns, *t.shape) for i, t in enumerate(kept)]
-
-    def _operand(self, value: ir.Value, known: Mapping[ir.Value, Tensor], *, whole: bool) -> Tensor | None:
-        if value in known:
-            return known[value]
-        if not whole and self.type_of(value) in FLOATS and not is_sequence(value):
-            shape = self._shape_of_constant(value)
-            if shape is not None and math.prod(shape) > SMALL:  # no more of it decides a size
-                return torch.empty(shape, dtype=torch.float64, device="meta")
-        array = self.constant(value)
-        return None if array is None else torch.from_numpy(np.array(array))
-
-    def _shape_of_constant(self, value: ir.Value) -> Shape | None:
-        """Return the shape of a constant of floats, stored or computed, without its numbers; None where that fails."""
-        tensor = self.tensor(value)
-        if tensor is not None:
-            return tuple(int(n) for n in tensor.shape.numpy())
-        if value not in self._of_constants:
-            node, found = value.producer(), list[Tensor]()
-            if node is not None and value in self._constants:
-                read = [None if operand is None else self._operand(operand, {}, whole=False) for operand in node.inputs]
-                if all(a is None or b is not None for a, b in zip(node.inputs, read, strict=True)):
-                    found = self._sizes.of(node, as_stored(node, read, self.type_of))
-            place = value.index() or 0
-            self._of_constants[value] = tuple(found[place].shape) if place < len(found) else None
-        return self._of_constants[value]
-
-
-def _blank(shape: Shape, dtype: ir.DataType) -> Tensor:
-    if dtype in FLOATS:
-        return torch.empty(shape, dtype=torch.float64, device="meta")
-    return torch.zeros(shape, dtype=torch.bool if dtype == ir.DataType.BOOL else torch.int64)

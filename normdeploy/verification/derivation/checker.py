@@ -40,10 +40,11 @@ from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.carrying_laws import confirm_carried
 from normdeploy.verification.derivation.checked_side import Shape, Side
 from normdeploy.verification.derivation.control_flow import confirm_bodies
-from normdeploy.verification.derivation.element_moves import confirm_moved, further
+from normdeploy.verification.derivation.element_moves import confirm_moved
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.hinted_values import Hinted
 from normdeploy.verification.derivation.linear_laws import confirm_linear
+from normdeploy.verification.derivation.moved_back import further
 from normdeploy.verification.derivation.on_integers import OnIntegers
 from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.over_rows import laws_over_rows, over_rows_nearby
@@ -118,10 +119,9 @@ class _Checker:
         """Go through the file in order."""
         relation = self.relation
         ours = {value.name: value for value in relation.source.graph.inputs}
-        one, nought = np.ones(()), np.zeros(())
         for value in relation.file.graph.inputs:
             if value.name in ours and fed_alike(ours[value.name], value):
-                relation.add(ours[value.name], Claim(value, one, nought))
+                relation.add(ours[value.name], Claim(value, np.ones(()), np.zeros(())))
         self.walk()
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)

@@ -21,8 +21,8 @@ from normdeploy.verification.derivation.analytic import confirm_analytic
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.carrying_laws import carried
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.element_moves import MOVES
 from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.movement import MOVES
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Reading
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -62,6 +62,8 @@ class Relation:
         by_source, by_file: claims about values of one shape, by either. rows, in_rows: claims about rows, by either.
         further: looks for a claim where none is known.
         unrounded: computes what follows from constants and sizes, at one assignment, from unrounded constants.
+        moved: of two ways of moving, by all that they depend on: the result's rank, and whether constants are joined to
+            it; None where elements land elsewhere.
     """
 
     source: Side
@@ -72,6 +74,7 @@ class Relation:
     in_rows: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
     further: Callable[[Relation, ir.Value, ir.Value], Claim | None] | None = None
     unrounded: Callable[[ir.Value, int], Array | None] | None = None
+    moved: dict[Hashable, tuple[int, bool] | None] = field(default_factory=dict)
     _looked: set[tuple[ir.Value, ir.Value]] = field(default_factory=set)
 
     def add(self, w: ir.Value, claim: Claim) -> bool:

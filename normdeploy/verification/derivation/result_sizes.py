@@ -74,7 +74,7 @@ class Sizes:
     def _key(self, node: ir.Node, operands: Sequence[Tensor | None]) -> _Key | None:
         """Return all that a result depends on; None where that is too much to compare."""
         if node not in self._said:
-            self._said[node] = self._of_node(node)
+            self._said[node] = said_of(node, self._imports)
         said = self._said[node]
         if said is None:
             return None
@@ -85,14 +85,6 @@ class Sizes:
         )
         return said, read
 
-    def _of_node(self, node: ir.Node) -> tuple[Any, ...] | None:
-        """Return all that a result depends on but operands; None where that is too much to compare."""
-        attributes = list(node.attributes.values())
-        if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
-            return None
-        said = tuple((a.name, a.type, str(a.value)) for a in attributes)
-        return node.domain, node.op_type, opset_of(node, self._imports), len(node.outputs), said
-
     def _evaluated(self, node: ir.Node, operands: list[Tensor | None]) -> list[Tensor]:
         """Return results, as sizes alone where that works, from zeros where it does not; [] where neither does."""
         for form in _forms(operands):
@@ -102,6 +94,19 @@ class Sizes:
             except (GraphError, RuntimeError, ValueError, TypeError, ArithmeticError, IndexError, KeyError):
                 continue
         return []
+
+
+def said_of(node: ir.Node, imports: Mapping[str, int]) -> tuple[Any, ...] | None:
+    """Return all that a node's results depend on but operands; None where that is too much to compare.
+
+    Args:
+        node: the operator. imports: operator set versions of its graph.
+    """
+    attributes = list(node.attributes.values())
+    if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
+        return None
+    said = tuple((a.name, a.type, str(a.value)) for a in attributes)
+    return node.domain, node.op_type, opset_of(node, imports), len(node.outputs), said
 
 
 def _forms(operands: list[Tensor | None]) -> Iterator[list[Tensor | None]]:

@@ -176,9 +176,10 @@ def _computed_alike(relation: Relation, v: ir.Value, k: int, want: np.ndarray) -
         return False
     if have is None or have.shape != want.shape:
         return False
-    size = float(np.abs(want).max(initial=0.0, where=np.isfinite(want)))
-    with np.errstate(invalid="ignore"):
-        return bool(((have == want) | (np.abs(have - want) <= _COMPUTED * size)).all())
+    finite = np.isfinite(want)
+    size = float(np.abs(want[finite]).max(initial=0.0))
+    near = np.abs(have[finite] - want[finite]) <= _COMPUTED * size
+    return bool(near.all()) and np.array_equal(have[~finite], want[~finite], equal_nan=True)
 
 
 def _same_numbers(

@@ -114,7 +114,7 @@ class _Numbers:
     @cached_property
     def _most(self) -> tuple[float, float]:
         """The largest number that is expected, and the largest of the terms."""
-        each = [np.abs(self._expected(cut)).max(initial=0.0) for cut in self._cuts()]
+        each = [np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in map(self._expected, self._cuts())]
         return float(np.max(each, initial=0.0)), float(np.max(self.sizes, initial=0.0))
 
     def _cuts(self) -> Iterator[slice]:

@@ -3,10 +3,11 @@ r"""Mutants that a call of the module into torch would have shown, held against 
 A site may have no value of its own in the module: attention's scale lies inside one call, which the trace spells out.
 And what the module's values differ from the trace's by in the middle of a network is what rounding all constants in
 front did, far more than an epsilon there. So calls are compared one by one: where the tensors that a call reads and the
-one it returns are values of the traced graph (to 1e-6 in three products with fixed signs), the operators between these
-are evaluated in float64 on the very tensors that the call read, and what they give is held against what it returned,
-element by element. The difference d that is found is that of this part alone. What a site reads counts as read by
-each later call, where an earlier one returned it: a norm whose rows the trace cuts lies between two calls.
+one it returns are values of the traced graph (to 1e-6 in three products of some elements with fixed signs), the
+operators between these are evaluated in float64 on the very tensors that the call read, and what they give is held
+against what it returned, all elements of it. The difference d that is found is that of this part alone. What a site
+reads counts as read by each later call, where an earlier one returned it: a norm whose rows the trace cuts lies between
+two calls.
 
 A mutant of a site in between is evaluated on the same tensors. Had the trace been that mutant, this comparison would
 have been off by what it changes. It is seen where that is twice the larger of 10 d and 1e-13, relative to the result's
@@ -31,8 +32,8 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import Target
-from normdeploy.verification.mutation.signed_products import SignedProducts
-from normdeploy.verification.mutation.watched_sites import MARGIN, REPEATED, SAME, constants_of
+from normdeploy.verification.mutation.signed_products import SAME, Fingerprints, Prints
+from normdeploy.verification.mutation.watched_sites import MARGIN, REPEATED, Key, SiteWatch, constants_of
 from normdeploy.verification.record.answers import Killer
 from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.two_sides import EagerReference
@@ -43,33 +44,11 @@ _BEHIND = 16
 _FAMILIES = 2
 """On how many families calls are compared, the example's first."""
 
+_SHOWN = 2.0
+"""From so many times what a comparison lets pass on, a mutant is not asked about again."""
+
 _LARGEST = 64
 """Operators of the largest part that one call is taken to have become."""
-
-
-@dataclass
-class _Prints:
-    """Products with fixed signs of all values of one shape, by name."""
-
-    names: list[str] = field(default_factory=list)
-    products: list[Tensor] = field(default_factory=list)
-    sizes: list[float] = field(default_factory=list)
-    _joined: tuple[Tensor, Tensor] | None = None
-
-    def add(self, name: str, products: Tensor, size: float) -> None:
-        """Take in a value."""
-        self.names.append(name)
-        self.products.append(products)
-        self.sizes.append(size)
-        self._joined = None
-
-    def like(self, products: Tensor) -> list[str]:
-        """Return the values with these products, nearest first; among equals the one computed first."""
-        if self._joined is None:  # asked once for each call of the module: not joined anew each time
-            self._joined = torch.stack(self.products), torch.tensor(self.sizes, dtype=torch.float64)
-        away = (self._joined[0] - products).abs().amax(1) / self._joined[1]
-        (near,) = torch.nonzero(away <= SAME, as_tuple=True)
-        return [self.names[i] for i in near[away[near].argsort(stable=True)].tolist()]
 
 
 class CallWatch:
@@ -77,41 +56,55 @@ class CallWatch:
 
     Args:
         evaluator: of the traced graph. targets: the mutants asked about. feeds: the inputs of both runs.
+        sites: watches the same runs, in front of this: what it shows is not asked here. The graph's run is watched by
+            :meth:`graph_hook` then; without it, the run is made here.
 
     Attributes:
         ratios: by a target's place, how many times what the comparison lets pass its mutant would have shown.
         work: what was evaluated of the graph besides the first run, in whole runs.
     """
 
-    def __init__(self, evaluator: Evaluator, targets: Sequence[Target], feeds: Feeds) -> None:
-        self._evaluator, self._targets, self._feeds = evaluator, targets, feeds
-        self._signed = SignedProducts()
+    def __init__(
+        self, evaluator: Evaluator, targets: Sequence[Target], feeds: Feeds, *, sites: SiteWatch | None = None
+    ) -> None:
+        self._evaluator, self._targets, self._feeds, self._sites = evaluator, targets, feeds, sites
+        self._prints = Fingerprints()
         self.ratios: dict[int, float] = {}
         self.work = 0.0
         graph = evaluator.graph
         self._values = {str(v.name): v for node in graph for v in node.outputs}
         self._order = {node: place for place, node in enumerate(graph)}
-        self._constants: dict[str, Tensor] = {}
-        for own in {id(target.evaluator): target.evaluator for target in targets}.values():
-            self._constants |= constants_of(own, [target.site for target in targets if target.evaluator is own])
+        self._constants = _constants(targets) if sites is None else sites.constants
         held = {*feeds, *self._constants}
         self._behind: dict[str, list[int]] = {}
-        self._made: dict[str, Tensor | None] = {}  # what sites read, as calls of the module returned it
+        self._made: dict[str, tuple[Tensor, int] | None] = {}  # what sites read, as calls of the module returned it
+        self._at: dict[str, list[int]] = {}
         for place, target in enumerate(targets):
             site = target.site
             there = all(name in self._values or name in held for name in site.inputs if name)
             if not site.inner and site.output in self._values and there:
-                for name in _results_behind(self._values[site.output]):
-                    self._behind.setdefault(name, []).append(place)
+                self._at.setdefault(site.output, []).append(place)
                 self._made |= dict.fromkeys(name for name in site.inputs if name and name not in held)
-        self._prints: dict[torch.Size, _Prints] = {}
-        if self._behind:
-            self._take_prints()
+        for output, places in self._at.items():
+            for name in _results_behind(self._values[output]):
+                self._behind.setdefault(name, []).extend(places)
+        self._alike: dict[torch.Size, Prints] = {}
+        for name, array in feeds.items():
+            self._print(name, promote(array, torch.float64))
+        if self._behind and sites is None:
+            self.work += 1
+            with torch.no_grad():
+                evaluator.run(dict(feeds), hook=self.graph_hook)
 
     @property
     def asks(self) -> bool:
         """True where the traced graph holds what some mutant's site reads and writes."""
         return bool(self._behind)
+
+    def graph_hook(self, node: ir.Node, results: list[Tensor]) -> None:
+        """Take in what an operator of the traced graph returns: a hook for its evaluator."""
+        for output, result in zip(node.outputs, results, strict=False):
+            self._print(str(output.name), result)
 
     def module_call(self, result: Tensor, read: Sequence[Tensor] = ()) -> None:
         """Compare what a call of the module returned with the part of the trace that reads the same.
@@ -122,35 +115,38 @@ class CallWatch:
         names = self._like(result)
         for name in names:
             if name in self._made:
-                self._made[name] = result.detach().clone()  # the module may write into its own
+                self._made[name] = result.detach(), result._version  # the module may write into its own
+            if name in self._at and not any(map(self._asked, self._at[name])):  # what it reads is not asked for again
+                read_there = {at for place in self._at[name] for at in self._targets[place].site.inputs}
+                self._made |= dict.fromkeys(read_there & self._made.keys())
         for name in names:
-            places = [place for place in self._behind.get(name, []) if self.ratios.get(place, 0.0) < 2]
+            places = [place for place in self._behind.get(name, []) if self._asked(place)]
             if places:
-                entries = {at: tensor for at, tensor in self._made.items() if tensor is not None}
+                kept = {at: one for at, one in self._made.items() if one is not None}
+                entries = {at: tensor for at, (tensor, version) in kept.items() if tensor._version == version}
                 entries |= {at: tensor for tensor in read for at in self._like(tensor)}
                 entries.pop(name, None)
                 self._compare(name, entries, result.detach(), places)
 
-    def _take_prints(self) -> None:
-        def hook(node: ir.Node, results: list[Tensor]) -> None:
-            for output, result in zip(node.outputs, results, strict=False):
-                self._print(str(output.name), result)
-
-        self.work += 1
-        for name, array in self._feeds.items():
-            self._print(name, promote(array, torch.float64))
-        with torch.no_grad():
-            self._evaluator.run(dict(self._feeds), hook=hook)
+    def _asked(self, place: int) -> bool:
+        """Tell whether nothing showed a mutant so far."""
+        if self.ratios.get(place, 0.0) >= _SHOWN:
+            return False
+        target = self._targets[place]
+        return self._sites is None or self._sites.ratio(target.site, target.mutant.name) < _SHOWN
 
     def _print(self, name: str, value: Tensor) -> None:
-        size = _size(value)
-        if 0 < size < math.inf:
-            self._prints.setdefault(value.shape, _Prints()).add(name, self._signed.of(value), size)
+        if value.dtype == torch.float64 and value.dim():
+            products, size = self._prints.of(value)
+            if 0 < size < math.inf:
+                self._alike.setdefault(value.shape, Prints()).add(name, products, size)
 
     def _like(self, tensor: Tensor) -> list[str]:
-        tensor = tensor.detach()
-        prints = self._prints.get(tensor.shape)
-        return prints.like(self._signed.of(tensor)) if prints is not None and 0 < _size(tensor) < math.inf else []
+        prints = self._alike.get(tensor.shape)
+        if prints is None or tensor.dtype != torch.float64:
+            return []
+        products, size = self._prints.of(tensor.detach())
+        return prints.like(products) if 0 < size < math.inf else []
 
     def _compare(self, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int]) -> None:
         part = _part(self._values[name], {*entries, *self._feeds})
@@ -205,18 +201,34 @@ def kill_by_calls(context: Context, targets: Sequence[Target]) -> None:
         return
     alive = list(targets)
     for case in context.cases[:_FAMILIES]:
-        watch = CallWatch(evaluator, alive, case.family.feeds)
-        if not watch.asks:
-            return
-        reference.truth(case.family.feeds, seen=watch.module_call)
-        context.effort.spend(1 + watch.work, case.family.feeds)
-        for place, ratio in watch.ratios.items():
+        if context.called is not None and context.example is not None and case.family.feeds is context.example.feeds:
+            ratios = {place: context.called.get(key_of(target), 0.0) for place, target in enumerate(alive)}
+        else:
+            watch = CallWatch(evaluator, alive, case.family.feeds)
+            if not watch.asks:
+                return
+            reference.truth(case.family.feeds, seen=watch.module_call)
+            context.effort.spend(1 + watch.work, case.family.feeds)
+            ratios = watch.ratios
+        for place, ratio in ratios.items():
             if ratio >= case.constants.kill:
                 alive[place].killed, alive[place].chain_ratio = Killer.MODULE, ratio
                 alive[place].family = case.family.name
         alive = [target for target in alive if not target.killed]
         if not alive:
             return
+
+
+def key_of(target: Target) -> Key:
+    """Return what names a mutant of a graph."""
+    return target.site.where, target.site.output, target.mutant.name
+
+
+def _constants(targets: Sequence[Target]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for own in {id(target.evaluator): target.evaluator for target in targets}.values():
+        found |= constants_of(own, [target.site for target in targets if target.evaluator is own])
+    return found
 
 
 def _results_behind(value: ir.Value) -> list[str]:

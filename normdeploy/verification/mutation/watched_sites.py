@@ -35,11 +35,8 @@ from normdeploy.graph.operator_evaluation import promote
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.derivative import affine_map
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Site, Values
-from normdeploy.verification.mutation.signed_products import SignedProducts
+from normdeploy.verification.mutation.signed_products import SAME, SignedProducts
 from normdeploy.verification.sides.flat_values import Feeds
-
-SAME = 1e-6
-"""Relative difference up to which a value of the module is taken for one of the traced graph."""
 
 REPEATED = 1e-9
 """Relative difference up to which a site, computed again from what it reads, is what the traced graph computes."""
@@ -62,6 +59,10 @@ class _Seen:
     moved: dict[str, float] = field(default_factory=dict)
     away: float = math.inf
 
+    def ratio(self, mutant: str) -> float:
+        """Return by how many times a mutant would have shown; 0 where nothing of the module was compared."""
+        return self.moved.get(mutant, 0.0) / max(MARGIN * self.away, FINEST) if self.away <= SAME else 0.0
+
 
 class SiteWatch:
     """Watches one float64 run of the traced graph, then one of the module.
@@ -69,6 +70,9 @@ class SiteWatch:
     Args:
         graph: the traced graph. groups: sites, by the evaluator of the graph that they were found in.
         feeds: the inputs of both runs. reference: the graph is the reference itself; there is no module to watch.
+
+    Attributes:
+        constants: those that the sites read, by name.
     """
 
     def __init__(
@@ -82,9 +86,10 @@ class SiteWatch:
         self._reference = reference
         self._signed = SignedProducts()
         self._seen: dict[torch.Size, list[_Seen]] = {}
+        self._by_site: dict[tuple[str, str], _Seen] = {}
         self._joined: dict[torch.Size, tuple[Tensor, Tensor]] = {}
         there = {str(output.name) for node in graph for output in node.outputs} | set(feeds)
-        self._constants: dict[str, Tensor] = {}
+        self.constants: dict[str, Tensor] = {}
         self._at: dict[str, list[Site]] = {}
         self._left: Counter[str] = Counter()
         for evaluator, sites in groups:
@@ -92,7 +97,7 @@ class SiteWatch:
             for site in sites:
                 read = [name for name in site.inputs if name and name not in known]
                 if not site.inner and site.output in there and all(name in there for name in read):
-                    self._constants |= known
+                    self.constants |= known
                     self._at.setdefault(site.output, []).append(site)
                     self._left.update(read)
         self._kept = {name: promote(a, torch.float64) for name, a in feeds.items() if name in self._left}
@@ -123,13 +128,17 @@ class SiteWatch:
         found: dict[Key, float] = {}
         matched = [seen for sites in self._seen.values() for seen in sites if seen.away <= SAME]
         for seen in matched:
-            limit = max(MARGIN * seen.away, FINEST)
-            for name, moved in seen.moved.items():
-                found[(seen.site.where, seen.site.output, name)] = moved / limit
+            for name in seen.moved:
+                found[(seen.site.where, seen.site.output, name)] = seen.ratio(name)
         return len(matched), found
 
+    def ratio(self, site: Site, mutant: str) -> float:
+        """Return by how many times a mutant would have shown in what was compared so far."""
+        seen = self._by_site.get((site.where, site.output))
+        return 0.0 if seen is None else seen.ratio(mutant)
+
     def _take(self, site: Site, y: Tensor) -> None:
-        values = [None if not n else self._kept[n] if n in self._kept else self._constants[n] for n in site.inputs]
+        values = [None if not n else self._kept[n] if n in self._kept else self.constants[n] for n in site.inputs]
         for name in site.inputs:
             if name in self._left:
                 self._left[name] -= 1
@@ -164,6 +173,7 @@ class SiteWatch:
                 moved = max(moved, _moved_on_own_statistics(site, mutant.apply, values))
             if math.isfinite(moved):
                 seen.moved[mutant.name] = moved
+        self._by_site[site.where, site.output] = seen
         self._seen.setdefault(y.shape, []).append(seen)
         self._joined.pop(y.shape, None)
 

@@ -24,7 +24,7 @@ from normdeploy.files import (
     storage,
     written_together,
 )
-from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline
+from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline, with_entry
 from normdeploy.ort.settings import WEB
 from normdeploy.unfinished import private_folder
 from normdeploy.verification.record.answers import Question, Status
@@ -65,7 +65,7 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
         GraphError: the file is missing or not ONNX.
     """
     from normdeploy.graph.derivation import Derivation
-    from normdeploy.onnxfile import read_model, set_metadata
+    from normdeploy.onnxfile import read_model
 
     file = Path(path)
     target, hints = certificate_path(file), derivation_path(file)
@@ -87,13 +87,11 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
     judged = {key: value for key, value in verdict.to_dict().items() if key != "seconds"}
     text = json.dumps(head | judged, indent=1)
     written = (text + "\n").encode()
-    kept = [(entry.key, entry.value) for entry in model.proto.metadata_props if entry.key != KEY]
-    set_metadata(model.proto, [*kept, (KEY, hashlib.sha256(written).hexdigest())])
     # through a link: the data of a linked file lies beside the file, not beside the link
     real = file.resolve()
     require_writable(real, overwrite=True)
     with storage(real), private_folder(real) as apart:
-        (certified := apart / real.name).write_bytes(model.proto.SerializeToString())
+        (certified := apart / real.name).write_bytes(with_entry(model.content, hashlib.sha256(written).hexdigest()))
         # one turn for all three: of two that certify at once, the file and the certificate are one's
         with written_together(target, overwrite=overwrite, last=[(certified, real)]) as folder:
             (folder / target.name).write_bytes(written)
@@ -227,7 +225,7 @@ def _own(file: Path, written: bytes) -> tuple[str | None, dict[str, str]]:
 
     model = read_model(file)
     named = next((entry.value for entry in model.proto.metadata_props if entry.key == KEY), None)
-    return named, model.digests()
+    return named, model.digests_as_written_again()
 
 
 def _parsed(written: bytes) -> dict[str, Any]:

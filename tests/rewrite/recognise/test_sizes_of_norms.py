@@ -92,8 +92,9 @@ NORMS = {
 SIZES = [(2, 40, 72), (3, 33, 33), (1, 64, 17), (8, 32, 32)]
 
 
-@pytest.mark.parametrize("name", NORMS)
-@pytest.mark.parametrize("strides", [(2, 2), (4, 4, 2)])
+@pytest.mark.parametrize(
+    ("name", "strides"), [*((name, (2, 2)) for name in NORMS), *((name, (4, 4, 2)) for name in ("groups", "instances"))]
+)
 def test_norms_of_images_of_any_size_behind_strides(name: str, strides: tuple[int, ...]):
     make, kind = NORMS[name]
     model = strided(make(), strides)

@@ -15,9 +15,10 @@ import onnx_ir as ir
 from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
 from normdeploy.rewrite.gauge.rules.moves import Acts, settled
 from normdeploy.rewrite.gauge.rules.scatter import cells_of
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:

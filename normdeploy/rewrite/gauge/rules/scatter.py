@@ -17,9 +17,10 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.gauge import Gauge, common
 from normdeploy.rewrite.gauge.rules.elementwise import one_of
 from normdeploy.rewrite.gauge.rules.moves import MANY
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:

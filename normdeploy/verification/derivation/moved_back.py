@@ -1,0 +1,72 @@
+"""Elements that were moved, scaled and shifted, and came back to where they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import compress
+from normdeploy.verification.derivation.affine_laws import step_of
+from normdeploy.verification.derivation.beyond import cuts
+from normdeploy.verification.derivation.element_moves import confirm_moved
+from normdeploy.verification.derivation.gauges import Claim, composed
+from normdeploy.verification.derivation.movement import DEPTH, MOVES, Lost, run_moves
+from normdeploy.verification.derivation.operands import kind
+from normdeploy.verification.derivation.relation import Proof, Relation
+
+
+def returned(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
+    """Return the claim for a value of the source whose elements moved, were scaled and shifted, and came back."""
+    try:
+        found = [_followed(relation, w, v, k, 0) for k in range(relation.file.assignments)]
+    except (Lost, GraphError, RuntimeError, ValueError):
+        return None
+    pairs = []
+    for ids, scale, shift, _ in found:
+        if not torch.equal(ids.reshape(-1), torch.arange(ids.numel(), dtype=torch.float64)):
+            return None
+        pairs.append((compress(scale.numpy()), compress(shift.numpy())))
+    if not pairs or any(s.shape != pairs[0][0].shape or (s != pairs[0][0]).any() for s, _ in pairs):
+        return None
+    if any(t.shape != pairs[0][1].shape or (t != pairs[0][1]).any() for _, t in pairs):
+        return None
+    if relation.source.shapes(w) != relation.file.shapes(v):
+        return None
+    return Claim(v, *composed(pairs[0][0], pairs[0][1], np.ones(()), np.zeros(())), any(one[3] for one in found))
+
+
+def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Return identifiers, scales and shifts of a value's elements, and whether that is only assumed."""
+    side = relation.source
+    for claim in relation.by_source.get(w, ()):
+        if claim.value is v:
+            shape = relation.file.shapes(v)[k]
+            ids = torch.arange(int(np.prod(shape)), dtype=torch.float64).reshape(shape)
+            scale, shift = (torch.from_numpy(np.array(np.broadcast_to(a, shape))) for a in (claim.scale, claim.shift))
+            return ids, scale, shift, claim.assumed
+    step, node = step_of(side, w), w.producer()
+    shapes = side.shapes(w)
+    if depth > DEPTH or node is None or not shapes or 0 in shapes[k] or w in side.opened or cuts(side, node):
+        raise Lost(f"{w.name!r} is not known")
+    if step is not None:
+        ids, scale, shift, assumed = _followed(relation, step.value, v, k, depth + 1)
+        total, moved = composed(step.scale, step.shift, scale.numpy(), shift.numpy())
+        size = side.shapes(w)[k]
+        both = [torch.from_numpy(np.array(np.broadcast_to(array, size))) for array in (total, moved)]
+        return ids, both[0], both[1], assumed
+    if kind(node) not in MOVES or kind(node) == "Concat" or node.inputs[0] is None:
+        raise Lost(f"{w.name!r} is not known")
+    ids, scale, shift, assumed = _followed(relation, node.inputs[0], v, k, depth + 1)
+    first = node.inputs[0]
+    made = [run_moves(side, w, {first: part}.get, k) for part in (ids, scale, shift)]
+    return made[0], made[1], made[2], assumed
+
+
+def further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
+    """Return the claim for a value of the source that moving, not computing, makes of what v holds, or the reverse."""
+    found = returned(relation, w, v)
+    moved = confirm_moved(relation, v, w) if found is None else None
+    return next((claim for _, claim in moved.claims), None) if isinstance(moved, Proof) else found
