@@ -173,13 +173,11 @@ ABSORBING = {
     "Conv | has a weight that is computed at run time": Case(
         lambda g: conv(g, images(g), mul(g, x(g, 3, 3, 1, name="w"), 3, 1, 1))
     ),
-    "Conv | has one scale for several places where it varies": Case(lambda g: mul(g, conv(g, images(g)), 4)),
+    "Conv | has no weights along an axis where it varies": Case(lambda g: mul(g, conv(g, images(g)), 4)),
     "ConvTranspose | reaches its positions by different taps, which a shift would show": Case(
         lambda g: g.op("ConvTranspose", add(g, images(g, "L"), 3, 1), some(3, 2, 2), strides=[2])
     ),
-    "Gemm | has one scale for several places where it varies": Case(
-        lambda g: grid(g, g.op("Gemm", x(g, 4, 3), some(3, 5)), 4, 5)
-    ),
+    "any | {} is given | rows of a Gemm": Case(lambda g: grid(g, g.op("Gemm", x(g, 4, 3), some(3, 5)), 4, 5)),
     "Gemm | has an addend that is computed at run time": Case(
         lambda g: mul(g, g.op("Gemm", x(g, 4, 3), some(3, 5), x(g, 5, name="c")), 5)
     ),
@@ -192,9 +190,7 @@ ABSORBING = {
     "MatMul | has an operand of unknown rank": Case(
         lambda g: ranked(g, g.op("MatMul", mul(g, x(g, "N", 4, 3), 3), unranked(g)))
     ),
-    "MatMul | has one scale for several places where it varies": Case(
-        lambda g: grid(g, g.op("MatMul", x(g, "N", 4, 3), some(3, 5)), 4, 5)
-    ),
+    "any | {} is given | rows of a MatMul": Case(lambda g: grid(g, g.op("MatMul", x(g, "N", 4, 3), some(3, 5)), 4, 5)),
     "MatMul | multiplies, which leaves no place for a shift | 2": Case(
         lambda g: g.op("MatMul", add(g, x(g, "N", 4, 3), 3), some(3))
     ),
@@ -210,7 +206,7 @@ ABSORBING = {
     "LayerNormalization | has no weights that could change what it writes": Case(
         lambda g: mul(g, layer_norm(g, x(g, "N", 3, 4), outputs=2)[1]), SINGLE
     ),
-    "InstanceNormalization | has one scale for several places where it varies": Case(
+    "InstanceNormalization | has no weights along an axis where it varies": Case(
         lambda g: mul(g, turned(g, g.op("InstanceNormalization", images(g), some(3), some(3))), 4, 1), SINGLE
     ),
     "LayerNormalization | has a scale or bias that is computed at run time, or does not span what it normalizes": Case(
@@ -302,7 +298,7 @@ QUANTIZED = {
     "any | {} would be left without a step by a scale of 0": Case(
         lambda g: g.op("Mul", conv(g, images(g), quantized(g, 3, 3, 1)), np.arange(3.0).reshape(3, 1)), SINGLE, 19
     ),
-    "Conv | has one scale for several places where it varies | 2": Case(
+    "Conv | has no weights along an axis where it varies | 2": Case(
         lambda g: mul(g, conv(g, images(g), quantized(g, 3, 3, 1)), 4), SINGLE, 19
     ),
     "Gemm | has a bias stored in integers of shape {}, which is not one number per channel": Case(

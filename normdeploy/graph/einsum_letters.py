@@ -1,26 +1,40 @@
-"""An Einsum's equation as letters: what each operand's axes and the result's are called."""
+"""A product's equation as letters: what each operand's axes and the result's are called."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_letters
 from typing import Any
 
 import numpy.typing as npt
 import onnx_ir as ir
 
 
-def letters_of(node: ir.Node) -> tuple[tuple[str, ...], str] | None:
-    """Return the letters of each operand and of the result, as in ``"ij,jk->ik"``.
+def letters_of(node: ir.Node, ranks: Sequence[int]) -> tuple[tuple[str, ...], str] | None:
+    """Return the letters of each operand of an Einsum or a MatMul and of the result, as in ``"ij,jk->ik"``.
+
+    Args:
+        node: the operator. ranks: of its operands.
 
     Returns:
-        None where the equation leaves out the result, has an ellipsis or names a diagonal.
+        None where the equation leaves out the result, has an ellipsis, names a diagonal or is one of other ranks.
     """
+    if node.op_type == "MatMul":
+        return _of_matrices(*ranks)
     left, arrow, written = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
     terms = tuple(left.split(","))
-    followed = arrow and "." not in left and len(terms) == len(node.inputs)
+    followed = arrow and "." not in left and [len(term) for term in terms] == list(ranks)
     if not followed or any(len(set(term)) < len(term) for term in (*terms, written)):
         return None
     return terms, written
+
+
+def _of_matrices(left: int, right: int) -> tuple[tuple[str, ...], str]:
+    """Return a MatMul's letters: "..ab,..bc->..ac", the leading axes counted from the end; a vector has "b" alone."""
+    stack = ascii_letters[3 : 3 + max(left, right, 2) - 2]
+    first, second = (stack[len(stack) - max(rank - 2, 0) :] for rank in (left, right))
+    rows, columns = "a" if left > 1 else "", "c" if right > 1 else ""
+    return (f"{first}{rows}b", f"{second}b{columns}"), f"{stack}{rows}{columns}"
 
 
 def averaged_by(terms: tuple[str, ...], written: str, weights: int, axis: int) -> str | None:

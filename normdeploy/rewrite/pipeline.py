@@ -45,7 +45,6 @@ from normdeploy.rewrite.recognise.cast_likes import resolve_casts
 from normdeploy.rewrite.repeated_numbers import ReadRepeatedNumbers
 from normdeploy.rewrite.rewrite_context import RewriteContext
 from normdeploy.rewrite.rules_of_others import OutsideRules
-from normdeploy.rewrite.sequence_splits import ResolveSequences
 from normdeploy.rewrite.unexpand import DropExpansions
 from normdeploy.rewrite.untile import UntileStatistics
 from normdeploy.rewrite.weights import EvaluateConstants, FollowSizes
@@ -110,7 +109,6 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         QuantizeConstants(),
         evaluate,
         FollowSizes(evaluate),
-        ResolveSequences(),
         RemoveIdentities(),
         UntileStatistics(),
         DropExpansions(),
@@ -124,10 +122,10 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
 
 def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead from the canonical model to the final one."""
-    move = MoveAffine(context)
+    move, trips = MoveAffine(context), RemoveRoundTrips()
     return (
         FoldsOfOne(),
-        RemoveRoundTrips(),
+        trips,
         OneView(),
         LowerEinsum(context),
         RecogniseAffine(context),
@@ -135,14 +133,14 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         MovePads(context),
         move,
         NormTables(context),
-        RemoveRoundTrips(),
+        trips,
         MergeBranches(context),
         move,
         EnterBodies(context),
         *([OnIntegers(context)] if context.integer else []),
         LowerAffine(context),
         LowerNorms(),
-        RemoveRoundTrips(),
+        trips,
         OneView(),
         DropZeroBiases(),
         GemmsOverRows(context),

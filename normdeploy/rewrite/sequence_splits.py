@@ -17,24 +17,11 @@ import onnx_ir as ir
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import edit_each, free_name, put_constant, take_place
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.infer import infer_missing_types
 
 
-class ResolveSequences(ir.passes.InPlacePass):
-    """Replace SplitToSequence and its SequenceAts by one Split each; then give values the types that they lack.
-
-    The sizes of the parts tell those of what is made of them, and constant targets of Reshape and Expand, which the
-    pass in front of this one evaluates, more than computed ones.
-    """
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Visit every graph; sizes must be constants already."""
-        result = edit_each(model, _resolve)
-        inferred = infer_missing_types(model, anew=result.modified)
-        if inferred and (late := edit_each(model, _resolve)).modified:  # of a size that was not known
-            infer_missing_types(model, anew=True)
-            return late
-        return result
+def resolve_sequences(model: ir.Model) -> bool:
+    """Replace each SplitToSequence of known sizes and its SequenceAts by one Split; tell whether there was one."""
+    return edit_each(model, _resolve).modified
 
 
 def _resolve(graph: ir.Graph, node: ir.Node) -> bool:

@@ -8,8 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.graph import Evaluator
-from normdeploy.rewrite.sequence_splits import ResolveSequences
-from normdeploy.rewrite.weights import EvaluateConstants
+from normdeploy.rewrite.weights import EvaluateConstants, FollowSizes
 
 
 def model(body: str, outputs: str = "float[n,a] y") -> ir.Model:
@@ -23,6 +22,10 @@ def model(body: str, outputs: str = "float[n,a] y") -> ir.Model:
     }}""")
     EvaluateConstants()(found)
     return found
+
+
+def resolved(found: ir.Model) -> bool:
+    return FollowSizes(EvaluateConstants())(found).modified
 
 
 def operators(found: ir.Model) -> list[str]:
@@ -41,7 +44,7 @@ def test_parts_at_constant_positions_are_outputs_of_a_split(given, parts):
         b = SequenceAt (s, last)
         y = Add (a, b)
     """)
-    assert ResolveSequences()(found).modified
+    assert resolved(found)
     assert operators(found) == ["Split", "Add"]
     assert [value.name for value in next(iter(found.graph)).outputs][1:] == ["a", "b"]  # what the graph calls the parts
     onnx.checker.check_model(ir.to_proto(found))
@@ -54,7 +57,7 @@ def test_a_part_that_is_a_graph_output_keeps_its_name():
         "s = SplitToSequence <axis = 1> (x, sizes)\n y = SequenceAt (s, one)\n z = SequenceAt (s, one)",
         "float[n,4] y, float[n,4] z",
     )
-    ResolveSequences()(found)
+    resolved(found)
     assert [value.name for value in found.graph.outputs] == ["y", "z"]
     onnx.checker.check_model(ir.to_proto(found))
     got = Evaluator(found).run({"x": X, "p": P})
@@ -74,7 +77,7 @@ def test_a_part_that_is_a_graph_output_keeps_its_name():
 def test_what_is_computed_or_not_only_picked_from_stays(body):
     found = model(body)
     text = operators(found)
-    assert not ResolveSequences()(found).modified
+    assert not resolved(found)
     assert operators(found) == text
 
 
@@ -86,7 +89,7 @@ def test_sizes_of_parts_tell_those_of_what_is_made_of_them():
         c = Concat <axis = -1> (a, b)
         y = Neg (c)
     """)
-    assert ResolveSequences()(found).modified
+    assert resolved(found)
     shapes = {node.op_type: [[str(dim) for dim in part.shape] for part in node.outputs] for node in found.graph}
     assert shapes["Split"] == [["n", "2"], ["n", "4"], ["n", "1"]]
     assert shapes["Concat"] == [["n", "5"]]

@@ -16,6 +16,9 @@ from normdeploy.graph import compress
 
 Array = npt.NDArray[np.float64]
 
+SMALLEST = float(np.finfo(np.float64).tiny)
+"""The smallest number by which float64 can divide."""
+
 
 def varying(array: Array) -> frozenset[int]:
     """Return the axes along which ``array`` is larger than 1."""
@@ -63,7 +66,7 @@ class AffineMap:
     @property
     def too_small(self) -> float | None:
         """A scale that is not 0, but by which float64 cannot divide; None where there is none."""
-        found = self.scale[(self.scale != 0) & (np.abs(self.scale) < np.finfo(np.float64).tiny)]
+        found = self.scale[(self.scale != 0) & (np.abs(self.scale) < SMALLEST)]
         return float(found[0]) if found.size else None
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.rewrite.affine.operator_names import describe, readers
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,15 @@ class Limit:
 
 
 def chain_of(
-    node: ir.Node, proof: Sequence[Tie], limits: Sequence[Limit], unknowns: frozenset[int], ties: Ties, *, scale: bool
+    node: ir.Node, proof: Sequence[Tie], limits: Sequence[Limit], passing: Sequence[ir.Node], ties: Ties
 ) -> tuple[str, ...]:
     """Return who takes part in a contradiction: who states its equations, and who passes on what they are about."""
     order = ties.order
     named: dict[str, int] = {}
+    restricting = {limit.node for limit in limits if not limit.given}
     for tie in proof:
+        if tie.node is not None and not tie.clause and tie.node in restricting:
+            continue  # named below, with what it asks
         if tie.node is not None:
             named.setdefault(f"{describe(tie.node)} {tie.clause}".strip(), order.get(tie.node, len(order)))
         else:
@@ -45,44 +48,34 @@ def chain_of(
         named.setdefault(limit.text, -1 if limit.node is None or limit.given else order.get(limit.node, -1))
     stating = {tie.node for tie in proof if tie.node is not None}
     told = {node, *stating, *(limit.node for limit in limits)}
-    passing = [
-        *_between(node, stating, unknowns, ties, scale=scale),
-        *(other for limit in limits for other in limit.way),
-    ]
-    for other in passing:
+    for other in (*passing, *(other for limit in limits for other in limit.way)):
         if other not in told:
             named.setdefault(describe(other), order.get(other, len(order)))
     return tuple(sorted(named, key=lambda text: named[text]))
 
 
-def _between(
+def between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
-    """Return the operators between a map and others, along values whose gauge is in question: no dead ends."""
+    """Return the operators on the shortest ways from a map to others, along values whose gauge is in question."""
     asked = np.isin(np.arange((ties.scales if scale else ties.shifts).size), list(unknowns - {0}))
-    beside: dict[ir.Node | ir.Value, set[ir.Node | ir.Value]] = {start: set()}
-    queue, seen = deque([start]), {start}
+    came_from: dict[ir.Node, ir.Node] = {start: start}
+    queue = deque([start])
     while queue:
         node = queue.popleft()
         for value in (*node.inputs, *node.outputs):
             gauge = None if value is None else ties.of.get(value)
-            if value is None or gauge is None or value in beside:
-                continue
-            if not asked[gauge.scale_of if scale else gauge.shift_of].any():
+            if value is None or gauge is None or not asked[gauge.scale_of if scale else gauge.shift_of].any():
                 continue
             producer = value.producer()
-            around = {*readers(value), *(() if producer is None else (producer,))}
-            beside[value] = set(around)
-            for other in around:
-                beside.setdefault(other, set()).add(value)
-            queue += around - seen
-            seen |= around
-    kept = {start, *goals}
-    ends = [item for item, others in beside.items() if len(others) < 2 and item not in kept]
-    while ends:
-        item = ends.pop()
-        for other in beside.pop(item):
-            beside[other].discard(item)
-            if len(beside[other]) == 1 and other not in kept:
-                ends.append(other)
-    return [item for item in beside if isinstance(item, ir.Node)]
+            for other in (*readers(value), *(() if producer is None else (producer,))):
+                if other not in came_from:
+                    came_from[other] = node
+                    queue.append(other)
+    found: dict[ir.Node, None] = {}
+    for goal in goals:
+        node = came_from.get(goal, start)
+        while node is not start:
+            found[node] = None
+            node = came_from[node]
+    return list(found)

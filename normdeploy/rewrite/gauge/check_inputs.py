@@ -22,7 +22,7 @@ from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.operator_edit import Solution
-from normdeploy.rewrite.gauge.rules.moves import ACTS
+from normdeploy.rewrite.gauge.rules.moves import ACTS, padded
 from normdeploy.rewrite.recognise.trial_sizes import names_of
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
@@ -51,7 +51,7 @@ def draws(at: Solution) -> tuple[Draw, ...]:
 
 def _shapes_that_matter(at: Solution, node: ir.Node) -> list[Sequence[int]] | None:
     """Return what tells positions apart, aligned at the last axis; None for an operator that acts on all of them."""
-    acting = ACTS.get(node.op_type) if is_standard(node) else None
+    acting = (ACTS | {"Pad": padded}).get(node.op_type) if is_standard(node) else None
     moving = acting is not None or has(node, Trait.KEEPS_ORDER)
     if not moving and not has(node, Trait.POINTWISE):  # of several operands these are aligned at the last axis
         return None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from normdeploy.rewrite.gauge.expression_rows import Equation, Floats
-from normdeploy.rewrite.gauge.gauge import Tie
 from normdeploy.rewrite.gauge.system import Conflict, System
+from normdeploy.rewrite.gauge.ties import Tie
 
 _LONGEST = 600
 """Equations that are looked through for a proof."""

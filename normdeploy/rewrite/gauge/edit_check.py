@@ -16,6 +16,7 @@ from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.check_inputs import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.numbered_elements import only_moves, require_moved
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.rules.weighed import weighed
@@ -62,6 +63,9 @@ class Check:
                 drawn = draw(context, nodes, read)
                 if any(value not in drawn for value in read):
                     continue
+                if only_moves(edit):
+                    require_moved(edit, drawn)
+                    return
                 axes = {value: summed_axis(value) for value in read}
                 drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
                 plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
@@ -77,13 +81,13 @@ class Check:
                 continue  # a gauge that varies along an axis that was cut
         raise Unchecked(edit.node) from last
 
-    def verify(self, context: RewriteContext, edit: Edit) -> None:
+    def verify(self, edit: Edit) -> None:
         """Evaluate the operator as it became.
 
         Raises:
             RewriteError: it computes something else.
         """
-        if not context.check:
+        if not self._expected:  # nothing is checked, or was when it could be
             return
         node, at = edit.node, edit.at
         nodes = _region(node)

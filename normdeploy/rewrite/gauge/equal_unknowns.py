@@ -35,9 +35,12 @@ def united(rows: Rows, slack: npt.NDArray[np.int8], scratch: Ints, *, multiplica
     Returns:
         the unknowns, what each is, and the row that says so: as many independent rows as unknowns.
     """
-    rank = np.arange(len(slack)) + len(slack) * slack.astype(np.int64)
-    stands_for, by = np.arange(len(slack)), np.full(len(slack), -1)
-    row, (left, right) = np.arange(len(rows)), rows.unknowns.T
+    flat = rows.unknowns.reshape(-1)
+    names = flat[first_uses(flat, scratch)]  # what no row speaks of costs nothing
+    scratch[names] = np.arange(len(names))
+    left, right = scratch[rows.unknowns].T
+    rank = names + len(slack) * slack[names].astype(np.int64)
+    row, stands_for, by = np.arange(len(rows)), np.arange(len(names)), np.full(len(names), -1)
     while True:
         left, right = stands_for[left], stands_for[right]
         open_ = np.flatnonzero(left != right)
@@ -52,4 +55,4 @@ def united(rows: Rows, slack: npt.NDArray[np.int8], scratch: Ints, *, multiplica
             stands_for = further
     found = np.flatnonzero(by >= 0)
     one, neutral = np.ones((len(found), 1)), np.full(len(found), float(multiplicative))
-    return found, Rows(stands_for[found][:, None], one, neutral, neutral), by[found]
+    return names[found], Rows(names[stands_for[found]][:, None], one, neutral, neutral), by[found]

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.rewrite.affine.affine_map import SMALLEST
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-SMALLEST = float(np.finfo(np.float64).tiny)
-"""The smallest number by which float64 can divide."""
+_AGREES = 1e-9
+"""Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
 
 _FEW = 8
 """Columns up to which one after the other is faster than a reduction."""
@@ -132,6 +134,13 @@ def out_of_range(numbers: Floats) -> Flags:
     """Tell which numbers, or their inverses, float64 does not hold."""
     size = np.abs(numbers)
     return np.asarray(~((size >= SMALLEST) & (size <= 1 / SMALLEST)))
+
+
+def neutral(rows: Rows, *, multiplicative: bool) -> Flags:
+    """Tell of which rows nothing is left but what is neutral: 0, or 1."""
+    if multiplicative:
+        return np.asarray(np.abs(rows.constant - 1) <= _AGREES)
+    return np.asarray(np.abs(rows.constant) <= _AGREES * rows.size)
 
 
 def power(base: Floats, exponent: Floats) -> Floats:

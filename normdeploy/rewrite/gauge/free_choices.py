@@ -15,13 +15,14 @@ import onnx_ir as ir
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
-from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.signs import Flags8
 from normdeploy.rewrite.gauge.substitute import roots, values
 from normdeploy.rewrite.gauge.system import System
+from normdeploy.rewrite.gauge.ties import Ties
 
 _COPY = 100.0
 """Weight of a vote where a changed weight would be a second copy of it."""

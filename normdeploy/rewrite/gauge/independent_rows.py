@@ -19,6 +19,28 @@ def first_uses(unknowns: Ints, scratch: Ints) -> Flags:
     return np.asarray(scratch[unknowns] == at)
 
 
+_FEW = 16
+"""Rows up to which it takes no longer to solve the same twice than to look for it."""
+
+
+def said_once(rows: Rows, scratch: Ints) -> Flags | None:
+    """Tell which rows of a batch repeat none in front of them, as most sums of many cells do; None where all are told.
+
+    Args:
+        rows: expressions. scratch: one number per unknown, which is written to.
+    """
+    if len(rows) <= _FEW:
+        return None
+    at, leading = np.arange(len(rows)), rows.unknowns[:, 0]
+    scratch[leading[::-1]] = at[::-1]
+    first = scratch[leading]
+    same = (first != at) & (rows.constant == rows.constant[first])
+    for column in range(rows.unknowns.shape[1]):
+        unknowns, coefficients = rows.unknowns[:, column], rows.coefficients[:, column]
+        same &= (unknowns == unknowns[first]) & (coefficients == coefficients[first])
+    return np.asarray(~same) if same.any() else None
+
+
 def pivots(
     rows: Rows, slack: npt.NDArray[np.int8], count: int, scratch: Ints, *, multiplicative: bool
 ) -> tuple[Ints, Flags, bool]:

@@ -18,7 +18,8 @@ from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename
 from normdeploy.rewrite.affine import bytes_moved as cost
 from normdeploy.rewrite.affine.affine_node import forget_written
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.ties import Ties
 
 
 class Refused(Exception):
@@ -50,6 +51,9 @@ class Solution:
     shifts: Floats
     shared: dict[Hashable, ir.Value] = field(default_factory=dict)
     takers: dict[Hashable, tuple[Edit, ir.Value, set[ir.Node]]] = field(default_factory=dict)
+    _scales: dict[Gauge, Floats] = field(default_factory=dict)
+    _shifts: dict[Gauge, Floats] = field(default_factory=dict)
+    _identities: dict[Gauge, bool] = field(default_factory=dict)
 
     def settle_copies(self) -> None:
         """Take back the cost of one copy of each constant that nobody keeps as it was."""
@@ -93,21 +97,6 @@ class Solution:
         return known
 
     @cached_property
-    def _scales(self) -> dict[Gauge, Floats]:
-        """The scales that were asked for."""
-        return {}
-
-    @cached_property
-    def _shifts(self) -> dict[Gauge, Floats]:
-        """The shifts that were asked for."""
-        return {}
-
-    @cached_property
-    def _identities(self) -> dict[Gauge, bool]:
-        """Which gauges change nothing, of those that were asked about."""
-        return {}
-
-    @cached_property
     def _moved(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         return self.scales != 1, self.shifts != 0
 
@@ -149,6 +138,11 @@ class Edit:
         graph = self.node.graph
         assert isinstance(graph, ir.Graph)
         return graph
+
+    @property
+    def changes(self) -> bool:
+        """Whether the operator becomes another one, and not the same on other values."""
+        return bool(self._steps)
 
     def operand(self, index: int) -> tuple[Floats, Floats] | None:
         """Return s and t of an input; None where it has no gauge."""

@@ -14,6 +14,7 @@ from normdeploy.errors import RewriteError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import is_affine
+from normdeploy.rewrite.affine.constant import FORMATS
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.changed_values import component, nearest_maps, owners, takers_of
@@ -24,14 +25,6 @@ from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact
 
 _TOO_DEAR = "absorbing it would copy or compute more than the pass over its tensor that it saves"
-
-_DIGITS = {
-    ir.DataType.BFLOAT16: (8, 8),
-    ir.DataType.FLOAT16: (11, 5),
-    ir.DataType.FLOAT: (24, 8),
-    ir.DataType.DOUBLE: (53, 11),
-}
-"""Bits of mantissa and exponent."""
 
 
 def written(plan: Plan) -> dict[ir.Node, Reason] | None:
@@ -108,10 +101,10 @@ def narrowed(plan: Plan) -> dict[ir.Node, Reason] | None:
         return None
     found: dict[ir.Node, Reason] = {}
     for node in plan.gone:
-        ours = _DIGITS.get(node.outputs[0].dtype or ir.DataType.FLOAT, (24, 8))
+        roundoff, _, largest = FORMATS[node.outputs[0].dtype or ir.DataType.FLOAT]
         for taker in takers_of(node, plan):
-            theirs = _DIGITS.get(taker.outputs[0].dtype or ir.DataType.FLOAT, (24, 8))
-            if theirs[0] < ours[0] or theirs[1] < ours[1]:
+            theirs = FORMATS.get(taker.outputs[0].dtype or ir.DataType.FLOAT, FORMATS[ir.DataType.FLOAT])
+            if theirs[0] > roundoff or theirs[2] < largest:
                 found[node] = Reason(
                     f"the other side of a Cast, where {describe(taker)} would take it, holds fewer digits"
                 )

@@ -2,7 +2,7 @@
 
 What an absorber reads and what it writes have gauges that are free of each other, so that nothing is asked beyond it:
 in a transformer, of most of the graph. What lies beyond stays what it is, whoever reads it. A product is no absorber
-for what varies along its rows. That its ties tell (:attr:`.gauge.Ties.passed`), or in front of it a map that stays
+for what varies along its rows. That its ties tell (:attr:`.ties.Ties.passed`), or in front of it a map that stays
 because what the product writes has one gauge for all rows; the search goes on there.
 """
 

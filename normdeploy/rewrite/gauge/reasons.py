@@ -6,7 +6,6 @@ chain from one restriction to another; the sentence names the restrictions, the 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,17 +13,15 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has
-from normdeploy.rewrite.affine.affine_node import affine_map
-from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.affine.operator_names import describe, describe_end
-from normdeploy.rewrite.gauge.chain import Limit, chain_of
+from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
+from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.gauge.chain import Limit, between, chain_of
 from normdeploy.rewrite.gauge.contradiction import proof_of
-from normdeploy.rewrite.gauge.expression_rows import Rows, out_of_range
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, common
-from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.expression_rows import out_of_range
+from normdeploy.rewrite.gauge.in_front import cancelled, given_by, given_there, narrow
 from normdeploy.rewrite.gauge.system import Conflict
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 _SHOWN = 3
 """Restrictions, and operators between them, that the sentence names."""
@@ -67,13 +64,16 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     order = ties.order
     place = order[node]
     limits = list(dict.fromkeys(_limits(node, proof, ties, scale=scale)))
-    limits += _given_there(node, conflict, ties)
+    limits += given_there(node, conflict, ties)
     told = dict.fromkeys((limit.node is None or order.get(limit.node, place) > place, limit.text) for limit in limits)
     behind = [text for after, text in told if after]
-    front = [text for after, text in told if not after] or _narrow(node, ties, scale=scale)
+    front = [text for after, text in told if not after]
     path = [tie.node for tie in proof if tie.node is not None and not tie.clause]
+    beside: list[Limit] = []
     if not front:
-        front = list(dict.fromkeys(text for other in path if order[other] < place for text in _cancelled(other, ties)))
+        beside = [limit for other in path if order[other] < place for limit in cancelled(other, ties)]
+        beside = beside or narrow(node, ties, scale=scale)
+        front = list(dict.fromkeys(limit.text for limit in beside))
     cause = f"its {what} cannot leave"
     if conflict.because is not None:
         channel, count = _negative(node)
@@ -87,14 +87,17 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
         meet = [other for other in path if order.get(other, place) > place] or path
         name = describe(meet[-1]) if meet else "a later operator"
         parts.append(f"what is in front of it and what is behind it meet in {name}, and not by the same {what}")
-    through = [describe(other) for other in dict.fromkeys(path)]
+    stating = frozenset(tie.node for tie in proof if tie.node is not None)
+    passing = between(node, stating, whole.unknowns, ties, scale=scale)
+    handing = (*passing, *(other for limit in limits for other in limit.way))
+    summing = {other for other in handing if has(other, Trait.BROADCASTS) and not is_affine(other)}  # in no equation
+    through = [describe(other) for other in sorted({*path, *summing}, key=lambda other: order.get(other, place))]
     way = ""
     if through and (behind or front):
         way = f" (tied by {', '.join(through[:_SHOWN])}{', ...' if len(through) > _SHOWN else ''})"
     asking = [tie.node for tie in proof if tie.node is not None and tie.clause]
     asking += [limit.node for limit in limits if limit.node is not None and not limit.given]
-    chain = partial(chain_of, node, proof, limits, whole.unknowns, ties, scale=scale)
-    stating = frozenset(tie.node for tie in proof if tie.node is not None)
+    chain = partial(chain_of, node, proof, [*limits, *beside], passing, ties)
     about = scale, whole.unknowns
     return Reason(f"{cause}: {', and '.join(parts)}{way}", tuple(dict.fromkeys(asking)), stating, about, chain)
 
@@ -115,115 +118,7 @@ def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list
     tied = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     for other in (node, *tied):
         for value in other.inputs:
-            given = _given(value, ties, scale=scale)
+            given = given_by(value, ties, scale=scale)
             if given is not None:
                 found.append(given)
     return found
-
-
-def _given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[Limit]:
-    """Return who makes the part of a map's input that contradicts, where others make the rest (Concat)."""
-    value, result = node.inputs[0], ties.of[node.outputs[0]]
-    gauge = None if value is None else ties.of.get(value)
-    if gauge is None or value is None or conflict.equation.why(conflict.row) != Tie(node):
-        return []
-    scale = conflict.system.multiplicative
-    unknowns = gauge.scale_of if scale else gauge.shift_of
-    cells = np.broadcast_to(unknowns, np.broadcast_shapes(unknowns.shape, result.cells)).reshape(-1)
-    if unknowns.all() or not unknowns.any() or conflict.row >= len(cells) or cells[conflict.row]:
-        return []
-    seen, queue = {value}, deque([value])
-    while queue:
-        producer = queue.popleft().producer()
-        for inner in () if producer is None else producer.inputs:
-            if inner is None or inner in seen or inner not in ties.of:
-                continue
-            seen.add(inner)
-            found = _given(inner, ties, scale=scale)
-            if found is not None:
-                return [found]
-            part = ties.of[inner].scale_of if scale else ties.of[inner].shift_of
-            if not part.all():
-                queue.append(inner)
-    return []
-
-
-def _given(value: ir.Value | None, ties: Ties, *, scale: bool) -> Limit | None:
-    """Return who makes a value that nothing in front of it can change; None for one that can be changed."""
-    way: list[ir.Node] = []
-    for _ in range(64):
-        if value is None or constant_tensor(value) is not None:
-            return None
-        gauge = ties.of.get(value)
-        unknowns = None if gauge is None else gauge.scale_of if scale else gauge.shift_of
-        if unknowns is None or unknowns.any():
-            return None
-        producer = value.producer()
-        if producer is None or producer.graph is not ties.graph:
-            told = f"the value '{value.name}' comes from outside this control-flow body"
-            if value.is_graph_input():
-                told = f"{describe_end(value, value.graph or ties.graph, 'input')} is given"
-            return Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
-        inner = _passed_on(producer, ties)
-        inner_gauge = None if inner is None else ties.of[inner]
-        if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():
-            clause = ties.stiff.get(producer, "has no weights that could change what it writes")
-            clause = (ties.unscaled if scale else ties.unshifted).get(producer, clause)
-            return Limit(producer, f"{describe(producer)} {clause}", tuple(way))
-        value = inner
-        way.append(producer)
-    return None
-
-
-def _narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[str]:
-    """Return who in front of a map writes one scale (or shift) for several places where the map varies."""
-    value, mapping = node.inputs[0], affine_map(node)
-    array = mapping.scale if scale else mapping.shift
-    gauge = None if value is None else ties.of.get(value)
-    if gauge is None:
-        return []
-    told_apart = all(gauge.cells[axis] > 1 or size == 1 for axis, size in enumerate(array.shape, -array.ndim))
-    if told_apart and _distinct(gauge) == gauge.scale_of.size:
-        return []
-    for _ in range(64):
-        producer = None if value is None else value.producer()
-        if producer is None or producer.graph is not ties.graph:
-            return []
-        inner = None if has(producer, Trait.REPEATS) else _passed_on(producer, ties)
-        before = None if inner is None else ties.of[inner]
-        if before is None or (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge)):
-            system = ties.scales if scale else ties.shifts
-            whys = [held.stated.whys[at] for held in system.held for at in sorted(held.stated.places(held.origin))]
-            clauses = [why.clause for why in whys if isinstance(why, Tie) and why.node is producer and why.clause]
-            what = f"has one {'scale' if scale else 'shift'} for several places where it varies"
-            return [f"{describe(ties.parts.get(producer, producer))} {clauses[-1] if clauses else what}"]
-        value, gauge = inner, before
-    return []
-
-
-def _cancelled(node: ir.Node, ties: Ties) -> list[str]:
-    """Return that a quotient has no scale because both its operands have the same, as x / |x| has none."""
-    if node.op_type != "Div":
-        return []
-    left, right = (ties.of.get(required(node, index)) for index in (0, 1))
-    if left is None or right is None or not left.scale_of.any() or not right.scale_of.any():
-        return []
-    cells = common(left, right)
-    quotient = Rows.of((left.spread(cells).scale_of, 1.0), (right.spread(cells).scale_of, -1.0), constant=1.0)
-    if ties.scales.reduce(quotient).coefficients.any():
-        return []
-    return [f"{describe(node)} divides by what has the same scale, and every scale cancels"]
-
-
-def _distinct(gauge: Gauge) -> int:
-    return len(set(zip(gauge.scale_of.reshape(-1).tolist(), gauge.shift_of.reshape(-1).tolist(), strict=True)))
-
-
-def _passed_on(node: ir.Node, ties: Ties) -> ir.Value | None:
-    """Return the operand of which an operator passes the gauge on; None for one that makes a gauge of its own."""
-    rule = rule_of(node)
-    operands = [value for value in dict.fromkeys(node.inputs) if value is not None and value in ties.of]
-    passes = Trait.MOVES | Trait.HOMOGENEOUS | Trait.CONVERTS | Trait.EXACT
-    if rule is None or rule.absorbs or len(operands) != 1 or not has(node, passes):
-        return None
-    return operands[0]

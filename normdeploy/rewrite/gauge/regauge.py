@@ -18,10 +18,10 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.rewrite.gauge.borders import require_borders
 from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
-from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.problems import written_operators
 from normdeploy.rewrite.gauge.stated_ties import build
+from normdeploy.rewrite.gauge.ties import Ties
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
 Choice = Callable[[Ties], Solution]
@@ -61,7 +61,7 @@ def regauge(context: RewriteContext, graph: ir.Graph, choice: Choice) -> list[Ed
     for edit in edits:
         edit.apply()
     for edit, check in checks:
-        check.verify(context, edit)
+        check.verify(edit)
     for edit in edits:
         edit.tidy()
     return edits

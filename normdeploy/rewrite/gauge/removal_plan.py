@@ -19,7 +19,6 @@ from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
 from normdeploy.rewrite.gauge.free_choices import choose
-from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.reached import Reached
 from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
@@ -27,6 +26,7 @@ from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.stated_ties import build
 from normdeploy.rewrite.gauge.system import Mark
+from normdeploy.rewrite.gauge.ties import Ties
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Search:
         graph: its nodes in topological order.
         opaque: operators to treat as if they had no rule.
         unchanged: maps that stay as they are.
-        pads: see :class:`.gauge.Ties`.
+        pads: see :class:`.ties.Ties`.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class MoveAffine(RewritePass):
                 if edit.node.outputs[0] in made.inputs:  # the Add of a bias: its result is what the operator's was
                     carried.hand_over(edit.node.outputs[0], made.outputs[0])
         for edit, check in checks:
-            check.verify(self.context, edit)
+            check.verify(edit)
         self._remove(graph, plan, takers, paths)
         for edit in plan.edits:
             edit.tidy()

@@ -17,9 +17,10 @@ from normdeploy.graph.traits import TRAITS, Trait, has, kind_of
 from normdeploy.graph.walk import bodies_of
 from normdeploy.rewrite.affine.operator_names import describe_end
 from normdeploy.rewrite.affine.replacement import reads_shape_only
-from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import fixed
 from normdeploy.rewrite.gauge.reached import Reached
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def build(
@@ -35,7 +36,7 @@ def build(
         graph: its nodes in topological order.
         opaque: operators to treat as if they had no rule, since they cannot be checked.
         unchanged: maps that stay as they are.
-        pads: see :class:`.gauge.Ties`.
+        pads: see :class:`.ties.Ties`.
         among: the operators that are asked, and the values that they may change. None for all.
     """
     ties = Ties(graph, pads=pads, nodes=[node for node in graph if among is None or node in among.nodes])

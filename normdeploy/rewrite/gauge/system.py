@@ -39,16 +39,14 @@ from normdeploy.rewrite.gauge.expression_rows import (
     across,
     combined,
     gathered,
+    neutral,
     out_of_range,
     rooted,
     solved,
 )
-from normdeploy.rewrite.gauge.independent_rows import apart, pivots
+from normdeploy.rewrite.gauge.independent_rows import apart, pivots, said_once
 from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
 from normdeploy.rewrite.gauge.signs import SignMark, Signs, Stated
-
-AGREES = 1e-9
-"""Relative difference below which two derivations of one number agree: float64 rounding of a chain of maps."""
 
 _ROOM = 1 << 12
 """Unknowns for which there is room at first."""
@@ -151,6 +149,8 @@ class System:
 
         It is solved together, when something else is asked: one step over many rows takes as long as over few.
         """
+        if (once := said_once(rows, self._scratch)) is not None:
+            rows = rows.at(once)
         (self._signed if positive else self._waiting).append((rows, why))
 
     def settle(self) -> None:
@@ -187,11 +187,13 @@ class System:
                 return Conflict(self, stated, origin[at], float(left.constant[at[0]]))
             used = left.coefficients != 0
             if not used.all() and (empty := ~across(np.logical_or, used)).any():
-                if (at := np.flatnonzero(empty & ~self._neutral(left))).size:
+                if (at := np.flatnonzero(empty & ~neutral(left, multiplicative=self.multiplicative))).size:
                     return Conflict(self, stated, origin[at], float(left.constant[at[0]]))
                 left, origin, used = left.at(~empty), origin[~empty], used[~empty]
                 if not len(left):
                     return None
+            if (once := said_once(left, self._scratch)) is not None:
+                left, origin = left.at(once), origin[once]
             if (equal := equalities(left, multiplicative=self.multiplicative)).any():
                 slack = self._slack[: self._count]
                 bound, as_one, by = united(left.at(equal), slack, self._scratch, multiplicative=self.multiplicative)
@@ -249,11 +251,6 @@ class System:
         equal = Rows(terms, powers, known.constant, known.size)
         found = self.signs.require(equal, held.origin[signed], held.stated, bound[signed])
         return self._signs_agree(held.stated, found)
-
-    def _neutral(self, rows: Rows) -> Flags:
-        if self.multiplicative:
-            return np.abs(rows.constant - 1) <= AGREES
-        return np.abs(rows.constant) <= AGREES * rows.size
 
     def reduce(self, rows: Rows) -> Rows:
         """Express rows by unknowns that are free."""

@@ -25,7 +25,14 @@ _LONGEST = 12
 
 
 class RemoveRoundTrips(ir.passes.InPlacePass):
-    """Replace each round trip's end by its start; the longest from each end goes first."""
+    """Replace each round trip's end by its start; the longest from each end goes first.
+
+    What was found to move something is not tried again when this pass comes again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moving = set[tuple[object, ...]]()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Remove the round trips of the main graph and of its bodies."""
@@ -34,35 +41,38 @@ class RemoveRoundTrips(ir.passes.InPlacePass):
             regions = GraphRegions(graph)
             for node in list(graph):
                 if has(node, Trait.PERMUTES):
-                    modified |= _remove(regions, node)
+                    modified |= self._remove(regions, node)
         return ir.passes.PassResult(model, modified)
 
-
-def _remove(regions: GraphRegions, end: ir.Node) -> bool:
-    y = end.outputs[0]
-    if not is_read(y):
+    def _remove(self, regions: GraphRegions, end: ir.Node) -> bool:
+        y = end.outputs[0]
+        if not is_read(y):
+            return False
+        starts: list[tuple[ir.Value, list[ir.Node]]] = []
+        chain: list[ir.Node] = []
+        node: ir.Node | None = end
+        while has(node, Trait.PERMUTES) and len(chain) < _LONGEST:
+            source = node.inputs[0]
+            if source is None or source.shape is None:
+                break
+            if node.graph is not end.graph:
+                break  # computed outside this body
+            chain.insert(0, node)
+            starts.append((source, list(chain)))
+            node = source.producer()
+        for source, nodes in reversed(starts):
+            if not _may_replace(y, source) or regions.is_side(source):
+                continue
+            known = (source, str(source.shape), *(item for node in nodes for item in (node, *node.inputs)))
+            if known in self._moving:
+                continue
+            region = regions.chain(source, nodes)
+            if region is not None and _returns(region, y):
+                take_place(source, y, named=False)
+                take_out_unread([y])  # else it would go on as a reader of the start
+                return True
+            self._moving.add(known)
         return False
-    starts: list[tuple[ir.Value, list[ir.Node]]] = []
-    chain: list[ir.Node] = []
-    node: ir.Node | None = end
-    while has(node, Trait.PERMUTES) and len(chain) < _LONGEST:
-        source = node.inputs[0]
-        if source is None or source.shape is None:
-            break
-        if node.graph is not end.graph:
-            break  # computed outside this body
-        chain.insert(0, node)
-        starts.append((source, list(chain)))
-        node = source.producer()
-    for source, nodes in reversed(starts):
-        if not _may_replace(y, source) or regions.is_side(source):
-            continue
-        region = regions.chain(source, nodes)
-        if region is not None and _returns(region, y):
-            take_place(source, y, named=False)
-            take_out_unread([y])  # else it would go on as a reader of the start
-            return True
-    return False
 
 
 def _may_replace(y: ir.Value, source: ir.Value) -> bool:

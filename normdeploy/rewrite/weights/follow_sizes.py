@@ -2,7 +2,8 @@
 
 A tracer writes ``x.chunk(2, 1)`` with a dynamic batch as Slices whose ends are computed from x.shape. onnx's inference
 knows nothing of what such a Slice returns, nor of what is made of it. Once the ends are constants it does, and then the
-sizes of what is made of the parts are constants, too, which other Slices may be computed from.
+sizes of what is made of the parts are constants, too, which other Slices may be computed from. Splits that take the way
+over a sequence (:mod:`normdeploy.rewrite.sequence_splits`) tell the sizes of their parts once they are plain Splits.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import onnx_ir as ir
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.recognise.trial_sizes import names_of
+from normdeploy.rewrite.sequence_splits import resolve_sequences
 from normdeploy.rewrite.weights.evaluate_constants import EvaluateConstants
 
 
 class FollowSizes(ir.passes.InPlacePass):
-    """Infer the sizes that evaluated integers tell, and evaluate what follows from these, until no more are known.
+    """Infer the sizes that evaluated integers and plain Splits tell, and what follows from these, until no more do.
+
+    Every value that is read has a type and a shape then, where onnx's inference knows one.
 
     Args:
         evaluate: the pass that has evaluated the constants.
@@ -29,13 +33,18 @@ class FollowSizes(ir.passes.InPlacePass):
         self._evaluate = evaluate
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Look at every operator that reads an evaluated integer."""
-        modified = False
+        """Look at every operator that reads an evaluated integer, and at every sequence."""
+        modified = cut = resolve_sequences(model)
         given = {name for value in model.graph.inputs for names in _computed(value) for name in names}
-        while waiting := self._waiting(model, given):
+        while True:
+            waiting = self._waiting(model, given)
             unknown = sum(_unknown(value, given) for value in waiting)
-            infer_missing_types(model, anew=True)
-            if sum(_unknown(value, given) for value in waiting) == unknown or not self._evaluate(model).modified:
+            if not infer_missing_types(model, anew=cut or bool(waiting)):
+                break
+            told = sum(_unknown(value, given) for value in waiting) != unknown
+            cut = resolve_sequences(model)
+            evaluated = told and self._evaluate(model).modified
+            if not cut and not evaluated:
                 break
             modified = True
         return ir.passes.PassResult(model, modified)

@@ -25,9 +25,10 @@ from normdeploy.graph.edit import drop_if_unread
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.gauge.free_choices import choose
-from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import fixed
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.regauge import regauge
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.rewrite_context import RewriteContext
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from string import ascii_letters
 
 import numpy as np
 import onnx_ir as ir
@@ -34,8 +33,8 @@ def product(at: Reading) -> Carried:
     claims = [claim for claim in at.claims if claim is not None]
     if len(claims) != len(at.claims) or len(claims) != len(at.node.inputs):
         return f"{kind(at.node)}: what it reads is not known"
-    letters = letters_of(at.node) if kind(at.node) == "Einsum" else _of_matrices(claims)
-    if letters is None or any(len(term) != claim.scale.ndim for term, claim in zip(letters[0], claims, strict=True)):
+    letters = letters_of(at.node, [claim.scale.ndim for claim in claims])
+    if letters is None:
         return f"{kind(at.node)} with axes that are not followed"
     terms, written = letters
     shift = _shift(at, claims, terms, written)
@@ -52,16 +51,6 @@ def product(at: Reading) -> Carried:
     if not alike(whole, first):
         return f"{kind(at.node)} sums over what is scaled differently"
     return compress(first.reshape(first.shape[: len(written)])), shift
-
-
-def _of_matrices(claims: Sequence[Claim]) -> tuple[tuple[str, ...], str] | None:
-    """Return a MatMul's letters: "..ik,..kj->..ij", the leading axes counted from the end."""
-    ranks = [claim.scale.ndim for claim in claims]
-    if len(ranks) != 2 or min(ranks) < 2:
-        return None
-    stack = ascii_letters[3 : 3 + max(ranks) - 2]
-    left, right = (stack[len(stack) - rank + 2 :] for rank in ranks)
-    return (f"{left}ab", f"{right}bc"), f"{stack}ac"
 
 
 def _shift(at: Reading, claims: Sequence[Claim], terms: tuple[str, ...], written: str) -> Floats | str:

@@ -230,7 +230,7 @@ def test_selections_along_a_dynamic_axis(graph, fold, kind, behind, along):
         return  # the size behind a selection of a dynamic axis is dynamic: no constant is known to fit it
     result = fold(g).agree(g.feeds(rng, N=2, L=4))
     if along and behind:
-        result.kept("Conv 'conv_0' has one scale for several places where it varies")
+        result.kept("Conv 'conv_0' has no weights along an axis where it varies")
     else:
         result.folded()
 

@@ -163,7 +163,7 @@ CROSSING = {
     "ReduceSum | sums a number of values that is not known": Case(
         lambda g: end(g, g.op("ReduceSum", add(g, images(g, "L"), 3, 1), np.array([2])))
     ),
-    "Conv | has one scale for several places where it varies | 3": Case(
+    "Conv | has no weights along an axis where it varies | 3": Case(
         lambda g: mul(g, g.op("Resize", conv(g, images(g)), None, *constants(g, scales=[1, 1, 2])), 8)
     ),
     "Resize | has no weights that could change what it writes": Case(

@@ -11,7 +11,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.gauge import removal_plan
 from normdeploy.rewrite.gauge.operator_edit import Solution
-from normdeploy.rewrite.gauge.rules import products
+from normdeploy.rewrite.gauge.rules import moves, products
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 agraph (float[n,{tokens},8] x) => (float[n,{tokens},{heads},2] y)
@@ -135,7 +135,7 @@ def convolved(body: str = CONVOLVED) -> ir.Model:
         net (float[n,3,l] x) => (float[n,3,l] y)
         <float[3,3,1] w, float[3,1] s = {{2, 3, 4}}, float[3,1] t = {{1, 0, 5}}> {{ {body} }}""")
     w = np.random.default_rng(0).standard_normal((3, 3, 1)).astype(np.float32)
-    value = next(value for value in model.graph[0].inputs if value is not None and value.name == "w")
+    value = next(value for node in model.graph for value in node.inputs if value is not None and value.name == "w")
     value.const_value = ir.tensor(w, name="w")
     model.graph.register_initializer(value)
     return model
@@ -172,4 +172,27 @@ def test_what_has_to_stay_is_asked_for_its_gauge(monkeypatch, which):
 
     monkeypatch.setattr(removal_plan, "choose", chosen)
     with pytest.raises(RewriteError, match="it has to stay what it is"):
+        rewrite(model)
+
+
+MIXED = """q = Mul (x, s)
+    r = Add (q, t)
+    halves = Constant <value_ints = [1, 2]> ()
+    a, b = Split <axis = 1> (r, halves)
+    e = Concat <axis = 1> (b, a)
+    y = Conv (e, w)"""
+
+
+def test_a_movement_that_is_tied_to_other_elements_is_caught(monkeypatch):
+    """What only moves elements is checked by which element is where, and nothing is drawn for it."""
+    model = convolved(MIXED)
+    assert [node.op_type for node in rewrite(model).model.graph] == ["Split", "Concat", "Conv"]
+    settled = moves.settled
+
+    def turned(node, ties, value, joined, identifiers, acts):
+        wrong = identifiers[:, ::-1] if node.op_type == "Concat" else identifiers
+        return settled(node, ties, value, joined, wrong, acts)
+
+    monkeypatch.setattr(moves, "settled", turned)
+    with pytest.raises(RewriteError, match="expected the gauges of the elements it holds"):
         rewrite(model)

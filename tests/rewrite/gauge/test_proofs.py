@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -232,3 +233,38 @@ def test_two_scales_that_meet_in_one_sum(graph, monkeypatch):
         for _, _, reason in found:
             assert any("Add 'sum'" in step for step in reason.chain)
             assert "Add 'sum'" in reason.text
+
+
+PRODUCTS = {
+    "rows of an input": ("c = MatMul(x, b) y = Mul(c, s)", (4, 1), "the graph input 'x' is given"),
+    "columns of an input": ("c = MatMul(x, b) y = Mul(c, s)", (1, 5), "the graph input 'z' is given"),
+    "turned": (
+        "c = MatMul(x, b) e = Transpose(c) f = Mul(e, r) y = Transpose(f)", (1, 4), "the graph input 'x' is given"
+    ),
+    "an equation": (
+        'c = Einsum <equation = "ik,kj->ij"> (x, b) y = Mul(c, s)', (4, 1), "the graph input 'x' is given"
+    ),
+    "rows without weights": ("k = Gelu(x) c = MatMul(k, b) y = Mul(c, s)", (4, 1), "Gelu 'k' has no weights"),
+    "rows that are one": (
+        "j = MatMul(x, V) k = Clip(j, no, six) c = MatMul(k, b) y = Mul(c, s)", (4, 1),
+        "Clip 'k' cuts all channels at the same values",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "varies", "said"), PRODUCTS.values(), ids=PRODUCTS)
+def test_a_product_has_the_rows_of_one_factor_and_the_columns_of_the_other(monkeypatch, body, varies, said):
+    proto = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[4, 6] x, float[5, 7] z) => (float[4, 5] y) {{ a = MatMul(z, W) b = Transpose(a) {body} }}""")
+    rng = np.random.default_rng(0)
+    arrays = {"W": rng.normal(size=(7, 6)), "V": rng.normal(size=(6, 6)), "no": 0.0, "six": 6.0}
+    arrays |= dict.fromkeys("sr", rng.uniform(2, 3, varies))
+    for node in proto.graph.node:
+        node.name = node.output[0]
+    read = {name for node in proto.graph.node for name in node.input}
+    for name, array in arrays.items():
+        if name in read:
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(array), name))
+    ((_, _, reason),) = settled(proto, monkeypatch)
+    assert f"in front of it {said}" in reason.text
+    assert any(step.startswith(said) for step in reason.chain)

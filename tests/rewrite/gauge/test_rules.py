@@ -22,12 +22,13 @@ from normdeploy.graph import AFFINE_DOMAIN, FLOATS, constant_tensor
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import new_affine
 from normdeploy.rewrite.gauge.expression_rows import Rows
-from normdeploy.rewrite.gauge.gauge import Gauge, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules import RULES, rule_of
 from normdeploy.rewrite.gauge.stated_ties import build
 from normdeploy.rewrite.gauge.substitute import values
 from normdeploy.rewrite.gauge.system import System
+from normdeploy.rewrite.gauge.ties import Ties
 
 settings.register_profile(
     "rules", settings.get_profile("affine"), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

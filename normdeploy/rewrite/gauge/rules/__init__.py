@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
 from normdeploy.graph.traits import kind_of
-from normdeploy.rewrite.gauge.gauge import Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules import (
     averages,
@@ -29,6 +28,7 @@ from normdeploy.rewrite.gauge.rules import (
     softmax,
     weighed,
 )
+from normdeploy.rewrite.gauge.ties import Ties
 
 
 @dataclass(frozen=True)
@@ -46,95 +46,45 @@ class Rule:
     absorbs: bool = False
 
 
-_CONVOLUTION = Rule(linear.tie, linear.write, absorbs=True)
-_PRODUCT = Rule(products.tie, products.write, absorbs=True)
-_NORM = Rule(norms.tie, norms.write, absorbs=True)
-_MOVE = Rule(moves.tie)
-_RESHAPE = Rule(reshape.tie)
-_POOL = Rule(averages.pool)
-_REDUCE = Rule(averages.reduction)
-_LARGEST = Rule(averages.largest)
-_SUM = Rule(elementwise.add)
-_CHOICE = Rule(elementwise.choose)
-_HOMOGENEOUS = Rule(elementwise.homogeneous)
-
 RULES: dict[tuple[str, str], Rule] = {
-    # linear operators and norms absorb
-    ("", "Conv"): _CONVOLUTION,
-    ("", "ConvTranspose"): _CONVOLUTION,
-    ("", "LSTM"): _CONVOLUTION,
-    ("", "GRU"): _CONVOLUTION,
-    ("", "RNN"): _CONVOLUTION,
-    ("", "MatMul"): _PRODUCT,
-    ("", "Gemm"): _PRODUCT,
-    ("", "LayerNormalization"): _NORM,
-    ("", "RMSNormalization"): _NORM,
-    ("", "InstanceNormalization"): _NORM,
-    ("", "GroupNormalization"): _NORM,
-    (AFFINE_DOMAIN, "Affine"): Rule(maps.tie, maps.write, absorbs=True),
-    ("", "Einsum"): Rule(einsum.tie),
-    # only move elements
-    ("", "Identity"): _MOVE,
-    ("", "Transpose"): _MOVE,
-    ("", "Slice"): _MOVE,
-    ("", "Split"): _MOVE,
-    ("", "Gather"): _MOVE,
-    ("", "GatherElements"): _MOVE,
-    ("", "GatherND"): _MOVE,
-    ("", "Concat"): _MOVE,
-    ("", "Tile"): _MOVE,
-    ("", "DepthToSpace"): _MOVE,
-    ("", "SpaceToDepth"): _MOVE,
-    ("", "ReverseSequence"): _MOVE,
-    ("", "Compress"): _MOVE,
-    ("", "Trilu"): Rule(elementwise.masked),
-    ("", "Reshape"): _RESHAPE,
-    ("", "Flatten"): _RESHAPE,
-    ("", "Squeeze"): _RESHAPE,
-    ("", "Unsqueeze"): _RESHAPE,
-    ("", "Expand"): Rule(reshape.expand),
-    ("", "Pad"): Rule(pad.tie, pad.write),
-    # average, interpolate, take a maximum
-    ("", "AveragePool"): _POOL,
-    ("", "GlobalAveragePool"): _POOL,
-    ("", "MaxPool"): _POOL,
-    ("", "GlobalMaxPool"): _POOL,
-    ("", "LpPool"): _POOL,
-    ("", "GlobalLpPool"): _POOL,
-    ("", "ReduceMean"): _REDUCE,
-    ("", "ReduceSum"): _REDUCE,
-    ("", "ReduceMax"): _REDUCE,
-    ("", "ReduceMin"): _REDUCE,
-    ("", "ReduceL1"): _REDUCE,
-    ("", "ReduceL2"): _REDUCE,
-    ("", "CumSum"): Rule(averages.running_sum),
-    ("", "TopK"): _LARGEST,
-    ("", "ArgMax"): _LARGEST,
-    ("", "ArgMin"): _LARGEST,
-    ("", "Hardmax"): _LARGEST,
-    ("", "Resize"): Rule(averages.resize),
-    ("", "GridSample"): Rule(averages.sample),
-    # look at one position at a time
-    ("", "Add"): _SUM,
-    ("", "Sub"): _SUM,
-    ("", "Sum"): _SUM,
-    ("", "Mean"): _SUM,
-    ("", "Mul"): Rule(weighed.tie),
-    ("", "Div"): Rule(elementwise.multiply),
-    ("", "Relu"): _HOMOGENEOUS,
-    ("", "LeakyRelu"): _HOMOGENEOUS,
-    ("", "PRelu"): _HOMOGENEOUS,
-    ("", "Abs"): _HOMOGENEOUS,
-    ("", "Max"): _CHOICE,
-    ("", "Min"): _CHOICE,
-    ("", "Where"): Rule(elementwise.where),
-    ("", "Clip"): Rule(elementwise.clip, elementwise.write_clip),
-    ("", "Neg"): Rule(elementwise.negate),
-    ("", "Cast"): Rule(elementwise.cast),
-    ("", "Dropout"): Rule(elementwise.dropout),
-    ("", "Softmax"): Rule(softmax.tie),
-    ("", "LogSoftmax"): Rule(softmax.tie),
-}
+    ("", name): rule
+    for names, rule in (
+        # linear operators and norms absorb
+        ("Conv ConvTranspose LSTM GRU RNN", Rule(linear.tie, linear.write, absorbs=True)),
+        ("MatMul Gemm", Rule(products.tie, products.write, absorbs=True)),
+        (
+            "LayerNormalization RMSNormalization InstanceNormalization GroupNormalization",
+            Rule(norms.tie, norms.write, absorbs=True),
+        ),
+        ("Einsum", Rule(einsum.tie)),
+        # only move elements
+        (" ".join(moves.ACTS), Rule(moves.tie)),
+        ("Reshape Flatten Squeeze Unsqueeze", Rule(reshape.tie)),
+        ("Expand", Rule(reshape.expand)),
+        ("Pad", Rule(pad.tie, pad.write)),
+        # average, interpolate, take a maximum
+        ("AveragePool GlobalAveragePool MaxPool GlobalMaxPool LpPool GlobalLpPool", Rule(averages.pool)),
+        ("ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2", Rule(averages.reduction)),
+        ("CumSum", Rule(averages.running_sum)),
+        ("TopK ArgMax ArgMin Hardmax", Rule(averages.largest)),
+        ("Resize", Rule(averages.resize)),
+        ("GridSample", Rule(averages.sample)),
+        # look at one position at a time
+        ("Add Sub Sum Mean", Rule(elementwise.add)),
+        ("Mul", Rule(weighed.tie)),
+        ("Div", Rule(elementwise.multiply)),
+        ("Relu LeakyRelu PRelu Abs", Rule(elementwise.homogeneous)),
+        ("Max Min", Rule(elementwise.choose)),
+        ("Where", Rule(elementwise.where)),
+        ("Clip", Rule(elementwise.clip, elementwise.write_clip)),
+        ("Neg", Rule(elementwise.negate)),
+        ("Trilu", Rule(elementwise.masked)),
+        ("Cast", Rule(elementwise.cast)),
+        ("Dropout", Rule(elementwise.dropout)),
+        ("Softmax LogSoftmax", Rule(softmax.tie)),
+    )
+    for name in names.split()
+} | {(AFFINE_DOMAIN, "Affine"): Rule(maps.tie, maps.write, absorbs=True)}
 
 
 def rule_of(node: ir.Node) -> Rule | None:

@@ -19,7 +19,8 @@ from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import optional, required
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import Gauge, fixed
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def pool(node: ir.Node, ties: Ties) -> bool:

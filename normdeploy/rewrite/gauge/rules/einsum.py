@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import is_constant
@@ -20,32 +19,26 @@ from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
-    """Tie Einsum."""
-    letters = letters_of(node)
+    """Tie a sum of products of computed values: an Einsum, or a MatMul."""
+    sizes = [dims_of(required(node, index)) for index in range(len(node.inputs))]
+    if dims_of(node.outputs[0]) is None or any(dims is None for dims in sizes):
+        return ties.refuse(node, "has an operand of unknown rank")
+    letters = letters_of(node, [len(dims or ()) for dims in sizes])
     if letters is None:
         return ties.refuse(node, "has an equation that is not followed: an ellipsis, a diagonal, or no result named")
-    return contract(node, ties, *letters)
-
-
-def contract(node: ir.Node, ties: Ties, terms: tuple[str, ...], written: str) -> bool:
-    """Tie a sum of products of computed values: an Einsum, or a MatMul.
-
-    Args:
-        node: the operator. ties: the ties.
-        terms: a letter per axis of each operand. written: of the result; axes of one letter are as large, or 1.
-    """
+    terms, written = letters
     averages = _averages(node, terms, written)
     gauges: list[Gauge] = []
     why = Tie(node, "multiplies, which leaves no place for a shift")
-    for index, term in enumerate(terms):
-        dims = dims_of(required(node, index))
-        large = dims is None or math.prod(size if isinstance(size, int) else 1 for size in dims) > MOST_CELLS
+    for index, (term, dims) in enumerate(zip(terms, sizes, strict=True)):
+        large = math.prod(size if isinstance(size, int) else 1 for size in dims or ()) > MOST_CELLS
         gauge = ties.operand(node, index, () if large else [2] * len(term))
-        if gauge is None or gauge.rank != len(term) or dims_of(node.outputs[0]) is None:
+        if gauge is None or gauge.rank != len(term):
             return ties.refuse(node, "has an operand of unknown rank")
         if averages is None or index != averages.data:
             gauge = ties.no_shift(gauge, why)
@@ -53,7 +46,7 @@ def contract(node: ir.Node, ties: Ties, terms: tuple[str, ...], written: str) ->
             ties.along_shift(
                 gauge, [term.index(averages.letter)], Tie(node, "averages over the axis along which it varies")
             )
-        gauges.append(gauge)
+        gauges.append(ties.narrowed(gauge))
     labels = [*written, *(label for label in dict.fromkeys("".join(terms)) if label not in written)]
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
     sums = Tie(node) if any(map(is_constant, node.inputs)) else sums  # a constant takes what varies along it
@@ -64,7 +57,7 @@ def contract(node: ir.Node, ties: Ties, terms: tuple[str, ...], written: str) ->
         axes = [sorted({*one, *other}) for one, other in zip(apart, inner, strict=True)]
         gauges = [ties.along(gauge, along, sums) for gauge, along in zip(gauges, axes, strict=True)]
         whole = _whole(labels, terms, gauges)
-    result = Gauge(ties.fresh(whole[: len(written)]).scale_of, *_nothing(whole[: len(written)]))
+    result = ties.fresh_scale(whole[: len(written)])
     if averages is not None:
         term, gauge = terms[averages.data], gauges[averages.data]
         one = gauge.first([term.index(averages.letter)])
@@ -96,10 +89,6 @@ def _averages(node: ir.Node, terms: tuple[str, ...], written: str) -> _Averages 
         if letter is not None:
             return _Averages(1 - weights, letter)
     return None
-
-
-def _nothing(cells: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(cells, np.int64), np.zeros(cells)
 
 
 def _whole(labels: list[str], terms: tuple[str, ...], gauges: list[Gauge]) -> tuple[int, ...]:

@@ -23,9 +23,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, compress, constant64, is_constant
 from normdeploy.rewrite.affine.constant import array_of, optional
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
-from normdeploy.rewrite.gauge.rules.weights import divided, require_small
+from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
@@ -65,11 +66,9 @@ def add(node: ir.Node, ties: Ties) -> bool:
     if operands is None:
         return ties.refuse(node, _UNRANKED)
     cells = common(*operands)
-    result = ties.fresh(cells)
     why = Tie(node)
     computed = [gauge for index, gauge in enumerate(operands) if not is_constant(node.inputs[index])]
-    if len(computed) == 1:  # constants take its scale, and so does the result: that needs no equation
-        result = replace(result, scale_of=computed[0].spread(cells).scale_of)
+    result = ties.fresh_shift(computed[0].spread(cells))  # what is added has one scale: the result's needs no equation
     share = 1.0 / len(operands) if node.op_type == "Mean" else 1.0
     terms = []
     for index, gauge in enumerate(operands):
@@ -77,7 +76,7 @@ def add(node: ir.Node, ties: Ties) -> bool:
         port = ties.ports.get((node, index))
         if len(computed) == 1 and port is not None and whole.scale_of.size == port.scale_of.size:
             ties.ports[node, index] = replace(port, scale_of=result.scale_of.reshape(port.cells))
-        elif gauge is not computed[0] or len(computed) > 1:
+        elif gauge is not computed[0]:
             ties.same_scale(result, whole, why)
         terms.append((whole, -share if node.op_type == "Sub" and index == 1 else share))
     ties.total(result, terms, why)
@@ -95,7 +94,7 @@ def multiply(node: ir.Node, ties: Ties) -> bool:
         why = Tie(node, "divides, which leaves no place for a shift")
     operands = [ties.no_shift(gauge, why) for gauge in operands]
     cells = common(*operands)
-    result = ties.fresh(cells).unshifted
+    result = ties.fresh_scale(cells)
     powers = (1.0, -1.0 if node.op_type == "Div" else 1.0)
     factors = [(gauge.spread(cells), power) for gauge, power in zip(operands, powers, strict=True)]
     ties.product(result, factors, Tie(node))
@@ -175,9 +174,9 @@ def choose(node: ir.Node, ties: Ties) -> bool:
 
 def _one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
     cells = common(*operands)
-    result = ties.fresh(cells)
-    for gauge in operands:
-        ties.same(result, gauge.spread(cells), Tie(node))
+    result, *others = (gauge.spread(cells) for gauge in operands)
+    for gauge in others:
+        ties.same(result, gauge, Tie(node))
     return result
 
 
@@ -243,9 +242,5 @@ def write_constants(edit: Edit) -> None:
         new = divided(old - shift, scale)
         while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:
             new = new[0]
-        require_small(node, value.dtype, new)
         assert value.dtype is not None
-        constant = edit.constant(lambda new=new: new, new.shape, value.dtype, name=str(value.name), succeeds=value)  # type: ignore[misc] # bound now
-        edit.copies(value, [node])
-        edit.grows(value, new.size)
-        edit.read(index, constant)
+        put(edit, index, new, value.dtype, name="")

@@ -23,10 +23,11 @@ from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
-from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
+from normdeploy.rewrite.gauge.rules.weights import divided, put, rescale
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -192,14 +193,9 @@ def new_bias(
     total = divided(old + added, scale)
     if np.array_equal(total, old):
         return
-    require_small(edit.node, weight.dtype, total)
-    name = f"{weight.stem}.bias" if bias is None else str(bias.name)
     tensor = constant_tensor(bias)
     dtype = weight.dtype if tensor is None else tensor.dtype
-    key = (weight.value, bias, total.tobytes())
-    new = edit.constant(lambda: total, total.shape, dtype, name=name, succeeds=bias, key=key)
-    edit.copies(bias, [edit.node], key)
-    edit.read(index, new)
+    put(edit, index, total, dtype, name=f"{weight.stem}.bias", key=(weight.value, bias, total.tobytes()))
 
 
 def _recurrent_bias(edit: Edit, weight: Weight, channels: Channels, shift: Floats) -> None:
@@ -210,8 +206,4 @@ def _recurrent_bias(edit: Edit, weight: Weight, channels: Channels, shift: Float
     directions, gates, _ = weight.shape
     total = np.zeros((directions, 2 * gates)) if bias is None else array_of(bias).copy()
     total[:, :gates] += weight.sum(shift[channels.read], [2])[:, :, 0]
-    require_small(edit.node, weight.dtype, total)
-    name = f"{weight.stem}.bias" if bias is None else str(bias.name)
-    new = edit.constant(lambda: total, total.shape, weight.dtype, name=name, succeeds=bias)
-    edit.copies(bias, [edit.node])
-    edit.read(3, new)
+    put(edit, 3, total, weight.dtype, name=f"{weight.stem}.bias")

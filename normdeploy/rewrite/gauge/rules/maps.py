@@ -19,10 +19,10 @@ from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats, Rows
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, require_no_zero_undone
 from normdeploy.rewrite.gauge.system import Conflict
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 VANISHING = 2.0**-200
 """What a scale of 0 counts as while it moves."""

@@ -14,17 +14,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
-from normdeploy.graph import constant64, evaluate_node
+from normdeploy.graph import constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.expression_rows import Ints
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, Tie, Ties, common, fixed
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
+from normdeploy.rewrite.gauge.numbered_elements import moved
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
-MANY = 8192
-"""Cells of one operand of a Concat beyond which what is joined is tied: tokens that are joined with a class token."""
+MANY = 2048
+"""Cells of one operand of a Concat beyond which what is joined is tied, where it varies along other axes than the
+joined one, too: tokens that are joined with a class token, each with its channels. Channels alone are not counted."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,22 @@ class Acts:
     operands: tuple[int, ...] = (0,)
 
 
+def _constant(node: ir.Node, *inputs: int) -> bool:
+    """Tell whether what decides what is moved is known: those of some inputs that there are."""
+    return all(constant64(value) is not None for at in inputs if (value := optional(node, at)) is not None)
+
+
 def _nowhere(_node: ir.Node, _rank: int) -> Acts:
     return Acts()
+
+
+def _along_axis(node: ir.Node, rank: int) -> Acts:
+    """Split, Gather: along one axis."""
+    return Acts((node.attributes.get_int("axis", 0) % rank,), _constant(node, 1))
+
+
+def _anywhere(node: ir.Node, rank: int) -> Acts:
+    return Acts(tuple(range(rank)), _constant(node, 1))
 
 
 def _slice(node: ir.Node, rank: int) -> Acts:
@@ -56,28 +72,14 @@ def _slice(node: ir.Node, rank: int) -> Acts:
     if listed is None:
         starts = required(node, 1).shape
         axes = axes if starts is None or not isinstance(starts[0], int) else axes[: int(starts[0])]
-    known = all(constant64(optional(node, at)) is not None for at in (1, 2, 4) if optional(node, at) is not None)
-    return Acts(tuple(int(axis) % rank for axis in axes), known)
-
-
-def _split(node: ir.Node, rank: int) -> Acts:
-    sizes = optional(node, 1)
-    return Acts((node.attributes.get_int("axis", 0) % rank,), sizes is None or constant64(sizes) is not None)
-
-
-def _gather(node: ir.Node, rank: int) -> Acts:
-    return Acts((node.attributes.get_int("axis", 0) % rank,), constant64(required(node, 1)) is not None)
+    return Acts(tuple(int(axis) % rank for axis in axes), _constant(node, 1, 2, 4))
 
 
 def _gather_nd(node: ir.Node, rank: int) -> Acts:
     indices = required(node, 1)
     taken = None if indices.shape is None or not len(indices.shape) else indices.shape[-1]
     last = node.attributes.get_int("batch_dims", 0) + taken if isinstance(taken, int) else rank
-    return Acts(tuple(range(last)), constant64(indices) is not None)
-
-
-def _gather_elements(node: ir.Node, rank: int) -> Acts:
-    return Acts(tuple(range(rank)), constant64(required(node, 1)) is not None)
+    return Acts(tuple(range(last)), _constant(node, 1))
 
 
 def _concat(node: ir.Node, rank: int) -> Acts:
@@ -86,13 +88,11 @@ def _concat(node: ir.Node, rank: int) -> Acts:
 
 def _reverse_sequence(node: ir.Node, _rank: int) -> Acts:
     axes = node.attributes.get_int("batch_axis", 1), node.attributes.get_int("time_axis", 0)
-    return Acts(axes, constant64(required(node, 1)) is not None)
+    return Acts(axes, _constant(node, 1))
 
 
 def _compress(node: ir.Node, rank: int) -> Acts:
-    axis = node.attributes.get_int("axis", None)
-    axes = tuple(range(rank)) if axis is None else (axis % rank,)
-    return Acts(axes, constant64(required(node, 1)) is not None)
+    return _anywhere(node, rank) if node.attributes.get_int("axis", None) is None else _along_axis(node, rank)
 
 
 def _tile(node: ir.Node, rank: int) -> Acts:
@@ -123,27 +123,31 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
     "Identity": _nowhere,
     "Transpose": _nowhere,
     "Slice": _slice,
-    "Split": _split,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
+    "Split": _along_axis,
+    "Gather": _along_axis,
+    "GatherElements": _anywhere,
     "GatherND": _gather_nd,
     "Concat": _concat,
     "Tile": _tile,
-    "Pad": padded,
     "DepthToSpace": _deep,
     "SpaceToDepth": _deep,
     "ReverseSequence": _reverse_sequence,
     "Compress": _compress,
 }
-"""The operators that are run on identifiers."""
+"""The operators that are run on identifiers; Pad is, where it repeats what is there (:mod:`.pad`)."""
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie an operator of :data:`ACTS`; False where it cannot be followed at all."""
+    return follow(node, ties, ACTS[node.op_type])
+
+
+def follow(node: ir.Node, ties: Ties, acting: Callable[[ir.Node, int], Acts]) -> bool:
+    """Tie an operator that only moves elements."""
     dims = dims_of(required(node, 0))
     if dims is None or any(value.shape is None for value in node.outputs if is_read(value)):
         return False
-    acts = ACTS[node.op_type](node, len(dims))
+    acts = acting(node, len(dims))
     operands = _operands(node, ties, acts)
     if operands is None:
         return False
@@ -204,11 +208,9 @@ def _run(
         why = Tie(node, "rearranges the axis along which it varies")
         operands = [ties.along(gauge, tuple(acts.sizes), why) for gauge in operands]
     other = common(*(gauge.first(acts.axes) for gauge in operands))
-    inputs: list[torch.Tensor | None] = []
-    start = 0
+    most = MANY if len(operands) > 1 and math.prod(other) > 1 else 4 * MOST_CELLS
     written: list[Gauge] = []
-    for at, index in enumerate(acts.operands):
-        gauge = operands[at]
+    for gauge, index in zip(operands, acts.operands, strict=True):
         dims = dims_of(required(node, index)) or ()
         full = list(other)
         for axis in acts.axes:
@@ -216,19 +218,11 @@ def _run(
             if not isinstance(own, int):
                 return None
             full[axis] = own
-        if math.prod(full) > (MANY if len(operands) > 1 else 4 * MOST_CELLS):
+        if math.prod(full) > most:
             return None
-        gauge = gauge.spread(full)
-        written.append(gauge)
-        count = math.prod(full)
-        inputs.append(torch.arange(start, start + count, dtype=torch.float64).reshape(full))
-        start += count
-    for value in node.inputs[len(inputs) :]:
-        array = None if value is None else constant64(value)
-        inputs.append(None if array is None else torch.from_numpy(np.array(array)))
-    if node.op_type == "Pad":  # what is padded by one number has no identifier
-        inputs = [*inputs[:2], torch.tensor(-1.0, dtype=torch.float64), *inputs[3:]]
-    results = evaluate_node(node, inputs)
+        written.append(gauge.spread(full))
+    shapes = {index: gauge.cells for index, gauge in zip(acts.operands, written, strict=True)}
+    results = moved(node, shapes, {}, ties.moved)
     joined = Gauge(
         np.concatenate([gauge.scale_of.reshape(-1) for gauge in written]),
         np.concatenate([gauge.shift_of.reshape(-1) for gauge in written]),
@@ -237,7 +231,7 @@ def _run(
     found: dict[ir.Value, Gauge] = {}
     for value, result in zip(node.outputs, results, strict=False):
         if is_read(value):  # what nobody reads need not agree on anything
-            found[value] = settled(node, ties, value, joined, result.numpy().astype(np.int64), acts)
+            found[value] = settled(node, ties, value, joined, result, acts)
     return found
 
 
@@ -245,8 +239,6 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
     """Return the gauge of a result from the identifiers in it; cells that share an axis of unknown size are tied."""
     if not identifiers.size:  # nothing is computed, whatever its gauge
         return fixed(identifiers.ndim)
-    if node.op_type == "Pad" and (identifiers < 0).any():
-        identifiers = np.where(identifiers < 0, identifiers.max(initial=0), identifiers)
     gauge = joined.picked(identifiers)
     dims = dims_of(value) or ()
     for axis in range(gauge.rank):
@@ -255,7 +247,7 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
         first = gauge.first([axis])
         same = all(
             np.array_equal(np.broadcast_to(one, whole.shape), whole)
-            for one, whole in zip(_told_by(first), _told_by(gauge), strict=True)
+            for one, whole in zip(first.told_by, gauge.told_by, strict=True)
         )
         if same:
             gauge = first
@@ -265,11 +257,6 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
                 clause = "turns channels into positions of one channel, which have to agree"
             gauge = ties.along(gauge, [axis], Tie(node, clause))
     return gauge
-
-
-def _told_by(gauge: Gauge) -> tuple[np.ndarray, ...]:
-    """Return what tells cells apart; a factor of no shift is 0. Of x beside -x the unknowns are the same."""
-    return gauge.scale_of, gauge.shift_of, np.where(gauge.shift_of != 0, gauge.factor, 0.0)
 
 
 def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> bool:

@@ -18,16 +18,17 @@ from normdeploy.graph import is_constant
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import array_of, loses_digits, optional, required, shape_of
+from normdeploy.rewrite.affine.constant import FORMATS, array_of, loses_digits, optional, required, shape_of
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rules.weights import divided, require_digits, require_small
+from normdeploy.rewrite.gauge.rules.weights import divided, put, require_digits, require_small
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 MANY = 4096
 """Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""
 
-_SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+_, _SMALLEST, _LARGEST = FORMATS[ir.DataType.FLOAT]
 
 
 def _spanned(node: ir.Node, rank: int) -> tuple[int, ...]:
@@ -116,12 +117,9 @@ def write(edit: Edit) -> None:
     require_small(node, gain.dtype, new_gain, new_bias)
     if not (scale == 1).all():
         require_digits(node, gain.dtype, loses_digits(gain.dtype, new_gain))
-        edit.copies(gain, [node])
-        edit.read(1, edit.constant(lambda: new_gain, shape, gain.dtype, name=str(gain.name), succeeds=gain))
+        put(edit, 1, new_gain, gain.dtype, name="")
     if not np.array_equal(new_bias, old):
-        name = f"{str(gain.name).removesuffix('.weight')}.bias" if bias is None else str(bias.name)
-        edit.copies(bias, [node])
-        edit.read(2, edit.constant(lambda: new_bias, shape, gain.dtype, name=name, succeeds=bias))
+        put(edit, 2, new_bias, gain.dtype, name=f"{str(gain.name).removesuffix('.weight')}.bias")
 
 
 def _write_epsilon(edit: Edit) -> None:

@@ -11,10 +11,10 @@ from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.gauge import Tie, Ties
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules import moves
 from normdeploy.rewrite.gauge.rules.weights import require_small
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:
@@ -23,7 +23,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     v' = (v - t) / s is one number for all cells where t = 0 and v = 0, or where s and t are one.
     """
     if node.attributes.get_string("mode", "constant") != "constant":
-        return moves.tie(node, ties)
+        return moves.follow(node, ties, moves.padded)
     dims = dims_of(required(node, 0))
     gauge = ties.operand(node, 0)
     if dims is None or gauge is None:

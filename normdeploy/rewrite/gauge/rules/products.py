@@ -23,16 +23,14 @@ from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.affine.constant import array_of, optional, required
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit
-from normdeploy.rewrite.gauge.rules.einsum import contract
+from normdeploy.rewrite.gauge.rules import einsum
 from normdeploy.rewrite.gauge.rules.elementwise import write_constants
 from normdeploy.rewrite.gauge.rules.oriented_product import Product, product_of
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
-from normdeploy.rewrite.gauge.rules.weights import divided, require_small, rescale
-
-_STACK = "abcdefgh"
-"""Letters of the axes in front of the matrices."""
+from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small, rescale
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 MANY = 4096
 """Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
@@ -48,7 +46,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     if product is None:
         if node.op_type == "Gemm":
             return ties.refuse(node, "has a weight that is computed at run time")
-        return _computed(node, ties)
+        return einsum.tie(node, ties)
     gauge = ties.operand(node, product.x)
     if gauge is None:
         return False
@@ -122,17 +120,6 @@ def _restrict_steps(product: Product, ties: Ties, inside: Gauge, behind: Gauge) 
     stacked = [axis - rank for axis in range(rank - 2) if axis not in free]
     ties.along_scale(inside, [*stacked, *([] if k in free else [-1])] if inside.rank >= rank else [-1], why)
     ties.along_scale(behind, [*stacked, *([] if n in free else [-1])], why)
-
-
-def _computed(node: ir.Node, ties: Ties) -> bool:
-    sides = [dims_of(required(node, index)) for index in (0, 1)]
-    if any(not side for side in sides):
-        return ties.refuse(node, "has an operand of unknown rank")
-    left, right = (len(side or ()) for side in sides)
-    stack = _STACK[: max(left, right, 2) - 2]
-    rows, columns = "m" if left > 1 else "", "n" if right > 1 else ""
-    terms = tuple(stack[len(stack) - max(rank - 2, 0) :] for rank in (left, right))
-    return contract(node, ties, (f"{terms[0]}{rows}k", f"{terms[1]}k{columns}"), f"{stack}{rows}{columns}")
 
 
 def write(edit: Edit) -> None:
@@ -209,27 +196,18 @@ def _changes(total: Floats, old: Floats) -> bool:
 
 def _write_bias(edit: Edit, product: Product, total: Floats) -> None:
     node, weight = edit.node, product.weight
-    require_small(node, weight.dtype, total)
-    least = 1
-    if product.addend is not None:
-        holder, index = product.addend
-        bias = required(holder, index)
-        least = max(1, bias.shape.rank() if bias.shape is not None else 1)
+    holder, index = product.addend or (node, 2)
+    bias = optional(holder, index) if product.addend is not None else None
+    least = 1 if bias is None or bias.shape is None else max(1, bias.shape.rank())
     trimmed = total
     while trimmed.ndim > least and trimmed.shape[0] == 1:
         trimmed = trimmed[0]
     if product.addend is None and node.op_type == "MatMul":
+        require_small(node, weight.dtype, trimmed)
         edit.absorbs = True
         edit.add_behind(lambda: trimmed, trimmed.shape, weight.dtype)
         edit.cost += (trimmed.size - trimmed.shape[-1]) * weight.dtype.itemsize
         return
-    bias_value = None if product.addend is None else required(*product.addend)
-    name = f"{weight.stem}.bias" if bias_value is None else str(bias_value.name)
-    new = edit.constant(lambda: trimmed, trimmed.shape, weight.dtype, name=name, succeeds=bias_value)
-    holder, index = (node, 2) if product.addend is None else product.addend
-    edit.copies(bias_value, [holder])
-    if bias_value is not None:
-        edit.grows(bias_value, trimmed.size)
-    edit.read(index, new, holder)
+    put(edit, index, trimmed, weight.dtype, name=f"{weight.stem}.bias", holder=holder)
     if node.op_type == "Gemm":
         edit.attribute("beta")

@@ -14,8 +14,9 @@ import onnx_ir as ir
 
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS
 from normdeploy.rewrite.gauge.rules.moves import Acts, settled
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:

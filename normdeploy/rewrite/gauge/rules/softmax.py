@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.rewrite.gauge.gauge import Tie, Ties, fixed
+from normdeploy.rewrite.gauge.gauge import fixed
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def tie(node: ir.Node, ties: Ties) -> bool:

@@ -25,13 +25,14 @@ from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, required
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
-from normdeploy.rewrite.gauge.gauge import Gauge, Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.integers import range_of, requantize
 from normdeploy.rewrite.gauge.rules.weights import require_small, rescale
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 WHOLE_STEPS = "whole steps"
-"""How :class:`..gauge.Ties` tells that shifts may go into biases that are stored in integers."""
+"""How :class:`..ties.Ties` tells that shifts may go into biases that are stored in integers."""
 
 _BROKEN = 1e-12
 """How far from a whole number, relative to its size, a number of steps may be that float64 computed."""

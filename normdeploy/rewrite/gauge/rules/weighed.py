@@ -19,9 +19,10 @@ from normdeploy.graph.edit import only_reader
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.gauge.gauge import Tie, Ties, common
+from normdeploy.rewrite.gauge.gauge import common
 from normdeploy.rewrite.gauge.rules.averages import axes_of
 from normdeploy.rewrite.gauge.rules.elementwise import multiply
+from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     weights = ties.no_shift(weights, Tie(node, "multiplies two values, which leaves no place for a shift"))
     weights, data = (ties.along(gauge.wider(found.rank), [found.axis], varies) for gauge in (weights, data))
     cells = common(weights, data)
-    result = replace(data.spread(cells), scale_of=ties.fresh(cells).scale_of)
+    result = replace(data.spread(cells), scale_of=ties.fresh_scale(cells).scale_of)
     ties.product(result, [(weights.spread(cells), 1.0), (data.spread(cells), 1.0)], Tie(node))
     if not found.total.attributes.get_int("keepdims", 1):
         result = result.each(lambda array: np.squeeze(array, found.axis))

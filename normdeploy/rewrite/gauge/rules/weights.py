@@ -7,7 +7,7 @@ what the smallest numbers of the type round off is more than a few units in the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from normdeploy.graph import ExactTensor, compress, constant_tensor, parts64, tensor64
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
-from normdeploy.rewrite.affine.constant import FORMATS, loses_digits, storable
+from normdeploy.rewrite.affine.constant import FORMATS, loses_digits, optional, storable
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
@@ -88,6 +88,39 @@ def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Seq
     )
     edit.copies(weight.value, [edit.node], key)
     edit.read(index, new)
+
+
+def put(
+    edit: Edit,
+    index: int,
+    array: Floats,
+    dtype: ir.DataType,
+    *,
+    name: str,
+    holder: ir.Node | None = None,
+    key: Hashable = None,
+) -> None:
+    """Let a small constant input (a bias, a gain, an addend) be another one.
+
+    Args:
+        edit: the change; gets the cost of a copy.
+        index: of the input, of ``holder`` in place of the edited operator where it is given.
+        array: unrounded. dtype: what it is rounded to.
+        name: where there was none so far.
+        key: see :meth:`.Edit.constant`.
+
+    Raises:
+        Refused: it overflows.
+    """
+    node = holder or edit.node
+    old = optional(node, index)
+    require_small(edit.node, dtype, array)
+    name = name if old is None else str(old.name)
+    new = edit.constant(lambda: array, array.shape, dtype, name=name, succeeds=old, key=key)
+    edit.copies(old, [node], key)
+    if old is not None:
+        edit.grows(old, array.size)
+    edit.read(index, new, node)
 
 
 def require_storable(

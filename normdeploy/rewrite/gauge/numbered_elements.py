@@ -1,0 +1,111 @@
+"""Which element of what it reads each element is that an operator writes: it is run on 0, 1, 2, ...
+
+That is done once for all that move alike: layers repeat each other. An operator that only moves elements is checked by
+it, for every x at once: f(s x + t) = f(s) f(x) + f(t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import RewriteError
+from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_node, module_path
+from normdeploy.graph.edit import is_read
+from normdeploy.graph.traits import Trait, has
+from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
+from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
+from normdeploy.rewrite.rewrite_context import TOLERANCE
+
+Moved = dict[Hashable, list[Ints]]
+"""What was found, by all that decides it."""
+
+
+def moved(
+    node: ir.Node, shapes: Mapping[int, tuple[int, ...]], others: Mapping[int, Tensor], known: Moved
+) -> list[Ints]:
+    """Return the numbers of the elements that an operator writes.
+
+    Args:
+        node: the operator.
+        shapes: of the operands whose elements are numbered, one operand behind the other, by input.
+        others: further inputs that are no constants, by input.
+        known: what was found before; gets what is found now.
+
+    Raises:
+        GraphError: it cannot be evaluated.
+    """
+    inputs: list[Tensor | None] = []
+    decides: list[Hashable] = [node.op_type, len(node.outputs)]
+    decides += [(name, str(attribute.value)) for name, attribute in sorted(node.attributes.items())]
+    start = 0
+    for index, value in enumerate(node.inputs):
+        shape = shapes.get(index)
+        if shape is not None:
+            decides.append(shape)
+            stop = start + math.prod(shape)
+            inputs.append(torch.arange(start, stop, dtype=torch.float64).reshape(shape))
+            start = stop
+            continue
+        array = others[index].numpy() if index in others else constant64(value)
+        decides.append(None if array is None else (array.shape, array.tobytes()))
+        inputs.append(None if array is None else torch.from_numpy(np.array(array)))
+    key = tuple(decides)
+    if key not in known:
+        known[key] = [tensor.numpy().astype(np.int64) for tensor in evaluate_node(node, inputs)]
+    return known[key]
+
+
+def only_moves(edit: Edit) -> bool:
+    """Tell whether an operator stays as it is, and moves elements of computed values alone."""
+    if edit.changes or not has(edit.node, Trait.MOVES | Trait.JOINS):
+        return False
+    constants = map(constant_tensor, edit.node.inputs)
+    return not any(tensor is not None and tensor.dtype in FLOATS for tensor in constants)
+
+
+def require_moved(edit: Edit, drawn: Mapping[ir.Value, Tensor]) -> None:
+    """Require that the gauges of what an operator writes are those of the elements that it writes.
+
+    Args:
+        edit: of an operator that stays as it is.
+        drawn: what it reads, of sizes that show all that the gauges tell apart.
+
+    Raises:
+        RewriteError: they are not.
+        GraphError: it cannot be evaluated.
+        ValueError: a gauge has more cells than what was drawn.
+    """
+    node, at = edit.node, edit.at
+    read = {
+        index: (value, drawn[value]) for index, value in enumerate(node.inputs) if value is not None and value in drawn
+    }
+    shapes = {index: tuple(tensor.shape) for index, (_, tensor) in read.items() if tensor.is_floating_point()}
+    others = {index: tensor for index, (_, tensor) in read.items() if index not in shapes}
+    sources = [_spread(at, read[index][0], shape) for index, shape in shapes.items()]
+    scales, shifts = (np.concatenate([pair[side].reshape(-1) for pair in sources]) for side in (0, 1))
+    for value, taken in zip(node.outputs, moved(node, shapes, others, at.ties.moved), strict=False):
+        if not is_read(value):  # it need not agree with anything
+            continue
+        for own, expected in zip(_spread(at, value, taken.shape), (scales[taken], shifts[taken]), strict=True):
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(own - expected)
+            if not ((own == expected) | (apart <= TOLERANCE * np.abs(expected))).all():
+                raise RewriteError(
+                    f"gauge of {node.op_type}",
+                    module_path(node),
+                    f"{value.name} differs by {float(apart.max()):.3g}; expected the gauges of the elements it holds",
+                )
+
+
+def _spread(at: Solution, value: ir.Value, shape: Sequence[int]) -> tuple[Floats, Floats]:
+    """Return s and t of each element."""
+    gauge = at.ties.of.get(value)
+    if gauge is None:
+        return np.ones(shape), np.zeros(shape)
+    return np.broadcast_to(at.scale(gauge), shape), np.broadcast_to(at.shift(gauge), shape)

@@ -1,0 +1,224 @@
+"""What operators state about the gauges of a graph's values: who ties which cells, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
+from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.system import System
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Who states a tie or a restriction.
+
+    Args:
+        node: the operator; None for the graph itself.
+        clause: what it asks, to follow its name in a sentence ("needs a shift of 0"); empty for a mere tie.
+        subject: who asks, where it is not an operator ("the graph output 'y'").
+    """
+
+    node: ir.Node | None
+    clause: str = ""
+    subject: str = ""
+
+
+@dataclass
+class Ties:
+    """The gauges of a graph's values, and what ties them.
+
+    Args:
+        graph: the graph.
+        of: the gauge of each value that has one. ports: those of constant operands, by operator and input.
+        parts: operators that belong to another one: the Add of a bias behind a MatMul.
+        pads: Pads of zeros whose gauge shall be one number for all ("uniform"), rather than have no shift; or Pads that
+            restrict nothing ("loose"), since the channels may happen to send what is padded to one number; and layers
+            whose bias, stored in integers, may take shifts of whole steps ("whole steps").
+        stiff: why an operator that has a rule cannot be followed where it stands.
+        unscaled, unshifted: why an operator writes without a scale, without a shift.
+        asked: the operands, by operator and input, whose gauge a rule asked for.
+        moved: what operators move where (:mod:`.numbered_elements`).
+        nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
+    """
+
+    graph: ir.Graph
+    scales: System = field(default_factory=lambda: System(multiplicative=True))
+    shifts: System = field(default_factory=lambda: System(multiplicative=False))
+    of: dict[ir.Value, Gauge] = field(default_factory=dict)
+    ports: dict[tuple[ir.Node, int], Gauge] = field(default_factory=dict)
+    parts: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    stiff: dict[ir.Node, str] = field(default_factory=dict)
+    unscaled: dict[ir.Node, str] = field(default_factory=dict)
+    unshifted: dict[ir.Node, str] = field(default_factory=dict)
+    asked: set[tuple[ir.Node, int]] = field(default_factory=set)
+    nodes: list[ir.Node] = field(default_factory=list)
+    passed: list[ir.Value] = field(default_factory=list)
+    pads: Mapping[ir.Node, str] = field(default_factory=dict)
+    moved: dict[Hashable, list[Ints]] = field(default_factory=dict)
+
+    @cached_property
+    def order(self) -> dict[ir.Node, int]:
+        """Where each operator stands in the graph."""
+        return {node: index for index, node in enumerate(self.graph)}
+
+    # -- making gauges
+
+    def fresh(self, cells: Sequence[int], *, slack: bool = False) -> Gauge:
+        """Return a gauge of unknowns of its own.
+
+        Args:
+            cells: size along each axis; of size 0 one gets a cell all the same, so that it has a first one.
+            slack: an operator with weights writes the value, and takes up what others ask for.
+        """
+        size = tuple(max(count, 1) for count in cells)
+        return Gauge(self.scales.new(size, slack=slack), self.shifts.new(size, slack=slack), np.ones(size))
+
+    def fresh_scale(self, cells: Sequence[int]) -> Gauge:
+        """Return a gauge of which the scales are unknowns of their own, without a shift."""
+        size = tuple(max(count, 1) for count in cells)
+        return Gauge(self.scales.new(size), np.zeros(size, np.int64), np.zeros(size))
+
+    def fresh_shift(self, scaled: Gauge) -> Gauge:
+        """Return a gauge that has the scales of another one, and of which the shifts are unknowns of their own."""
+        return Gauge(scaled.scale_of, self.shifts.new(scaled.cells), np.ones(scaled.cells))
+
+    def operand(self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False) -> Gauge | None:
+        """Return the gauge of an input.
+
+        Args:
+            node: the operator.
+            index: of its inputs.
+            cells: the cells wanted of a constant, aligned at the last axis; one cell by default.
+            grows: the constant may become larger where it is broadcast.
+
+        Returns:
+            a computed value's own gauge; for a float constant a gauge of this input alone, since what the operator
+            reads there can be computed anew; None where the input has no gauge (no float, unknown rank, absent).
+        """
+        value = node.inputs[index] if index < len(node.inputs) else None
+        self.asked.add((node, index))
+        tensor = constant_tensor(value)
+        if value is None or tensor is None:
+            return None if value is None else self.of.get(value)
+        if tensor.dtype not in FLOATS:
+            return None
+        if (node, index) not in self.ports:
+            shape = tuple(tensor.shape.numpy())
+            if grows:
+                shape = (*(1,) * (len(cells) - len(shape)), *shape)
+                shape = tuple(
+                    max(pair) for pair in zip(shape, ((1,) * len(shape) + tuple(cells))[len(cells) :], strict=True)
+                )
+            wanted = ((1,) * len(shape) + tuple(cells))[len(cells) :]
+            size = tuple(own if own > 1 and asked > 1 else 1 for own, asked in zip(shape, wanted, strict=True))
+            self.ports[node, index] = self.fresh(size, slack=True)
+        return self.ports[node, index]
+
+    # -- ties; none of these fails before a map is asked to go
+
+    def refuse(self, node: ir.Node, clause: str) -> bool:
+        """Note why an operator cannot be followed ("has a weight that is computed at run time"); return False."""
+        self.stiff[node] = clause
+        return False
+
+    def along(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> Gauge:
+        """Tie the cells along axes, and return the gauge with size 1 there."""
+        first = gauge.first(axes)
+        if first is not gauge:
+            self.same(gauge, first, tie)
+        return first
+
+    def along_scale(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> None:
+        """Tie the scales of the cells along axes."""
+        self.same_scale(gauge, gauge.first(axes), tie)
+
+    def along_shift(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> None:
+        """Tie the shifts of the cells along axes."""
+        self.same_shift(gauge, gauge.first(axes), tie)
+
+    def same(self, left: Gauge, right: Gauge, tie: Tie) -> None:
+        """Tie two gauges of one rank, cell by cell."""
+        self.same_scale(left, right, tie)
+        self.same_shift(left, right, tie)
+
+    def same_scale(self, left: Gauge, right: Gauge, tie: Tie) -> None:
+        """State s_left = s_right."""
+        self.scales.state(Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0), tie)
+
+    def same_shift(self, left: Gauge, right: Gauge, tie: Tie) -> None:
+        """State t_left = t_right."""
+        self.shifts.state(self.shift_rows(left, right, 1.0, 0.0), tie)
+
+    @staticmethod
+    def scale_rows(left: Gauge, right: Gauge, scale: Floats | float) -> Rows:
+        """Return s_left = scale * s_right."""
+        return Rows.of((left.scale_of, 1.0), (right.scale_of, -1.0), constant=1.0 / np.asarray(scale, np.float64))
+
+    @staticmethod
+    def shift_rows(left: Gauge, right: Gauge, scale: Floats | float, shift: Floats | float) -> Rows:
+        """Return t_left = scale * t_right + shift."""
+        moved = -np.asarray(scale) * right.factor
+        return Rows.of((left.shift_of, left.factor), (right.shift_of, moved), constant=-np.asarray(shift))
+
+    def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
+        """State s_result = product of s ** exponent."""
+        terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
+        self.scales.state(Rows.of(*terms, constant=1.0), tie)
+
+    def narrowed(self, gauge: Gauge) -> Gauge:
+        """Return the gauge with size 1 along axes on which what was stated leaves it one: products multiply cells."""
+        if gauge.scale_of.size == 1:
+            return gauge
+        found = self.scales.reduce(Rows.of((gauge.scale_of, 1.0), constant=1.0))
+        parts = found.unknowns, found.coefficients, found.constant
+        scales = [array.reshape(*gauge.cells, -1) for array in parts]
+        for axis in range(gauge.rank):
+            first = gauge.first([axis])
+            apart = (array != array.take([0], axis) for array in (*scales, *gauge.told_by[1:]))
+            if first is not gauge and not any(differs.any() for differs in apart):
+                gauge, scales = first, [array.take([0], axis) for array in scales]
+        return gauge
+
+    def alike(self, left: Sequence[Gauge], right: Sequence[Gauge], tie: Tie) -> bool:
+        """State product of s on the left = product of s on the right; tell whether that was not known."""
+        sides = (left, 1.0), (right, -1.0)
+        rows = Rows.of(*((one.scale_of, power) for side, power in sides for one in side), constant=1.0)
+        told = len(rows) > 0 and bool(self.scales.reduce(rows).coefficients.any())
+        if told:
+            self.scales.state(rows, tie)
+        return told
+
+    def total(self, result: Gauge, terms: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
+        """State t_result = sum of factor * t."""
+        parts = [(result.shift_of, result.factor), *((gauge.shift_of, -f * gauge.factor) for gauge, f in terms)]
+        self.shifts.state(Rows.of(*parts, constant=0.0), tie)
+
+    def no_shift(self, gauge: Gauge, tie: Tie) -> Gauge:
+        """State t = 0, and return the gauge without its shift."""
+        self.shifts.state(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie)
+        if tie.node is not None and tie.clause:
+            self.unshifted[tie.node] = tie.clause
+        return gauge.unshifted
+
+    def no_scale(self, gauge: Gauge, tie: Tie) -> Gauge:
+        """State s = 1, and return the gauge without its scale."""
+        self.scales.state(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie)
+        if tie.node is not None and tie.clause:
+            self.unscaled[tie.node] = tie.clause
+        return gauge.unscaled
+
+    def pinned(self, gauge: Gauge, tie: Tie) -> None:
+        """State s = 1, t = 0."""
+        self.scales.state(Rows.of((gauge.scale_of, 1.0), constant=1.0), tie)
+        self.shifts.state(Rows.of((gauge.shift_of, gauge.factor), constant=0.0), tie)
+
+    def positive(self, gauge: Gauge, tie: Tie) -> None:
+        """State s > 0."""
+        self.scales.state(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie, positive=True)
