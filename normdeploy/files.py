@@ -158,15 +158,21 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
 @contextmanager
 def written_together(
-    path: str | os.PathLike[str], *, overwrite: bool = False, last: Sequence[tuple[Path, Path]] = ()
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    behind: Sequence[str] = (),
+    last: Sequence[tuple[Path, Path]] = (),
 ) -> Iterator[Path]:
     """Yield a private folder beside ``path``; all files made in it appear beside ``path`` on success.
 
-    What belongs to a file (weights, certificate) is renamed before it, whose appearance says that all is there.
+    What a file needs (weights) is renamed before it. What speaks of it comes behind it: killed in between, there is no
+    word of a file that is not there.
 
     Args:
         path: the file that shall appear, with others of one's choice.
         overwrite: allow replacing existing files.
+        behind: names of those that speak of the file, in the order in which they are renamed.
         last: files made elsewhere, each with the one that it replaces in any case: renamed last, at the same turn.
 
     Raises:
@@ -178,7 +184,8 @@ def written_together(
         with storage(target):
             folder = stack.enter_context(private_folder(target))
         yield folder
-        parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
+        turns = [target.name, *behind]
+        parts = sorted(folder.iterdir(), key=lambda p: (turns.index(p.name) if p.name in turns else -1, p.name))
         with storage(target):
             os.umask(mask := os.umask(0))
             for made in (*parts, *(made for made, _ in last)):

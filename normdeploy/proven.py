@@ -104,9 +104,11 @@ def write_proven(
         VerificationError: the verdict is "fail" or "error".
     """
     from normdeploy.graph import save_graph
-    from normdeploy.verification.record.certificate import certify
+    from normdeploy.verification.record.certificate import certificate_path, certify
+    from normdeploy.verification.record.kept_derivation import derivation_path
 
-    with written_together(target, overwrite=overwrite) as folder:
+    behind = [derivation_path(target).name, certificate_path(target).name]
+    with written_together(target, overwrite=overwrite, behind=behind) as folder:
         candidate = folder / target.name
         if half:
             from normdeploy.runtime.tuning.half_precision import write_float16

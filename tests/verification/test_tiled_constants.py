@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import pytest
 import torch
 from torch import nn
 
 import normdeploy as nd
+from normdeploy.verification.derivation.checker import check_derivation, unchanged
 
 
 class Relative(nn.Module):
@@ -102,3 +105,38 @@ def test_a_part_of_a_shared_constant_between_bounds_of_fixed_sizes_is_a_constant
     result = nd.fold(tmp_path / "source.onnx", tmp_path / "net.onnx", verify="quick")
     assert result.verdict is not None
     assert result.verdict.check("derivation").status == "pass", result.verdict.summary()
+
+
+REPEATED = """<ir_version: 10, opset_import: ["": 20]> g (float[N,3] x) => (bool[N,3] z)
+<float[3] zeros = {{0.0, 0.0, 0.0}}, bool[1] one = {{{one}}}, int64[1] three = {{3}}> {{
+    a = Greater(x, zeros) {made} z = And(a, c) }}"""
+BY_SIZES = "n = Shape<start = 0, end = 1>(x) s = Concat<axis = 0>(n, three) c = Expand(one, s)"
+"""What a trace writes of a tensor that is filled with one value."""
+
+
+@pytest.mark.parametrize("one", [1, 0])
+def test_one_value_repeated_by_sizes_is_the_value_to_what_broadcasts_it(one: int) -> None:
+    source = ir.from_onnx_text(REPEATED.format(one=1, made=BY_SIZES))
+    file = ir.from_onnx_text(REPEATED.format(one=one, made="c = Identity(one)"))
+    shapes: list[dict[str, tuple[int, ...]]] = [{"x": (2, 3)}, {"x": (5, 3)}]
+    report = check_derivation(source, file, unchanged(source), shapes)
+    assert report.confirmed == bool(one)
+
+
+@pytest.mark.parametrize(("want", "have"), [((2, 3), (3,)), ((3,), (1, 3)), ((2, 3), (2, 1)), ((2, 3), ())])
+def test_rows_are_repeated_only_where_they_are_the_same(want: tuple[int, ...], have: tuple[int, ...]) -> None:
+    """The file's constant broadcasts to the source's shape: the same numbers, and one of them another."""
+    axes = ",".join(map(str, want))
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[2,3] x) => (float[2,3] z)
+    {{ c = Constant<value = {}>() z = Max(x, c) }}"""
+    small = np.arange(1.0, 1.0 + np.prod(have)).reshape(have)
+    for changed in (False, True):
+        large = np.array(np.broadcast_to(small, want) if len(want) >= len(have) else small.reshape(want), order="C")
+        large.reshape(-1)[-1] += changed
+        source = ir.from_onnx_text(text.format(f"float[{axes}] {{{', '.join(map(str, large.reshape(-1)))}}}"))
+        file = ir.from_onnx_text(
+            text.format(f"float[{','.join(map(str, have))}] {{{', '.join(map(str, small.reshape(-1)))}}}")
+            if have
+            else text.format(f"float {{{small}}}")
+        )
+        assert check_derivation(source, file, unchanged(source), [{"x": (2, 3)}]).confirmed != changed

@@ -28,6 +28,7 @@ from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.smooth import smooth
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.unrounded import Constants, Unlike
+from normdeploy.verification.derivation.unseen_constants import unseen_constants
 from normdeploy.verification.derivation.value_facts import ranks_in
 
 ANALYTIC = MOVES | frozenset({
@@ -85,6 +86,8 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
     if isinstance(wrong, Wrong):
         # what another rounding of some constant explains is told of one operator: no number is known to be wrong
         return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=() if wrong.rounding else tuple(theirs))
+    if unseen_constants(pair):
+        return f"{kind(node)}: some of its constants' numbers are too small beside others to be seen at any point"
     assumed = any(claim.assumed for claim in claims.values())
     known = Claim(value, target.scale, target.shift, assumed, target.rows)
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))

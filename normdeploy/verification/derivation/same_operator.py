@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS
+from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.attributes import difference
 from normdeploy.verification.derivation.beyond import alike_beyond
@@ -187,6 +187,8 @@ def _same_numbers(
 ) -> bool | str | Wrong:
     number = relation.file.type_of(v) in FLOATS
     for k, (ours, theirs) in enumerate(zip(want, have, strict=True)):
+        if spreads and _repeats(ours, theirs):
+            continue
         if not _shaped_alike(ours.shape, theirs.shape, spreads=spreads):
             return f"operand {v.name!r} has shape {list(theirs.shape)}; expected {list(ours.shape)}"
         if number:
@@ -203,6 +205,21 @@ def _shaped_alike(ours: tuple[int, ...], theirs: tuple[int, ...], *, spreads: bo
     if ours == theirs or math.prod(ours) == math.prod(theirs) == 1:
         return True
     return spreads and _cut(ours) == _cut(theirs)
+
+
+def _repeats(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Tell whether one constant is the other, repeated along some axes: the same to an operator that broadcasts it.
+
+    Results are of one shape, or nothing is claimed of them.
+    """
+    if ours.shape == theirs.shape:
+        return False  # numbers are held against each other, with what rounding explains
+    try:
+        one, other = np.broadcast_arrays(compress(ours), compress(theirs))
+        np.broadcast_shapes(ours.shape, theirs.shape)
+    except ValueError:
+        return False
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 def _cut(shape: tuple[int, ...]) -> tuple[int, ...]:

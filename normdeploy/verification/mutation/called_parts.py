@@ -79,6 +79,7 @@ class CallWatch:
         self._behind: dict[str, list[int]] = {}
         self._made: dict[str, tuple[Tensor, int] | None] = {}  # what sites read, as calls of the module returned it
         self._at: dict[str, list[int]] = {}
+        self._open = set(range(len(targets)))
         for place, target in enumerate(targets):
             site = target.site
             there = all(name in self._values or name in held for name in site.inputs if name)
@@ -130,10 +131,13 @@ class CallWatch:
 
     def _asked(self, place: int) -> bool:
         """Tell whether nothing showed a mutant so far."""
-        if self.ratios.get(place, 0.0) >= _SHOWN:
-            return False
-        target = self._targets[place]
-        return self._sites is None or self._sites.ratio(target.site, target.mutant.name) < _SHOWN
+        if place in self._open:
+            target = self._targets[place]
+            ratio = 0.0 if self._sites is None else self._sites.ratio(target.site, target.mutant.name)
+            if max(ratio, self.ratios.get(place, 0.0)) < _SHOWN:
+                return True
+            self._open.remove(place)
+        return False
 
     def _print(self, name: str, value: Tensor) -> None:
         if value.dtype == torch.float64 and value.dim():

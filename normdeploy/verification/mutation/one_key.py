@@ -21,8 +21,15 @@ _FIRST_OPSET = 13
 
 def of_one_key(graph: ir.Graph, site: Site) -> str:
     """Return in a sentence that no output depends on the numbers of an affine map; "" where one may."""
+    if (
+        site.inner
+        or not site.is_affine
+        or graph.opset_imports.get("", 0) < _FIRST_OPSET
+        or not any(map(_of_one, graph))
+    ):
+        return ""
     start = next((v for node in graph for v in node.outputs if v.name == site.output), None)
-    if site.inner or not site.is_affine or start is None or graph.opset_imports.get("", 0) < _FIRST_OPSET:
+    if start is None:
         return ""
     found: dict[ir.Node, None] = {}
     queue, met = [start], {start}
