@@ -83,6 +83,12 @@ EXAMPLES: dict[str, Example] = {
             "W": (2, 2, 3, 3),
         },
     ),
+    "gauge.rules.scatter": Example(
+        "(float[n,3] x, int64[e] start, int64[e,1] end) => (float[n,4] y)"
+        "{ h = MatMul(x, W) m = Gather(h, start) k = Shape(h) o = Expand(zero, k)"
+        " a = ScatterND <reduction = \"add\">(o, end, m) b = Mul(a, s) c = Add(b, t) y = Relu(c) }",
+        {"W": (3, 4), "zero": np.float32(0), **_ROW_MAP},
+    ),
     "gauge.rules.averages": Example(
         "(float[n,2,8,8] x) => (float[n,2,1,1] y)"
         "{ a = BatchNormalization(x, gamma, beta, mean, var) b = GlobalAveragePool(a) y = Conv(b, W) }",
@@ -227,6 +233,10 @@ EXAMPLES: dict[str, Example] = {
     ),
     "lower.round_trips": Example(
         f"{_X} {{ a = Transpose <perm = [0, 2, 3, 1]> (x) b = Transpose <perm = [0, 3, 1, 2]> (a) y = Relu(b) }}"
+    ),
+    "lower.one_concat": Example(
+        "(float[n,2] x, float[n,2] z) => (float[n,6] y)"
+        "{ a = Relu(x) b = Concat <axis = 1> (a, z) y = Concat <axis = 1> (x, b) }"
     ),
     "lower.one_view": Example(
         "(float[2,1,4] x) => (float[2,4] y) { a = Relu(x) b = Transpose <perm = [1, 0, 2]> (a) y = Reshape(b, rows) }",

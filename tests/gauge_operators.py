@@ -209,6 +209,41 @@ def gather_nd(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(*dims), d.g.input("at", shape, np.int64) if computed else indices, batch_dims=batch)
 
 
+def scatter(op: str, d: Draw) -> Any:
+    """Updates of some places of a computed value, of zeros, or of a constant; places that repeat or are computed."""
+    dims, computed = d.dims(2, 3), d.flag()
+    if op == "ScatterElements":
+        axis = d.number(0, len(dims) - 1)
+        dims[axis] = 3  # feeds draw 0, 1 or 2
+        shape = [d.number(1, 4) if at == axis else d.of(size, size, max(size - 1, 1)) for at, size in enumerate(dims)]
+        new, attributes = shape, {"axis": d.of(axis, axis - len(dims))}
+    else:
+        depth = d.number(1, len(dims))
+        dims[:depth] = [3] * depth
+        shape, attributes = [*[2] * d.number(1, 2), depth], {}
+        new = [*shape[:-1], *dims[depth:]]
+    places = d.g.input("at", shape, np.int64) if computed else d.rng.integers(-3, 3, shape)
+    whole = d.of("computed", "computed", "zeros", "expanded", "constant")
+    updates = d.x(*new) if whole != "computed" or d.flag() else d.away(*new)
+    if whole == "zeros":
+        value = d.g.known(d.g.op("ConstantOfShape", np.array(dims), value=numpy_helper.from_array(np.zeros(1))), *dims)
+    elif whole == "expanded":
+        value = d.g.known(d.g.op("Expand", np.float64(0), np.array(dims)), *dims)
+    else:
+        value = d.x(*dims) if whole == "computed" else d.away(*dims)
+    reduction = d.of("none", "add", "mul", "max", "min")
+    return d.g.known(d.g.op(op, value, places, updates, reduction=reduction, **attributes), *dims)
+
+
+def filled(op: str, d: Draw) -> Any:
+    """Zeros or infinities of a shape that is computed, beside what is scaled."""
+    dims = d.dims(2, 3)
+    x = d.x(*dims)
+    reader, number = d.of(("Add", 0.0), ("Max", 0.0), ("Max", -np.inf), ("Min", np.inf))
+    value = numpy_helper.from_array(np.array([number]))
+    return d.g.op(reader, x, d.g.known(d.g.op(op, d.g.op("Shape", x), value=value), *dims))
+
+
 def concat(op: str, d: Draw) -> Any:
     dims = d.dims(2)
     axis = d.number(0, len(dims) - 1)
@@ -428,6 +463,8 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Gather", gather),
         ("", "GatherElements", gather_elements),
         ("", "GatherND", gather_nd),
+        ("", "ScatterElements ScatterND", scatter),
+        ("", "ConstantOfShape", filled),
         ("", "Concat", concat),
         ("", "Tile", tile),
         ("", "DepthToSpace", depth_to_space),

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
-from refusal_graphs import Case, add, batch_norm, end, images, minus, mul, ranked, some, unranked
+from onnx import numpy_helper
+from refusal_graphs import Case, add, batch_norm, end, images, minus, mul, ranked, some, unranked, x
 
 
 def tiny(g, value):
     return g.op("Mul", value, np.array([[1.0], [1e-200], [2]]))
+
+
+def updates(g):
+    return x(g, 2, 3, 4, name="z")
+
+
+def written(g, value, new, *, depth=1, **attributes):
+    """Two places of a value, of its first axis or of its first two."""
+    return g.op("ScatterND", value, np.array([[0] * depth, [1] * depth]), new, **attributes)
+
+
+def infinite(g):
+    shape = g.op("Shape", images(g))
+    return g.known(g.op("ConstantOfShape", shape, value=numpy_helper.from_array(np.array([-np.inf]))), "N", 3, 4)
 
 
 RARE = {
@@ -29,8 +44,29 @@ RARE = {
     "LpPool | takes a maximum or a size, and needs a scale above 0": Case(
         lambda g: end(g, g.op("LpPool", minus(g, images(g), 3, 1), kernel_shape=[2]))
     ),
-    "ScatterElements | has no rule by which a scale or a shift passes it": Case(
-        lambda g: end(g, g.op("ScatterElements", mul(g, images(g), 3, 1), np.zeros((1, 3, 1), np.int64), some(1, 3, 1)))
+    "RoiAlign | has no rule by which a scale or a shift passes it": Case(
+        lambda g: end(g, g.op("RoiAlign", mul(g, images(g, 4, 4), 3, 1, 1), some(1, 4), np.array([0])), spatial=2)
+    ),
+    "ScatterND | adds a shift as often as an element has updates": Case(
+        lambda g: end(g, written(g, images(g), add(g, updates(g), 3, 1), reduction="add"))
+    ),
+    "ScatterND | multiplies by it": Case(
+        lambda g: end(g, written(g, images(g), mul(g, updates(g), 3, 1), reduction="mul"))
+    ),
+    "ScatterND | multiplies some elements, and a shift with them": Case(
+        lambda g: end(g, written(g, add(g, images(g), 3, 1), updates(g), reduction="mul"))
+    ),
+    "ScatterND | compares, and needs a scale above 0: with another the other would win": Case(
+        lambda g: end(g, written(g, minus(g, images(g), 3, 1), some(2, 3, 4), reduction="max"))
+    ),
+    "ScatterND | writes along the axis where it varies, at places that are known at run time only": Case(
+        lambda g: end(g, written(g, mul(g, images(g), 3, 1), some(2, 4), depth=2))
+    ),
+    "ScatterND | has a value, indices or updates of unknown rank": Case(
+        lambda g: end(g, g.known(g.op("ScatterND", mul(g, images(g), 3, 1), np.array([[0]]), unranked(g)), "N", 3, 4))
+    ),
+    "ConstantOfShape | is infinite, and needs a scale above 0: another changes the sign": Case(
+        lambda g: end(g, written(g, infinite(g), minus(g, updates(g), 3, 1)))
     ),
     "Loop | computes in bodies of its own, whose inputs and outputs stay what they are": Case(
         '<ir_version: 10, opset_import: ["": 18]> g (double[2,3] x, bool go) => (double[2,3] y) '

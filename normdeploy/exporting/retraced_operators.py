@@ -6,6 +6,8 @@ With x ``[batch, channels, height, width]``::
     adaptive_avg_pool2d(x, (1, 1)) = mean(x, (-1, -2), keepdim=True)
     dropout(x, p, train=False) = clone(x)
     lift_fresh_copy(constant) = clone(constant)
+
+Where x lies with its channels last, torch also writes how the mean lies, one index for each element; this is left out.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ come out of the second trace as they went in. Others stand for one or two more, 
 Where every operator is one of these, they are written and the second trace is not made.
 
 `tests/exporting/test_second_trace.py` compares the graphs with those of two traces. Names and the order of weights may
-differ, and nothing else: the second trace also counts what it computes of sizes, and calls the only sum ``add_14``.
+differ, and how a pool of channels-last images lies in memory, which a file does not say: the second trace also counts
+what it computes of sizes, and calls the only sum ``add_14``.
 
 The functions asked here are torch 2.13's and not public; where one has moved, torch traces twice.
 """

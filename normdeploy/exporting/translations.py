@@ -21,6 +21,7 @@ from normdeploy.exporting import (
     experts_translation,
     fourier_translations,
     quantized_translations,
+    scatter_translations,
 )
 from normdeploy.exporting.attention_translation import op
 from normdeploy.exporting.delegated import NoTranslationError
@@ -194,9 +195,12 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.embedding_bag.padding_idx: bag_translation.embedding_bag,
         aten.zeros.default: complex_translations.zeros,
         aten.lstm.input: delegated.lstm,
-        aten.scatter.src: delegated.scatter_src,
-        aten.scatter_add.default: delegated.scatter_add,
-        aten.scatter_reduce.two: delegated.scatter_reduce,
+        aten.scatter.src: scatter_translations.scatter_src,
+        aten.scatter.reduce: scatter_translations.scatter_with,
+        aten.scatter.value_reduce: scatter_translations.scatter_value_with,
+        aten.scatter_add.default: scatter_translations.scatter_add,
+        aten.scatter_reduce.two: scatter_translations.scatter_reduce,
+        aten.index_reduce.default: scatter_translations.index_reduce,
         aten.scaled_dot_product_attention.default: attention_translation.translation(opset),
         **fourier_translations.REAL,
         **experts_translation.translations(),

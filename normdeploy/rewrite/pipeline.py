@@ -34,6 +34,7 @@ from normdeploy.rewrite.lower import (
     GuardPads,
     LowerAffine,
     LowerNorms,
+    OneConcat,
     OneView,
     RemoveRoundTrips,
 )
@@ -142,6 +143,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerNorms(),
         trips,
         OneView(),
+        OneConcat(),
         DropZeroBiases(),
         GemmsOverRows(context),
         GuardPads(),

@@ -1,4 +1,4 @@
-"""nn.EmbeddingBag, scatter with a larger source, LSTM with projections: right in onnxruntime, or refused by name."""
+"""nn.EmbeddingBag, LSTM with projections: right in onnxruntime, or refused by name."""
 
 from __future__ import annotations
 
@@ -73,21 +73,6 @@ def test_a_bag_is_proven(tmp_path):
     result = nd.export(model, torch.randint(0, 20, (4, 5)), tmp_path / "bag.onnx", verify="quick")
     assert result.verdict is not None
     assert result.verdict.status == "pass", result.verdict.summary()
-
-
-class Scattered(nn.Module):
-    def forward(self, x: Tensor, source: Tensor) -> list[Tensor]:
-        index = torch.tensor([[0, 2], [1, 0]])
-        return [
-            x.scatter(1, index, source),
-            x.scatter_add(1, index, source),
-            x.scatter_reduce(1, index, source, "amax"),
-            x.scatter(1, index, source[:2, :2]),
-        ]
-
-
-def test_a_source_may_be_larger_than_the_index():
-    run(Scattered(), (torch.randn(2, 5), torch.randn(3, 4)), {"x": {}, "source": {}})
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")

@@ -75,12 +75,12 @@ def test_a_size_that_stays_is_still_known_behind_a_recurrent_layer(tmp_path: Pat
 
 
 class Stacked(nn.Module):
-    """Two recurrent layers, both ways each, and a norm of the features: all sizes but the batch are the example's."""
+    """A recurrent layer both ways, another one, and a norm of the features: all sizes but the batch are known."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.GRU(6, 4, batch_first=True, bidirectional=True)
-        self.second = nn.LSTM(8, 3, batch_first=True, bidirectional=True)
+        self.second = nn.LSTM(8, 6, batch_first=True)
         self.layer, self.norm, self.head = nn.LayerNorm(6), nn.BatchNorm1d(6), nn.Linear(6, 2)
         nn.init.normal_(self.norm.running_mean)
 

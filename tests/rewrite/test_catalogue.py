@@ -225,6 +225,17 @@ CROSSING = {
             "GlobalLpPool",
         ),
     ),
+    "ScatterElements, ScatterND with every reduction, and the zeros or infinities that they begin with": Row(
+        (
+            "gauge/test_rules.py::test_what_a_rule_allows_computes_the_same",
+            "gauge/test_rules.py::test_what_a_rule_forbids_contradicts",
+        ),
+        (
+            "gauge/test_scatter.py::test_a_norm_behind_a_graph_convolution_folds",
+            "gauge/test_scatter.py::test_what_stays",
+        ),
+        ("ScatterElements", "ScatterND", "ConstantOfShape"),
+    ),
     "Identity, Dropout in evaluation, Cast between floats": Row(
         (f"{POINTWISE}::test_identity_and_dropout",),
         (f"{POINTWISE}::test_casts", f"{POINTWISE}::test_a_reader_of_the_shape_is_no_reader"),

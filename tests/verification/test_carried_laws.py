@@ -185,6 +185,56 @@ def norms(text: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], varying: n
                 yield Law(source, (1.0, 0.0), (scale, 1.0), (shift, 0.0), shapes, known, file)
 
 
+PLACES = {
+    "ScatterElements<axis = 0, reduction = %s>(a, k, b)": np.array([[0, 2, 1], [0, 0, 1], [2, 2, 1]]),
+    "ScatterElements<axis = -1, reduction = %s>(a, k, b)": np.array([[0, 2, 1], [0, 0, 1], [2, 2, 1]]),
+    "ScatterND<reduction = %s>(a, k, b)": np.array([[0], [2], [0]]),
+}
+
+
+def written(text: str, reduction: str) -> Iterator[Law]:
+    """Yield updates that are written into a value, at places of which some repeat, and into constants."""
+    operator, known = text % f'"{reduction}"', {"k": PLACES[text]}
+    for left in (1.0, 2.0, -2.0, ROW, COLUMN):
+        for right in (1.0, left):
+            for shifts in ((0.0, 0.0), (3.0, 0.0), (3.0, 3.0), (ROW, 0.0), (ROW, ROW), (COLUMN, COLUMN)):
+                for result in ((left, shifts[0]), (left, 0.0)):
+                    yield Law(operator, result, (left, right), shifts, SQUARE, known)
+    begun = operator.replace("(a,", "(c,")
+    for scale in (2.0, ROW):
+        for shift in (0.0, 3.0, ROW):
+            for start in (0.0, 1.0):
+                own = {"c": np.broadcast_to((start - shift) / scale, (3, 3))}
+                for moved in (0.0, shift):
+                    both = {"k": PLACES[text]}
+                    yield Law(
+                        begun,
+                        (scale, shift),
+                        (1.0, scale),
+                        (0.0, moved),
+                        SQUARE,
+                        both | {"c": np.full((3, 3), start)},
+                        begun.replace("(c,", "(d,"),
+                        {"d": own["c"]},
+                    )
+
+
+def begun(number: str) -> Iterator[Law]:
+    """Yield a maximum or a sum of updates that begins with zeros, or with infinities."""
+    for reduction in ("max", "add"):
+        for scale in (2.0, -2.0, ROW):
+            for shift in (0.0, 3.0):
+                yield Law(
+                    f'ScatterND<reduction = "{reduction}">(o, k, b)',
+                    (scale, shift),
+                    (1.0, scale),
+                    (0.0, shift),
+                    SQUARE,
+                    {"k": np.array([[0], [2], [1]]), "e": np.array(float(number))},
+                    before="n = Shape(x) o = Expand(e, n)",
+                )
+
+
 def placed(name: str) -> Iterator[Law]:
     """Yield an operator that tells where the largest number stands, as floats."""
     number = {"ArgMax": "Cast<to = 11>(i)", "ArgMin": "Cast<to = 11>(i)", "Hardmax": "Identity(i)"}[name]
@@ -266,6 +316,8 @@ LAWS: dict[str, list[Law]] = {
         for text, more in PICKED.items()
     },
     "Concat": list(pairs("Concat<axis = 0>")),
+    **{f"{text % how}": list(written(text, how)) for text in PLACES for how in ("none", "add", "mul", "max", "min")},
+    **{f"begun with {number}": list(begun(number)) for number in ("0", "-inf")},
     "InstanceNormalization": list(norms("InstanceNormalization<epsilon = @>(a, g, h)", PICTURE, CHANNEL)),
     "LayerNormalization": list(norms("LayerNormalization<axis = 1, epsilon = @>(a, g, h)", SQUARE, COLUMN)),
     "LayerNormalization of columns": list(norms("LayerNormalization<axis = 1, epsilon = @>(a, g, h)", SQUARE, ROW)),

@@ -23,6 +23,7 @@ from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules.moves import ACTS, padded
+from normdeploy.rewrite.gauge.scattered_inputs import filled_feeds, scattered_feeds
 from normdeploy.rewrite.recognise.trial_sizes import names_of
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
@@ -43,6 +44,8 @@ def draws(at: Solution) -> tuple[Draw, ...]:
         _reshape_feeds,
         _product_feeds(at),
         _gathered_feeds,
+        scattered_feeds,
+        filled_feeds,
         partial(_sized_feeds, cut=True),
         _sized_feeds,
         partial(_sized_feeds, alike=True),

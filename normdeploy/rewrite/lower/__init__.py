@@ -4,6 +4,7 @@ from normdeploy.rewrite.lower.clean import Clean
 from normdeploy.rewrite.lower.gemm_over_rows import GemmsOverRows
 from normdeploy.rewrite.lower.guard_outputs import GuardOutputs
 from normdeploy.rewrite.lower.guard_pads import GuardPads
+from normdeploy.rewrite.lower.one_concat import OneConcat
 from normdeploy.rewrite.lower.one_view import OneView
 from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
 from normdeploy.rewrite.lower.write_affine import LowerAffine
@@ -18,6 +19,7 @@ __all__ = [
     "GuardPads",
     "LowerAffine",
     "LowerNorms",
+    "OneConcat",
     "OneView",
     "RemoveRoundTrips",
 ]

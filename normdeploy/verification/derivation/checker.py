@@ -59,6 +59,10 @@ from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
 from normdeploy.verification.derivation.value_facts import fed_alike
 from normdeploy.verification.derivation.waiting import shifted
+from normdeploy.verification.derivation.written import confirm_written
+
+_ABSORBING = (confirm_affine, confirm_linear, confirm_table, confirm_written, confirm_norm, confirm_quantizer)
+"""Laws of operators whose constants take up what their result is scaled and shifted by."""
 
 
 def check_derivation(
@@ -269,11 +273,7 @@ class _Checker:
         if plain and direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
             known[direct] = confirm_same(relation, node, direct)
             yield known[direct] if isinstance(known[direct], Proof) else ""  # what is the most frequent is cheap to see
-        yield confirm_affine(relation, value, target)
-        yield confirm_linear(relation, value, target)
-        yield confirm_table(relation, value, target)
-        yield confirm_norm(relation, value, target)
-        yield confirm_quantizer(relation, value, target)
+        yield from (law(relation, value, target) for law in _ABSORBING)
         for step in back(relation.source, target.value):
             origin = step.value.producer()
             if origin is None:

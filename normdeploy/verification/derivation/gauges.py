@@ -55,8 +55,13 @@ def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[
     product, moved = outer * scale, outer * shift
     product = np.where(np.abs(product - 1) <= NOISE, 1.0, product)
     total = moved + add
-    total = np.where((np.abs(total) <= NOISE * (np.abs(moved) + np.abs(add))) & np.isfinite(total), 0.0, total)
+    total = np.where(np.abs(total) <= noise_of(np.abs(moved) + np.abs(add)), 0.0, total)
     return product, total
+
+
+def noise_of(size: Floats) -> Floats:
+    """Return how far float64's own rounding may move a sum of terms this large; infinities are not moved."""
+    return NOISE * np.where(np.isfinite(size), size, 0.0)
 
 
 def ranked(array: Array, rank: int) -> Floats | None:
@@ -90,8 +95,8 @@ def uniform(array: Floats) -> float | None:
 
 def alike(one: Floats, other: Floats) -> bool:
     """Tell whether numbers are equal up to float64's rounding."""
-    near = np.abs(one - other) <= 10 * NOISE * np.abs(other)
-    return bool((near & np.isfinite(other)).all())
+    with np.errstate(invalid="ignore"):  # infinities are equal, or they are not
+        return bool(((one == other) | (np.abs(one - other) <= 10 * noise_of(np.abs(other)))).all())
 
 
 def radius(values: Array, dtype: ir.DataType | None) -> Floats:

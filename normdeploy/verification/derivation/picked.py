@@ -18,7 +18,7 @@ from normdeploy.verification.derivation.same_operator import equal
 def picked(at: Reading) -> Carried:
     """One scale and one shift of all that the first operand holds; the others, which say where from, are equal.
 
-    A Gather looks along one axis: on this alone they have to be the same.
+    Gather and GatherND look along some axes: on these alone they have to be the same.
     """
     scale, shift = _of_one(at, at.first.scale), _of_one(at, at.first.shift)
     if scale is None or shift is None:
@@ -35,12 +35,18 @@ def _of_one(at: Reading, array: Floats) -> Floats | None:
     one = uniform(array)
     if one is not None:
         return np.array(one)
-    places = inputs_of(at.origin)[1] if kind(at.node) == "Gather" else None
-    rank = None if places is None else at.relation.rank(places)
-    axis = axis_of(at.node.attributes.get_int("axis", 0), array.ndim)
-    if rank is None or array.shape[axis] != 1:
+    rank, result = (at.relation.rank(value) for value in (at.origin.inputs[1], at.origin.outputs[0]) if value)
+    if rank is None or result is None or kind(at.node) == "GatherElements":
         return None
-    return array.reshape(*array.shape[:axis], *(1,) * rank, *array.shape[axis + 1 :])
+    if kind(at.node) == "Gather":
+        before, behind = axis_of(at.node.attributes.get_int("axis", 0), array.ndim), rank
+    else:
+        before = at.node.attributes.get_int("batch_dims", 0)
+        behind = rank - 1 - before
+    kept = result - before - behind  # of the array's last axes
+    if any(size != 1 for size in array.shape[before : array.ndim - kept]):
+        return None
+    return array.reshape(*array.shape[:before], *(1,) * behind, *array.shape[array.ndim - kept :])
 
 
 def joined(at: Reading) -> Carried:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats, alike, ranked, uniform
+from normdeploy.verification.derivation.gauges import Claim, Floats, alike, noise_of, ranked, uniform
 from normdeploy.verification.derivation.nought_values import is_nought
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
@@ -97,8 +97,8 @@ def total(at: Reading) -> Carried:
             return f"{kind(at.node)} adds what is scaled differently"
     signs = [1.0, -1.0] if kind(at.node) == "Sub" else [1.0] * len(known)
     terms = [sign * claim.shift for sign, claim in zip(signs, known, strict=True)]
-    shift, size = sum(terms), sum(np.abs(term) for term in terms)
-    shift = np.where((np.abs(shift) <= NOISE * size) & np.isfinite(shift), 0.0, shift)
+    shift, size = np.sum(np.broadcast_arrays(*terms), 0), np.sum(np.broadcast_arrays(*map(np.abs, terms)), 0)
+    shift = np.where(np.abs(shift) <= noise_of(size), 0.0, shift)
     return scale, np.asarray(shift)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.verification.derivation.gauges import NOISE, Array, Floats, radius
+from normdeploy.verification.derivation.gauges import Array, Floats, noise_of, radius
 
 _CHUNK = 1 << 16
 """Numbers that are looked at at once: their copies in float64 stay in a processor's cache."""
@@ -157,15 +157,13 @@ class _Numbers:
     def _judged(self, at: slice | Array, expected: Floats) -> tuple[Floats, Array, Floats]:
         """Return how far off numbers are, which are right, and how far another order of rounding may move them."""
         stored = self.have[at].astype(np.float64)
-        noise = NOISE * (np.abs(expected) + self.sizes[at])
         with np.errstate(invalid="ignore"):
+            slack = self.slacks[at] + noise_of(np.abs(expected) + self.sizes[at])
+            slack = np.where(np.isfinite(expected) & np.isfinite(slack), slack, 0.0)  # no rounding makes an infinity
             off = np.abs(stored - expected)
-            finite = np.isfinite(expected)  # no number is near infinity
             half = radius(stored, self.dtype) * (1 + 1e-6)
-            good = ((off <= half + self.slacks[at] + noise) & finite) | (stored == expected)
-            good |= np.isnan(stored) & np.isnan(expected)
-            allowed = radius(expected, self.dtype) * _OTHER_ROUNDING + self.slacks[at] + noise
-        return off, good, np.where(finite, allowed, 0.0)
+            good = (off <= half + slack) | (stored == expected) | (np.isnan(stored) & np.isnan(expected))
+        return off, good, radius(expected, self.dtype) * _OTHER_ROUNDING + slack
 
     def _of_the_largest(self, most: Sequence[float]) -> float:
         return float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())

@@ -175,4 +175,4 @@ def _same(a: Floats, b: Floats, within: float = 0.0) -> bool:
     except ValueError:
         return False
     with np.errstate(invalid="ignore"):
-        return bool(((a == b) | ((np.abs(a - b) <= within * np.abs(a)) & np.isfinite(a))).all())
+        return bool(((a == b) | (np.abs(a - b) <= within * np.where(np.isfinite(a), np.abs(a), 0.0))).all())

@@ -25,6 +25,7 @@ from normdeploy.rewrite.gauge.rules import (
     pad,
     products,
     reshape,
+    scatter,
     softmax,
     weighed,
 )
@@ -62,6 +63,9 @@ RULES: dict[tuple[str, str], Rule] = {
         ("Reshape Flatten Squeeze Unsqueeze", Rule(reshape.tie)),
         ("Expand", Rule(reshape.expand)),
         ("Pad", Rule(pad.tie, pad.write)),
+        # write into places
+        ("ScatterElements ScatterND", Rule(scatter.tie)),
+        ("ConstantOfShape", Rule(scatter.filled)),
         # average, interpolate, take a maximum
         ("AveragePool GlobalAveragePool MaxPool GlobalMaxPool LpPool GlobalLpPool", Rule(averages.pool)),
         ("ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2", Rule(averages.reduction)),

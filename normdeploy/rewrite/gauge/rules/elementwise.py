@@ -167,12 +167,13 @@ def choose(node: ir.Node, ties: Ties) -> bool:
     operands = _operands(node, ties)
     if operands is None:
         return ties.refuse(node, _UNRANKED)
-    ties.of[node.outputs[0]] = result = _one_of(node, ties, operands)
+    ties.of[node.outputs[0]] = result = one_of(node, ties, operands)
     ties.positive(result, Tie(node, "compares, and needs a scale above 0: with another the other operand would win"))
     return True
 
 
-def _one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
+def one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
+    """Return one gauge for a result and all operands."""
     cells = common(*operands)
     result, *others = (gauge.spread(cells) for gauge in operands)
     for gauge in others:
@@ -185,7 +186,7 @@ def where(node: ir.Node, ties: Ties) -> bool:
     operands = _operands(node, ties, first=1)
     if operands is None:
         return ties.refuse(node, _UNRANKED)
-    ties.of[node.outputs[0]] = _one_of(node, ties, operands)
+    ties.of[node.outputs[0]] = one_of(node, ties, operands)
     return True
 
 
@@ -240,6 +241,8 @@ def write_constants(edit: Edit) -> None:
         scale, shift = compress(edit.at.scale(gauge)), compress(edit.at.shift(gauge))  # as large as they have to be
         old = array_of(value)
         new = divided(old - shift, scale)
+        if new.size > old.size:  # zeros of several scales are zeros
+            new = compress(new)
         while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:
             new = new[0]
         assert value.dtype is not None

@@ -12,10 +12,12 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph import constant64
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import required
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
 from normdeploy.rewrite.gauge.rules.moves import Acts, settled
+from normdeploy.rewrite.gauge.rules.scatter import cells_of
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
@@ -55,10 +57,19 @@ def tie(node: ir.Node, ties: Ties) -> bool:
 
 
 def expand(node: ir.Node, ties: Ties) -> bool:
-    """Tie Expand: what is repeated is one cell."""
+    """Tie Expand: what is repeated is one cell; zeros are of any scale, and grow where they get a shift."""
     target = dims_of(node.outputs[0])
-    gauge = ties.operand(node, 0, [2] * (0 if target is None else len(target)))
+    gauge = _zeros(node, ties) or ties.operand(node, 0, [2] * (0 if target is None else len(target)))
     if target is None or gauge is None or gauge.rank > len(target):
         return False
     ties.of[node.outputs[0]] = gauge.wider(len(target))
     return True
+
+
+def _zeros(node: ir.Node, ties: Ties) -> Gauge | None:
+    """Return a gauge of many cells for a constant zero that is repeated."""
+    filled, target = constant64(required(node, 0)), dims_of(node.outputs[0])
+    cells = None if target is None else cells_of(target)
+    if filled is None or filled.size != 1 or filled.any() or cells is None:
+        return None
+    return ties.operand(node, 0, cells, grows=True)

@@ -1,0 +1,63 @@
+"""Made-up inputs of operators that write into places of a value: the places lie in it."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.constant import required
+from normdeploy.rewrite.rewrite_context import RewriteContext
+
+_FEW = 3
+"""Size of dynamic dimensions."""
+
+
+def scattered_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
+    """Draw the operands of a ScatterElements or ScatterND: the value, places in it, updates."""
+    node = nodes[0]
+    if len(nodes) > 1 or not (is_standard(node, "ScatterElements") or is_standard(node, "ScatterND")):
+        return {}
+    shapes = [dims_of(required(node, index)) for index in range(3)]
+    if any(shape is None for shape in shapes):
+        return {}
+    whole, places, new = ([dim if isinstance(dim, int) else None for dim in shape or ()] for shape in shapes)
+    if is_standard(node, "ScatterND"):
+        depth, leading = places[-1], len(places) - 1
+        if depth is None:
+            return {}
+        row = [mine or other or _FEW for mine, other in zip(whole[depth:], new[leading:], strict=True)]
+        data = [*(dim or _FEW for dim in whole[:depth]), *row]
+        rows = [first or second or _FEW for first, second in zip(places[:-1], new[:leading], strict=True)]
+        drawn = [context.rng.integers(0, size, rows) for size in data[:depth]]
+        at = torch.stack([torch.from_numpy(one) for one in drawn], -1)
+        updates = [*rows, *row]
+    else:
+        axis = node.attributes.get_int("axis", 0) % len(whole)
+        rows = [first or second or _FEW for first, second in zip(places, new, strict=True)]
+        data = [mine or (_FEW if index == axis else rows[index]) for index, mine in enumerate(whole)]
+        at = torch.from_numpy(context.rng.integers(0, data[axis], rows))
+        updates = rows
+    if not math.prod(data):
+        return {}
+    drawn_for = {
+        required(node, 0): context.normal(data),
+        required(node, 1): at,
+        required(node, 2): context.normal(updates),
+    }
+    return {value: tensor for value, tensor in drawn_for.items() if value in inputs}
+
+
+def filled_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
+    """Give a ConstantOfShape the shape of its result."""
+    del context
+    node = nodes[0]
+    dims = dims_of(node.outputs[0])
+    if len(nodes) > 1 or not is_standard(node, "ConstantOfShape") or dims is None:
+        return {}
+    shape = [dim if isinstance(dim, int) else _FEW for dim in dims]
+    return {value: torch.tensor(shape, dtype=torch.int64) for value in inputs}
