@@ -36,7 +36,8 @@ class ForkedPython:
     """One process with everything imported, and its forks."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # one thread, whatever the tests were given: torch starts others while it is imported
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         words, pipe = [sys.executable, __file__], subprocess.PIPE
         self._process = subprocess.Popen(words, env=environment, text=True, stdin=pipe, stdout=pipe)
 
