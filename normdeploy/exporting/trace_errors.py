@@ -37,7 +37,8 @@ class Cause(Enum):
     )
     NO_TRANSLATION = (
         "an operator has no ONNX translation",
-        "write it with operators that have one; what follows from parameters alone can be computed once, into a buffer",
+        "write it with operators that have one; what follows from parameters alone can be computed once, into a buffer "
+        "(a parametrized weight: torch.nn.utils.parametrize.remove_parametrizations)",
     )
     FIXED_DIMENSION = (
         "it fixes a dimension that was asked to be dynamic",

@@ -152,3 +152,11 @@ def test_a_rows_kind_does_not_follow_the_words_of_its_reason(tmp_path, monkeypat
     assert [(row.kind, row.reason) for row in result.ledger if row.action == "kept"] == [
         ("batch statistics", "other words")
     ]
+
+
+def test_a_parametrization_without_a_translation_names_what_removes_it():
+    layer = nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
+    with pytest.raises(TraceError, match=r"(?s)parametrizations.*remove_parametrizations"):
+        trace(nn.Sequential(layer), torch.randn(2, 4))
+    nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    assert trace(nn.Sequential(layer), torch.randn(2, 4)).model.graph.num_nodes()
