@@ -20,7 +20,7 @@ _FEW = 3
 def scattered_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
     """Draw the operands of a ScatterElements or ScatterND: the value, places in it, updates."""
     node = nodes[0]
-    if len(nodes) > 1 or not (is_standard(node, "ScatterElements") or is_standard(node, "ScatterND")):
+    if len(nodes) > 1 or not is_standard(node, "ScatterElements", "ScatterND"):
         return {}
     shapes = [dims_of(required(node, index)) for index in range(3)]
     if any(shape is None for shape in shapes):

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from normdeploy.graph.operators.qonnx import DOMAINS
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.forward_functions import as_function, ends
-from normdeploy.verification.derivation.gauges import NOISE, Claim, Floats
+from normdeploy.verification.derivation.gauges import Claim, Floats, noise_of
 from normdeploy.verification.derivation.known_integers import Known
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.paths import Path
@@ -166,13 +166,13 @@ def _alike(a: _Form, b: _Form) -> bool:
     if a.decide.kind == "round":
         pairs = ((a.low, b.low), (a.high, b.high), (a.shift, b.shift), (a.unit, b.unit))
         return all(_same(x, y) for x, y in pairs)
-    return all(_same(x, y, NOISE) for x, y in zip(a.ends(), b.ends(), strict=True))
+    return all(_same(x, y, noisy=True) for x, y in zip(a.ends(), b.ends(), strict=True))
 
 
-def _same(a: Floats, b: Floats, within: float = 0.0) -> bool:
+def _same(a: Floats, b: Floats, *, noisy: bool = False) -> bool:
     try:
         a, b = np.broadcast_arrays(a, b)
     except ValueError:
         return False
     with np.errstate(invalid="ignore"):
-        return bool(((a == b) | (np.abs(a - b) <= within * np.where(np.isfinite(a), np.abs(a), 0.0))).all())
+        return bool(((a == b) | (noisy & (np.abs(a - b) <= noise_of(np.abs(a))))).all())
