@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from normdeploy.graph.shape_inference import NotInferredError
 from normdeploy.rewrite import rewrite
 
 settings.load_profile("affine")
@@ -56,6 +57,21 @@ def test_copies_that_are_scaled_alike(graph, fold, seed):
     y = g.op("Gather", conv(g, g.input("x", ["N", 3, 4]), rng), indices, axis=1)
     g.output(g.op("Mul", y, scale[indices].reshape(3, 1)))
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Gather": 1, "Conv": 1}
+
+
+def test_what_is_joined_has_no_sizes(graph, fold, monkeypatch):
+    """Where onnx infers nothing, an operator may have a gauge and no shape; the map in front of it stays."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+    g.output(conv(g, g.op("Concat", x, g.op("Relu", mapped(g, x, rng, 3, 1)), axis=1), rng, ins=6))
+
+    def fails(*_, **__):
+        raise NotInferredError("nothing", "something")
+
+    proto = g.proto()
+    monkeypatch.setattr("normdeploy.rewrite.infer.infer_shapes", fails)
+    assert [row.action for row in rewrite(ir.from_proto(proto)).ledger] == ["kept"]
 
 
 @pytest.mark.parametrize("behind", [True, False])
