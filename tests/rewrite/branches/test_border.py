@@ -69,7 +69,7 @@ def test_where_every_position_is_at_the_same_border_the_shift_is_a_bias(net, con
     rng = np.random.default_rng(0)
     n = net(("n", 4, 4, 4), ir.DataType.DOUBLE)
     w, b, s, t = (rng.standard_normal(shape) for shape in ((3, 4, 2, 3), 3, 4, 4))
-    options = {"dilations": [2, 2], "pads": [0, 1, 0, 0]}
+    options = {"dilations": [2, 2], "pads": [0, 1, 0, 0], "strides": [1, 1], "group": 1}
     n.end(n.op("Conv", n.affine(n.x, s, t, "norm"), n.constant(w), *([n.constant(b)] if bias else []), **options))
     assert n.merge() == ["Conv"]
     x = n.feeds(0)["x"] * s.reshape(1, -1, 1, 1) + t.reshape(1, -1, 1, 1)
