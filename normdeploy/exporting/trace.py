@@ -242,8 +242,7 @@ def trace(
         name_plain_tensors(graph, program.exported_program.constants, model)
     notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]
     told = {f"{row.where}.{row.name}".lstrip(".") for row in updated}
-    assigned = [name for name in assigned if name not in told and not _torchs_own(model, name)]
-    if assigned:
+    if assigned := [name for name in assigned if name not in told and not _torchs_own(model, name)]:
         notes.append(f"forward assigns {', '.join(assigned[:4])}: the graph returns its outputs only")
     _name_ends(graph, arguments.names, outputs.names, input_names, output_names)
     return Traced(
