@@ -149,7 +149,9 @@ def _compare(
     rank, constants = landed
     if all(claim.is_identity for claim in claims.values()):
         if constants:
-            zeros = {leaf: torch.zeros(relation.file.shapes(leaf)[k], dtype=torch.float64) for leaf in leaves}
+            float64 = relation.file.type_of(value) in FLOATS
+            dtype = torch.float64 if float64 else torch.int64  # not every integer is a float64
+            zeros = {leaf: torch.zeros(relation.file.shapes(leaf)[k], dtype=dtype) for leaf in leaves}
             _same_constants(relation, value, w, of_source(lambda _, c: zeros[c.value]), zeros, k)
         ones = np.ones((1,) * rank)
         return ones, ones * 0
