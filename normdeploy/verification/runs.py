@@ -12,7 +12,7 @@ from normdeploy.verification.bounds.criteria import Floats, rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import NOISY, SINGLE
 from normdeploy.verification.family_case import Case
-from normdeploy.verification.judging.flips import FlipRecord
+from normdeploy.verification.judging.flips import FlipRecord, quantizes
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.judging.parts import InParts, held_in_parts
@@ -64,12 +64,17 @@ def judge_outputs(
     counted = signature_problems(case.eager, outputs, case.names)
     if len(outputs) != len(case.truth):
         return counted, float("inf")
-    results = hold_against(case, outputs)
     flips = part or context.flips
+    may_be_cut = part is None and context.links.hold and not context.failed
+    refined = not may_be_cut or quantizes(context.subject.evaluator)  # flips are told apart by all that S explains
+    results, parts = hold_against(case, outputs, refined=refined), InParts(False)
     results = [r for r in results if not flips.explain(case, r, outputs, setting)]
-    parts = InParts(False)
-    if part is None and _only_rounding(context, results):
-        parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting)
+    if may_be_cut and not all(result.holds for result in results):
+        if not any(result.problems for result in results):
+            parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting)
+        if not parts.holds and not refined:  # what measures S anew costs more than two cuts
+            known = {result.index for result in results}
+            results = [result for result in hold_against(case, outputs) if result.index in known]
     for result in results:
         problems += [f"{case.family.name}: {text}" for text in result.problems]
         if result.judgement is None:
@@ -94,13 +99,6 @@ def judge_outputs(
             )
             problems.append("; ".join(filter(None, (text, words, parts.why))))
     return problems, worst
-
-
-def _only_rounding(context: Context, results: Sequence[OutputResult]) -> bool:
-    """Tell whether only the size of errors is in doubt, of a file of which all else is known for every input."""
-    if not context.links.hold or context.failed or any(result.problems for result in results):
-        return False
-    return any(r.judgement is not None and not r.judgement.ratio <= 1 for r in results)
 
 
 def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting) -> InParts:

@@ -358,3 +358,14 @@ def test_rows_that_quantizers_decide_how_many_there_are_of_have_no_loss(write: W
     body = "n = LayerNormalization<axis=-1>(x, s) r = Round(n) y = Unique<sorted=1>(r)"
     path = write(f"g (float[N,4] x) => (float[K] y) {{ {body} }}", "unique", s=np.ones(4, np.float32))
     assert verify(path, path, level="quick").passed
+
+
+@pytest.mark.parametrize("order", ["sorted=0", "sorted=-1"])
+def test_rows_in_another_order_are_judged_though_what_flips_makes_other_rows(order: str, write: Write):
+    body = "n = LayerNormalization<axis=-1>(x, s) r = Round(n) y = Unique<{}>(r)"
+    head = "g (float[N,4] x) => (float[K] y)"
+    right, other = (
+        write(f"{head} {{ {body.format(said)} }}", name, s=np.ones(4, np.float32))
+        for said, name in (("sorted=1", "right"), (order, "other"))
+    )
+    assert not verify(right, other, level="quick").passed

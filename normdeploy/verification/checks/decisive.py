@@ -52,7 +52,7 @@ def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[s
         for item in node.inputs:
             if item is None or item.producer() is None or constant_tensor(item) is not None:
                 continue
-            if hides and item.dtype in (None, ir.DataType.FLOAT):
+            if hides and item.dtype in (None, ir.DataType.FLOAT) and not takes_steps(item.producer(), item):
                 found[str(item.name)] = None
             elif item not in seen:
                 seen.add(item)
@@ -61,8 +61,10 @@ def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[s
     return [name for name in found if name not in outputs]
 
 
-def takes_steps(node: ir.Node, result: ir.Value) -> bool:
+def takes_steps(node: ir.Node | None, result: ir.Value) -> bool:
     """Tell whether an operator decides, or cuts numbers down to integers."""
+    if node is None:
+        return False
     read = node.inputs[0] if has(node, Trait.CONVERTS) else None
     cuts = read is not None and read.dtype in FLOATS and result.dtype is not None and result.dtype not in FLOATS
     return cuts or has(node, Trait.DECIDES)

@@ -76,7 +76,7 @@ def _shown_by(output: ir.Value) -> set[str]:
     queue, seen = [output], {output}
     for value in queue:
         node = value.producer()
-        passes = node is not None and (not takes_steps(node, value) or has(node, Trait.HOMOGENEOUS))  # TopK, Unique
+        passes = not takes_steps(node, value) or has(node, Trait.HOMOGENEOUS)  # TopK, Unique
         before = [v for v in node.inputs if v is not None and v not in seen] if node is not None and passes else []
         queue += before
         seen.update(before)
