@@ -134,3 +134,22 @@ def test_one_integer_of_a_quantized_operator_is_told_though_few_steps_turn(
         known[damaged].reshape(-1)[0] += 1
     verdict = verify(right, write(text, "file", **known), level="quick")
     assert verdict.check("derivation").status == ("fail" if damaged else "pass")
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "y = MatMul(n, w)",
+        "m = ReduceMean<keepdims=0>(x) c = Greater(m, o) y = If(c) <then_branch = t () => (float[N,4] a) "
+        "{ a = MatMul(n, w) }, else_branch = e () => (float[N,4] b) { b = Relu(n) }>",
+    ],
+    ids=["read by an operator", "read by branches alone"],
+)
+def test_an_epsilon_that_is_a_thousandth_off_is_told(ends: str, write: Callable[..., Path]):
+    """Among numbers of a variance near 1 it is less than a rounding."""
+    known = {"s": np.ones(4, np.float32), "w": np.eye(4, dtype=np.float32), "o": np.float32(0)}
+    text = f"g (float[N,4] x) => (float[N,4] y) {{ n = LayerNormalization<axis=-1, epsilon=@>(x, s) {ends} }}"
+    right = write(text.replace("@", "0.00001"), "right", **known)
+    for epsilon, status in (("0.00001", "pass"), ("0.00001001", "fail")):
+        verdict = verify(right, write(text.replace("@", epsilon), "file", **known), level="quick")
+        assert verdict.check("derivation").status == status, verdict.summary()
