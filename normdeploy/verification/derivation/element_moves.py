@@ -22,7 +22,7 @@ from normdeploy.verification.derivation.movement import DEPTH, MOVES, Leaf, Lost
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 
-_FOLLOWED = 2
+FOLLOWED = 2
 """Assignments of sizes at which elements are followed: the example's, and one where each dimension grows by another
 amount. Shapes agree at all of them."""
 
@@ -40,7 +40,7 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
     try:
         leaves = list(dict.fromkeys(_leaves(relation.file, value, lambda v: v in relation.by_file, 0)))
         claims = _read_by(relation, w, set(leaves))
-        followed = range(min(relation.file.assignments, _FOLLOWED))
+        followed = range(min(relation.file.assignments, FOLLOWED))
         shown = [_compare(relation, value, w, leaves, claims, k) for k in followed]
         _require_settled(relation, leaves, (value, set(leaves)), (w, set(claims)))
     except (Lost, GraphError, RuntimeError, ValueError) as error:
