@@ -12,7 +12,7 @@ from normdeploy.verification.bounds.criteria import Floats, rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import NOISY, SINGLE
 from normdeploy.verification.family_case import Case
-from normdeploy.verification.judging.flips import FlipRecord, quantizes
+from normdeploy.verification.judging.flips import FlipRecord
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.judging.parts import InParts, held_in_parts
@@ -20,6 +20,7 @@ from normdeploy.verification.judging.precision import drop_in_words
 from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Measurement
 from normdeploy.verification.sides.exact_agreement import signature_problems
 from normdeploy.verification.sides.flat_values import Array, Feeds
+from normdeploy.verification.sides.grids import quantizes
 from normdeploy.verification.sides.sessions import Setting
 
 _CUTS = 1 + 2 * (2 * SINGLE + 1 + 4 * NOISY)

@@ -46,7 +46,7 @@ def hold_against(
         outputs: the candidate's, in order.
         eager: count eager's error in the bound.
         exact: dtypes must agree (False for float64 candidates).
-        refined: measure S anew where an output is little beyond its bound.
+        refined: measure S to the end, and anew where an output is little beyond its bound.
     """
     results = []
     for i, (y, o) in enumerate(zip(case.truth, outputs, strict=True)):
@@ -102,7 +102,9 @@ def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool, refin
     failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
     candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
     judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
-    while judgement.ratio > 1 and case.rounding.more():  # no more runs than it takes: S only grows
+    while judgement.ratio > 1:  # no more runs than it takes: S only grows
+        if (not refined and case.rounding.hardly_reaches(judgement.ratio)) or not case.rounding.more():
+            break
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
     if refined and 1 < judgement.ratio <= _DOUBTFUL and case.rounding.refine():
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
