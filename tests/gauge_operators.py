@@ -89,6 +89,15 @@ def convolution(op: str, d: Draw) -> Any:
     return d.g.op(op, x, d.weight(first, second, *kernel), *bias, **attributes)
 
 
+def deformed(op: str, d: Draw) -> Any:
+    groups = d.of(1, 2)
+    weight = d.weight(4, 4 // groups, 2, 2)
+    masked = d.flag()
+    bias = [d.normal(4)] if d.flag() else [None] if masked else []
+    mask = [d.x(2, 4, 3, 3)] if masked else []
+    return d.g.op(op, d.x(2, 4, 4, 4), weight, d.x(2, 8, 3, 3), *bias, *mask, group=groups)
+
+
 def recurrent(op: str, d: Draw) -> Any:
     gates, hidden, size = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 2, 3
     x, recurrence = d.x(3, 2, size), d.normal(1, gates * hidden, hidden)
@@ -451,6 +460,7 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
     (domain, op): strategy
     for domain, ops, strategy in (
         ("", "Conv ConvTranspose", convolution),
+        ("", "DeformConv", deformed),
         ("", "LSTM GRU RNN", recurrent),
         ("", "MatMul", matmul),
         ("", "Gemm", gemm),

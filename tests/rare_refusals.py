@@ -25,6 +25,10 @@ def infinite(g):
     return g.known(g.op("ConstantOfShape", shape, value=numpy_helper.from_array(np.array([-np.inf]))), "N", 3, 4)
 
 
+def deformed(g, value):
+    return g.op("DeformConv", value, some(3, 3, 1, 1), x(g, "N", 2, 4, 4, name="at"))
+
+
 RARE = {
     "CumSum | adds up a shift from place to place": Case(
         lambda g: end(g, g.op("CumSum", add(g, images(g), 3, 1), np.array(2)))
@@ -43,6 +47,9 @@ RARE = {
     ),
     "LpPool | takes a maximum or a size, and needs a scale above 0": Case(
         lambda g: end(g, g.op("LpPool", minus(g, images(g), 3, 1), kernel_shape=[2]))
+    ),
+    "DeformConv | may sample zeros outside its input, which a shift would change": Case(
+        lambda g: end(g, g.known(deformed(g, add(g, images(g, 4, 4), 3, 1, 1)), "N", 3, 4, 4), spatial=2), opset=19
     ),
     "RoiAlign | has no rule by which a scale or a shift passes it": Case(
         lambda g: end(g, g.op("RoiAlign", mul(g, images(g, 4, 4), 3, 1, 1), some(1, 4), np.array([0])), spatial=2)

@@ -1,4 +1,5 @@
-"""Identity, Dropout in evaluation, Reshape and Expand to the same sizes hand their input on: they leave the graph.
+"""Identity, Dropout in evaluation, Reshape and Expand to the same sizes, and a Concat, Sum, Mean, Max or Min of one
+operand hand their input on: they leave the graph.
 
 So does a Where whose condition is one constant (torch.lerp's, which chooses a formula by its weight), with what it
 never chooses.
@@ -20,6 +21,8 @@ from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.sizes import size_of
 from normdeploy.rewrite.weights.shape_computations import KnownShapes
 
+_OF_MANY = ("Concat", "Sum", "Mean", "Max", "Min")
+
 
 class RemoveIdentities(ir.passes.InPlacePass):
     """Let what reads an Identity or an inactive Dropout read its input."""
@@ -32,7 +35,8 @@ class RemoveIdentities(ir.passes.InPlacePass):
                 continue
             shapes.visit(node)
             chosen = _chosen(node)
-            if chosen or node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
+            of_one = node.op_type in _OF_MANY and len(node.inputs) == 1
+            if chosen or of_one or node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
                 others = [value for index, value in enumerate(node.inputs) if index != chosen]
                 modified |= hand_on(node, node.inputs[chosen])
                 take_out_unread(others)

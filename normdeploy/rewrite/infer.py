@@ -14,6 +14,7 @@ from normdeploy.graph.edit import is_read
 from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.fitting_sizes import require_fit
 from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
+from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
 
 _KNOWN_BYTES = 1000
@@ -198,10 +199,17 @@ def _show(value: ir.Value, proto: onnx.ValueInfoProto) -> None:
 
 
 def _describe(node: ir.Node, proto: onnx.NodeProto) -> None:
-    """Write down an operator without its metadata, which weighs more than the rest and tells no type."""
+    """Write down an operator without its metadata, which weighs more than the rest and tells no type.
+
+    A GroupNormalization is shown as an InstanceNormalization: its result, too, has the type and the sizes of what it
+    reads, and onnx infers none of it.
+    """
     proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
     proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
     proto.output.extend(output.name or "" for output in node.outputs)
+    if is_standard(node, "GroupNormalization"):
+        proto.op_type = "InstanceNormalization"
+        return
     for attribute in node.attributes.values():
         ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
 

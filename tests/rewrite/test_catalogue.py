@@ -50,6 +50,7 @@ BEFORE = {
         (f"{CONV}::test_behind_a_conv",), (f"{CONV}::test_weights_are_rounded_once",), ("Conv",)
     ),
     "ConvTranspose, groups": Row((f"{CONV}::test_behind_a_transposed_conv",), (), ("ConvTranspose",)),
+    "DeformConv": Row((f"{CONV}::test_around_a_deformable_conv",), (), ("DeformConv",)),
     "Gemm (alpha, beta, transA, transB, C absent or any broadcast shape)": Row(
         (f"{PRODUCTS}::test_behind_a_gemm", f"{PRODUCTS}::test_rows_of_a_gemm_go_into_a_constant_a"),
         (f"{PRODUCTS}::test_gemm_refusals",),

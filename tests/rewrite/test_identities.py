@@ -41,6 +41,7 @@ def operators(model: ir.Model) -> list[str]:
         ("d = Relu (x) z = Dropout (d) y = Sigmoid (d)", {"more": ", float[n,4] z"}, ["Relu", "Sigmoid"]),
         ("y = Dropout (x)", {}, ["Identity"]),
         ("d = Identity (x) y = Relu (d)", {}, ["Relu"]),
+        ("a = Concat <axis = 1> (x) b = Sum (a) c = Mean (b) d = Max (c) e = Min (d) y = Relu (e)", {}, ["Relu"]),
         ("d = Relu (x) y = Identity (d)", {}, ["Relu"]),
         ("d = Relu (x) z = Identity (d) y = Sigmoid (d)", {"more": ", float[n,4] z"}, ["Relu", "Sigmoid"]),
         ("y = Identity (x)", {}, ["Identity"]),

@@ -75,6 +75,12 @@ GRAPHS: dict[str, Graph] = {
         ROWS,
         {"s": positive(4), "w": drawn(4, 5), "c": drawn(5), **norm(5)},
     ),
+    "DeformConv": Graph(
+        """g (float[N,4,5,5] x, float[N,8,4,4] o, float[N,4,4,4] k) => (float[N,6,4,4] y) { a = Mul(x, s)
+            b = DeformConv<group = 2>(a, w, o, c, k) y = BatchNormalization(b, g, h, m, v) }""",
+        [{"x": (n, 4, 5, 5), "o": (n, 8, 4, 4), "k": (n, 4, 4, 4)} for n in (1, 2)],
+        {"s": positive(4, 1, 1), "w": drawn(6, 2, 2, 2), "c": drawn(6), **norm(6)},
+    ),
     "LSTM": recurrent("LSTM", 4),
     "GRU": recurrent("GRU", 3),
     "GRU, reset after": recurrent("GRU", 3, linear_before_reset=1),

@@ -3,8 +3,8 @@
 - BatchNormalization in inference form: s = scale / sqrt(var + epsilon), t = B - s mean, along axis 1. Computed in
   float64 from the stored numbers: epsilon 1e-8 beside a float16 variance of 0 is 1e-8, not 0. Outputs beyond the first
   mean batch statistics, whatever the mode says (before opset 14 they were how the mode was said).
-- Mul, Add, Sub, Div by a constant, Neg: where the constant broadcasts into x without enlarging it and varies along one
-  axis at most.
+- Mul, Add, Sub, Div by a constant, a Sum of two, Neg: where the constant broadcasts into x without enlarging it and
+  varies along one axis at most.
 - The same with constants that vary along several axes, where a difference is then scaled: (x - m) / d is a batch
   normalization over axis 0 alone of an input of higher rank, and what follows it in its module belongs to it.
 
@@ -63,7 +63,7 @@ def match(node: ir.Node) -> Match | NoMatch | None:
         return None
     if node.op_type == BATCH_NORM:
         return _batch_norm(node)
-    if node.op_type in ("Mul", "Add", "Sub", "Div"):
+    if node.op_type in ("Mul", "Add", "Sub", "Div", "Sum") and len(node.inputs) == 2:
         return _arithmetic(node)
     if node.op_type == "Neg":
         x = node.inputs[0]
@@ -184,7 +184,7 @@ def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
         return None  # c / x
     if node.op_type == "Mul":
         mapping = AffineMap.of(array, 0.0, rank)
-    elif node.op_type == "Add":
+    elif node.op_type in ("Add", "Sum"):
         mapping = AffineMap.of(1.0, array, rank)
     elif node.op_type == "Div":
         with np.errstate(divide="ignore"):

@@ -22,7 +22,7 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import evaluate_node, is_constant, module_path
+from normdeploy.graph import compress, evaluate_node, is_constant, module_path
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import AffineMap, affine_map, bytes_moved, is_affine, settle
@@ -131,18 +131,21 @@ def _scaling(reader: ir.Node, mapping: AffineMap) -> Callable[[Array], Array]:
 def _build(region: Region, reader: ir.Node, source: ir.Value, mapping: AffineMap, border: Array | None) -> None:
     weight, bias, result = required(reader, 1), optional(reader, 2), reader.outputs[0]
     scaled = weight if mapping.no_scale else derive(region, weight, _scaling(reader, mapping))
+    stem = str(weight.name).removesuffix(".weight")
+    if border is not None and border.shape[2:].count(1) == border.ndim - 2:  # every position is at the same border
+        total = border.reshape(-1) + (0.0 if bias is None else array_of(bias))
+        bias, border = region.constant(lambda: total, total.shape, dtype_of(weight), name=f"{stem}.bias"), None
     new = region.replace(reader, [source, scaled, *([] if bias is None else [bias])])
     if border is None:
         region.same(result, new.outputs[0])
         return
     array: Array = border
-    stem = str(weight.name).removesuffix(".weight")
     constant = region.constant(lambda: array, array.shape, dtype_of(weight), name=f"{stem}.border")
     region.same(result, region.insert("Add", [new.outputs[0], constant], after=new, like=result).outputs[0])
 
 
 def _map(reader: ir.Node, source: ir.Value, mapping: AffineMap) -> Array:
-    """Return K [1, O, spatial...]: what the convolution without its bias makes of t at every position."""
+    """Return K [1, O, spatial...], 1 where it does not vary: what the convolution without its bias makes of t."""
     shift = torch.from_numpy(np.array(np.broadcast_to(mapping.shift, [1, *_static_dims(source)])))
     graph = reader.graph
     alone = ir.Node(
@@ -154,4 +157,6 @@ def _map(reader: ir.Node, source: ir.Value, mapping: AffineMap) -> Array:
         version=None if graph is None else graph.opset_imports.get(""),
     )
     weight = torch.from_numpy(np.array(array_of(required(reader, 1))))
-    return np.asarray(evaluate_node(alone, [shift, weight])[0].numpy(), dtype=np.float64)
+    found = np.asarray(evaluate_node(alone, [shift, weight])[0].numpy(), dtype=np.float64)
+    whole = compress(found)
+    return np.broadcast_to(whole, (1, found.shape[1], *whole.shape[2:]))

@@ -1,7 +1,7 @@
 """A sum of affine maps of one value is an affine map: (s x + t) + (s' x + t') = (s + s') x + (t + t').
 
-x + x g, the mean of x and its BatchNorm, a lerp between a norm and a constant. Other operands of the sum stay. The one
-map that is left answers for the ledger rows of all of them.
+x + x g, the mean of x and its BatchNorm, a lerp between a norm and a constant. A constant of the sum joins the shift
+where the map can hold it. Other operands stay. The one map that is left answers for the ledger rows of all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, compress, module_path
+from normdeploy.graph import FLOATS, compress, constant64, module_path
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine import AffineMap, affine_map, is_affine, new_affine, origins_of
@@ -59,20 +59,29 @@ class AddMaps(RewritePass):
             if term is not None:
                 by_source.setdefault(term.source, []).append(term)
         for source, terms in by_source.items():
+            if len(terms) == 1 or not any(term.nodes for term in terms):
+                continue
             total = _total(terms)
-            if len(terms) > 1 and any(term.nodes for term in terms) and _fits(source, total):
-                self._write(graph, tree, terms, total)
+            taken = {id(term.leaf) for term in terms}
+            for leaf in tree.leaves:
+                more = _with_constant(total, leaf, source)
+                if more is not None and _fits(source, more):
+                    total = more
+                    taken.add(id(leaf))
+            if _fits(source, total):
+                self._write(graph, tree, terms, total, [leaf for leaf in tree.leaves if id(leaf) not in taken])
                 return True
         return False
 
-    def _write(self, graph: ir.Graph, tree: Tree, terms: Sequence[_Term], total: AffineMap) -> None:
+    def _write(
+        self, graph: ir.Graph, tree: Tree, terms: Sequence[_Term], total: AffineMap, rest: Sequence[Leaf]
+    ) -> None:
         nodes = [node for term in terms for node in term.nodes]
         origins = [origin for node in nodes for origin in origins_of(node)]
         region, root, source = Region(graph), tree.root, terms[0].source
         whole = new_affine(graph, source, total, like=nodes[0], origins=origins)
         region.adopt(whole, after=root)
         region.before = [*nodes, *tree.nodes]
-        rest = [leaf for leaf in tree.leaves if all(leaf is not term.leaf for term in terms)]
         region.same(root.outputs[0], rebuild(region, root, whole.outputs[0], rest, after=whole))
         dims = [max(pair) for pair in zip(total.scale.shape, total.shift.shape, strict=True)]
         feeds = {source: self.context.normal(dims)}
@@ -100,6 +109,18 @@ def _total(terms: Sequence[_Term]) -> AffineMap:
         scale = sum(term.leaf.sign * term.map.scale for term in terms)
         shift = sum(term.leaf.sign * term.map.shift for term in terms)
     return AffineMap(compress(np.asarray(scale)), compress(np.asarray(shift)))
+
+
+def _with_constant(total: AffineMap, leaf: Leaf, source: ir.Value) -> AffineMap | None:
+    """Return a map and a constant leaf as one; None where it is none, or no number per channel of what is mapped."""
+    array = constant64(leaf.value)
+    if array is None or array.ndim > total.rank:
+        return None
+    added = AffineMap.of(1.0, leaf.sign * array, total.rank)
+    dims = (source.shape or ir.Shape(()))[-array.ndim or total.rank :]
+    whole = total.then(added)
+    fits = all(size in (1, dim) for size, dim in zip(array.shape, dims, strict=True))
+    return whole if fits and len(whole.axes) <= 1 else None
 
 
 def _fits(source: ir.Value, total: AffineMap) -> bool:

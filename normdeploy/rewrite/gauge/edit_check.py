@@ -53,6 +53,7 @@ class Check:
     def __init__(self, context: RewriteContext, edit: Edit) -> None:
         self._inputs: dict[int, Tensor] = {}
         self._expected: list[Tensor] = []
+        self._vanishes = False
         if not context.check:
             return
         nodes = _region(edit.node)
@@ -70,6 +71,8 @@ class Check:
                 drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
                 plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
                 expected = evaluate_region(nodes, plain, results)
+                gauges = (edit.at.ties.of[value] for value in read if value in edit.at.ties.of)
+                self._vanishes = any((np.abs(edit.at.scale(gauge)) < VANISHES).any() for gauge in gauges)
                 for value, found in zip(results, expected, strict=True):
                     _require_cells(edit.at.ties.of.get(value), found)
                 self._expected = expected
@@ -96,7 +99,7 @@ class Check:
         found = evaluate_region(nodes, feeds, results)
         tolerance = CUBIC_TOLERANCE if node.op_type == "Resize" else TOLERANCE
         for value, old, new in zip(results, self._expected, found, strict=True):
-            distance = _distance(_gauge_of(at, value, edit), at, old, new)
+            distance = _distance(_gauge_of(at, value, edit), at, old, new, vanishes=self._vanishes)
             if not distance <= tolerance:
                 raise RewriteError(
                     f"gauge of {node.op_type}",
@@ -151,8 +154,12 @@ def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:
         raise ValueError("the gauge has more cells than what was drawn")
 
 
-def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor) -> float:
-    """Return the largest difference of (old - t) / s and new, relative to their size."""
+def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor, *, vanishes: bool) -> float:
+    """Return the largest difference of (old - t) / s and new, relative to their size.
+
+    Args:
+        vanishes: something that is read is scaled by 0: what stands for 0 in the old result is 0 in the new one.
+    """
     if old.numel() == 0:
         return 0.0 if old.shape == new.shape else math.inf
     if old.shape != new.shape:
@@ -171,6 +178,9 @@ def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor) -> fl
             if nought.any():  # divided by what stands for infinity, nothing is left of the value
                 rest = shift / scale
                 expected, size = np.where(nought, -rest, expected), np.where(nought, np.abs(rest), size)
+        if vanishes:
+            expected = np.where(np.abs(expected) < VANISHES, 0.0, expected)
+            size = np.where(size < VANISHES, 0.0, size)
         apart = np.abs(expected - found)
     difference, top = float(apart.max()), float(size.max())
     if not math.isfinite(difference):  # what is not finite has to be so in both

@@ -3,7 +3,7 @@
 Reshape, Flatten, Squeeze and Unsqueeze keep the order of memory, and so does a Transpose where the axes of
 more than one element stay in their order: what a row of them makes is a Reshape to its last shape, which moves nothing.
 A Transpose that keeps every element where it is leaves. One that has no view beside it stays: a runtime may have a
-product read it turned, or join it with another Transpose.
+product read it turned, or join it with another Transpose. Where the last shape is that of what is viewed, all leave.
 
 At most one size of the last shape may be open: it is the -1 of the Reshape. A size that is open is never taken for 1.
 """
@@ -76,7 +76,10 @@ def _join(graph: ir.Graph, last: ir.Node) -> bool:
     source, sizes = first.inputs[0], _sizes(last.outputs[0])
     if len(row) == 1 or source is None or sizes is None or sizes.count(None) > 1 or 0 in sizes:
         return False
-    view_as(graph, last, source, [-1 if size is None else size for size in sizes])
+    if sizes == _sizes(source):
+        hand_on(last, source)
+    else:
+        view_as(graph, last, source, [-1 if size is None else size for size in sizes])
     take_out(row[::-1])
     return True
 

@@ -21,6 +21,7 @@ from normdeploy.verification.derivation.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.gauges import Array, Claim, Floats, along, radius
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
+from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
 
 
@@ -70,6 +71,7 @@ class Linear:
         axis: of operands in x and of results in y; counted from the end where below 0.
         groups: how many. form: all else that has to be the same in both graphs.
         bordered: zeros stand around x.
+        beside: what else it reads, at run time, and has to be the same in both graphs.
     """
 
     node: ir.Node
@@ -82,6 +84,7 @@ class Linear:
     groups: int
     form: tuple[Any, ...]
     bordered: bool
+    beside: tuple[ir.Value | None, ...] = ()
 
     @property
     def results(self) -> int:
@@ -123,6 +126,10 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     rank = relation.rank(target.value)
     if claim is None or rank is None:
         return f"what {kind(have.node)} reads is not known to be what the source's reads"
+    same = [equal(relation, ours, theirs) for ours, theirs in zip(want.beside, have.beside, strict=True)]
+    bad = next((item for item in same if not isinstance(item, bool)), None)
+    if bad is not None:
+        return bad
     operands = want.weight.shape[1] * want.groups
     s_x, t_x = (along(array, want.axis, operands) for array in (claim.scale, claim.shift))
     s_y, t_y = (along(array, want.axis, want.results) for array in (target.scale, target.shift))
@@ -166,7 +173,7 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
         unit = radius(np.maximum(np.abs(expected), size), have.weights.dtype)
         close = bool((np.abs(found - expected) <= slack + 16 * unit).all())
         return Wrong(f"bias of {kind(have.node)}: {wrong.text}", close, parts=parts)
-    known = Claim(value, target.scale, target.shift, claim.assumed)
+    known = Claim(value, target.scale, target.shift, claim.assumed or any(item is True for item in same))
     return Proof("linear: W' = W s_x / s_y", ((target.value, known),), parts)
 
 
@@ -204,24 +211,25 @@ def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) ->
 
 
 def _convolution(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
-    inputs = inputs_of(node)
+    inputs = [*inputs_of(node), None, None, None][:5]
     x = inputs[0]
     found = _weights(side, inputs[1])
     if x is None or found is None or found.array.ndim < 3:
         return None
     groups = node.attributes.get_int("group", 1)
-    transposed = kind(node) == "ConvTranspose"
+    transposed, deformed = kind(node) == "ConvTranspose", kind(node) == "DeformConv"
     if transposed:
         found = found.laid(lambda array: _by_results(array, groups))
-    bias = _bias(side, inputs[2] if len(inputs) > 2 else None, len(found.array))
+    bias = _bias(side, inputs[3 if deformed else 2], len(found.array))
     spatial = found.array.ndim - 2
     form = window(node, found.array.shape[2:])
     if bias is None or form is None:
         return None
     moving = ("moving",) if transposed else ()
-    bordered = not transposed and (any(form.pads) or form.auto not in ("NOTSET", "VALID"))
-    form_of = (kind(node), form, *moving)
-    return Linear(node, x, behind, found, *bias, -spatial - 1, groups, form_of, bordered)
+    bordered = deformed or (not transposed and (any(form.pads) or form.auto not in ("NOTSET", "VALID")))
+    form_of = (kind(node), form, node.attributes.get_int("offset_group", 1), *moving)
+    beside = (inputs[2], inputs[4]) if deformed else ()
+    return Linear(node, x, behind, found, *bias, -spatial - 1, groups, form_of, bordered, beside)
 
 
 def _by_results(array: Array, groups: int) -> Array:
@@ -258,4 +266,8 @@ def _matmul(side: Side, node: ir.Node, behind: Affine) -> Linear | None:
     return Linear(node, y if left else x, behind, found, nought, nought, axis, 1, form, False)
 
 
-_READERS = {"Conv": _convolution, "ConvTranspose": _convolution, "Gemm": _gemm, "MatMul": _matmul}
+_READERS = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv"), _convolution),
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+}

@@ -119,6 +119,19 @@ def test_a_shift_in_front_of_a_one_tap_transposed_conv(graph, fold, case):
     assert result.ops == {"ConvTranspose": 1}
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2]), st.booleans())
+def test_around_a_deformable_conv(graph, fold, seed, groups, masked):
+    """Its offsets and its mask stay what they are; outside its input it reads zeros."""
+    rng = np.random.default_rng(seed)
+    g = graph(opset=19)
+    x = g.op("Mul", g.input("x", ["N", 4, 5, 5]), rng.normal(size=(4, 1, 1)))
+    read = g.input("offsets", ["N", 8, 4, 4])
+    mask = [g.input("mask", ["N", 4, 4, 4])] if masked else []
+    weight, bias = rng.normal(size=(6, 4 // groups, 2, 2)), rng.normal(size=6)
+    g.output(g.batch_norm(g.op("DeformConv", x, weight, read, bias, *mask, group=groups), 6, rng))
+    assert fold(g).folded(2).agree(g.feeds(rng, N=2)).ops == {"DeformConv": 1}
+
+
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("automatic", ["VALID", "SAME_UPPER", "SAME_LOWER"])
 def test_automatic_padding(graph, fold, automatic, kernel):

@@ -58,9 +58,22 @@ def test_the_border_map_is_exact(net, convolve, case):
     expected = convolve(x, n.rounded(w), shift, transposed=case["transposed"], **options)
     close(n.run(n.feeds(case["seed"])), expected)
     if merged[0] == op:
-        assert merged == [op, "Add"]
+        assert merged in ([op, "Add"], [op])
         assert [(row.where, row.action) for row in n.context.ledger] == [("norm", "folded")]
         n.check_rounding()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_where_every_position_is_at_the_same_border_the_shift_is_a_bias(net, convolve, bias):
+    """Dilated taps of 5 columns over 4 and one of padding: all results stand in one column."""
+    rng = np.random.default_rng(0)
+    n = net(("n", 4, 4, 4), ir.DataType.DOUBLE)
+    w, b, s, t = (rng.standard_normal(shape) for shape in ((3, 4, 2, 3), 3, 4, 4))
+    options = {"dilations": [2, 2], "pads": [0, 1, 0, 0], "strides": [1, 1], "group": 1}
+    n.end(n.op("Conv", n.affine(n.x, s, t, "norm"), n.constant(w), *([n.constant(b)] if bias else []), **options))
+    assert n.merge() == ["Conv"]
+    x = n.feeds(0)["x"] * s.reshape(1, -1, 1, 1) + t.reshape(1, -1, 1, 1)
+    close(n.run(n.feeds(0)), convolve(x, w, b if bias else None, **options))
 
 
 def shifted(net, shape=("n", 8, 9, 9), outs=2, **options):

@@ -83,6 +83,22 @@ def test_other_operands_of_the_sum_stay_with_their_signs() -> None:
     assert [node.op_type for node in result.graph].count("Mul") <= 1
 
 
+@pytest.mark.parametrize("total", ["Sum (a, x, c)", "Sum (c, x, a)", "Sum (a, c, x, c)"])
+@pytest.mark.parametrize("constant", ["float[4] c = {3, 1, 4, 2}", "float c = {3}", "float[2, 1] c = {3, 1}"])
+def test_a_constant_of_the_sum_joins_the_map_where_it_is_one_number_per_channel(total: str, constant: str) -> None:
+    """One that varies along another axis would make it no map of the channels: it stays an Add."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20]> g (float[2, 4] in) => (float[2, 4] y)
+        <float[4] s = {{0.5, -1, 2, 3}}, {constant}> {{ x = Relu(in) a = Mul(x, s) y = {total} }}"""
+    )
+    result = rewrite(ir.from_proto(model)).model
+    x = np.random.default_rng(0).standard_normal((2, 4))
+    sides = (Evaluator(graph).run({"in": x})["y"].numpy() for graph in (ir.from_proto(model), result))
+    np.testing.assert_allclose(*sides, rtol=1e-12)
+    left = [node.op_type for node in result.graph]
+    assert left.count("Add") == (total.count("c") if "2, 1" in constant else 0), left
+
+
 def test_a_map_that_something_else_reads_is_left_alone() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["": 20]> g (float[n, 4] in) => (float[n, 4] y, float[n, 4] a)

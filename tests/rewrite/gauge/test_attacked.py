@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from normdeploy.graph.shape_inference import NotInferredError
 from normdeploy.rewrite import rewrite
 
 settings.load_profile("affine")
@@ -56,6 +57,48 @@ def test_copies_that_are_scaled_alike(graph, fold, seed):
     y = g.op("Gather", conv(g, g.input("x", ["N", 3, 4]), rng), indices, axis=1)
     g.output(g.op("Mul", y, scale[indices].reshape(3, 1)))
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Gather": 1, "Conv": 1}
+
+
+def test_what_is_joined_has_no_sizes(graph, fold, monkeypatch):
+    """Where onnx infers nothing, an operator may have a gauge and no shape; the map in front of it stays."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.input("x", ["N", 3, 4])
+    g.output(conv(g, g.op("Concat", x, g.op("Relu", mapped(g, x, rng, 3, 1)), axis=1), rng, ins=6))
+
+    def fails(*_, **__):
+        raise NotInferredError("nothing", "something")
+
+    proto = g.proto()
+    monkeypatch.setattr("normdeploy.rewrite.infer.infer_shapes", fails)
+    assert [row.action for row in rewrite(ir.from_proto(proto)).ledger] == ["kept"]
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul", "ReduceMean", "Relu"])
+@pytest.mark.parametrize("last", ["Identity", "Mul"])
+def test_what_is_scaled_by_0_in_every_channel_is_0(graph, fold, kind, last):
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Mul", g.input("x", ["N", 3, 3]), np.zeros((3, 1)))
+    operands = {
+        "Conv": [rng.normal(size=(3, 3, 1))],
+        "MatMul": [rng.normal(size=(3, 3))],
+        "ReduceMean": [np.array([2])],
+    }
+    y = g.op(kind, y, *operands.get(kind, []))
+    y = g.op("Conv", y, rng.normal(size=(3, 3, 1)))
+    g.output(g.op(last, y, *([rng.normal(size=(3, 1))] if last == "Mul" else [])))
+    fold(g).agree(g.feeds(rng, N=2)).folded(1 + (last == "Mul"))
+
+
+def test_a_map_that_stays_behind_which_all_is_scaled_by_0_leaves_nothing(graph, fold):
+    """Its shift over what stands for infinity is 0 in float64, too."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Sub", rng.normal(size=(3, 1)), g.op("Relu", g.input("x", ["N", 3, 4])))
+    y = g.op("Mul", g.op("PRelu", y, rng.normal(size=(3, 1))), np.zeros((3, 1)))
+    g.output(g.op("Mul", y, g.op("Sigmoid", y)))
+    assert not any(array.any() for array in fold(g).run(g.feeds(rng, N=2)))
 
 
 @pytest.mark.parametrize("behind", [True, False])

@@ -26,6 +26,18 @@ def test_a_native_group_norm_is_a_norm_like_any_other(graph, fold, groups, dynam
     assert not result.ops.keys() & {"GroupNormalization", "Mul", "Add", "BatchNormalization"}
 
 
+@pytest.mark.parametrize("sizes", [[6, 5], ["H", "W"]], ids=str)
+def test_a_norm_far_behind_a_native_group_norm_whose_sizes_no_file_states(graph, fold, sizes):
+    """onnx infers no sizes of its result, nor of all that follows."""
+    rng = np.random.default_rng(0)
+    g = graph(dtype=np.float32, opset=21)
+    y = g.op("GroupNormalization", g.input("x", ["N", 4, *sizes]), rng.normal(size=4), rng.normal(size=4), num_groups=2)
+    y = g.op("Conv", g.op("Sigmoid", y), rng.normal(size=(3, 4, 1, 1)))
+    g.output(g.batch_norm(y, 3, rng), None, ["N", 3, *sizes])
+    result = fold(g).agree(g.feeds(rng, N=2, H=7, W=4), 5e-5)
+    assert [row.action for row in result.ledger if row.kind == "BatchNormalization"] == ["folded"]
+
+
 @pytest.mark.parametrize("kind", ["Sub", "Concat", "Add"])
 def test_two_inputs_that_carry_the_same_norm(graph, fold, kind):
     """Siamese networks: N(a) - N(b) = s (a - b); behind a Concat over a batch of any size the norm is one map."""

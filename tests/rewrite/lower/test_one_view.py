@@ -59,6 +59,8 @@ def rewritten(given: str, body: str, results: str) -> list[str]:
         ("float[1,1,4] x", "r = Tanh (x) a = Transpose <perm = [1, 0, 2]> (r) y = Exp (a)", "float[1,1,4] y",
          "Tanh Exp"),
         ("float[1,1,1] x", "r = Tanh (x) a = Transpose (r) y = Exp (a)", "float[1,1,1] y", "Tanh Exp"),
+        ("float[2,3,4] x", "r = Tanh (x) a = Unsqueeze (r, second) b = Transpose <perm = [1, 0, 2, 3]> (a) "
+         "c = Squeeze (b, first) y = Exp (c)", "float[2,3,4] y", "Tanh Exp"),
     ],
 )  # fmt: skip
 def test_a_row_of_views_is_one(given, body, results, left):

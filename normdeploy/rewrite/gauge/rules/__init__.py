@@ -51,7 +51,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", name): rule
     for names, rule in (
         # linear operators and norms absorb
-        ("Conv ConvTranspose LSTM GRU RNN", Rule(linear.tie, linear.write, absorbs=True)),
+        ("Conv ConvTranspose DeformConv LSTM GRU RNN", Rule(linear.tie, linear.write, absorbs=True)),
         ("MatMul Gemm", Rule(products.tie, products.write, absorbs=True)),
         (
             "LayerNormalization RMSNormalization InstanceNormalization GroupNormalization",

@@ -7,10 +7,10 @@ With input channel c and output channel o, for every weight W[..] that leads fro
 Which weight leads from which channel to which is described in :mod:`normdeploy.graph.linear_view`. The weights of LSTM,
 GRU and RNN absorb in front alone.
 
-What restricts: the gauge varies along the channels alone; where zeros are padded (or where the number of taps that
-reach a position differs, ConvTranspose) t_x = 0; a bias that is computed cannot change by a shift; one that is stored
-in integers takes what :mod:`.stored_bias` says; a weight stored in integers takes factors as its steps allow; a
-computed weight takes nothing.
+What restricts: the gauge varies along the channels alone; where zeros are padded (or may be read outside, DeformConv;
+or where the number of taps that reach a position differs, ConvTranspose) t_x = 0; a bias that is computed cannot change
+by a shift; one that is stored in integers takes what :mod:`.stored_bias` says; a weight stored in integers takes
+factors as its steps allow; a computed weight takes nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import compress, constant_tensor, is_constant
 from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
+from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.expression_rows import Floats
@@ -81,7 +82,9 @@ def _linear(node: ir.Node) -> Linear:
 
 def _restrict_front(linear: Linear, ties: Ties, gauge: Gauge, weight: Weight, channels: Channels) -> None:
     node = linear.node
-    if linear.form is Form.CONVOLUTION and pads_zeros(node, weight.shape[2:]):
+    if is_standard(node, "DeformConv"):
+        ties.no_shift(gauge, Tie(node, "may sample zeros outside its input, which a shift would change"))
+    elif linear.form is Form.CONVOLUTION and pads_zeros(node, weight.shape[2:]):
         ties.no_shift(gauge, Tie(node, "pads with zeros, which a shift would change"))
     elif linear.form is Form.TRANSPOSED and not _one_tap(node, weight.shape[2:]):
         ties.no_shift(gauge, Tie(node, "reaches its positions by different taps, which a shift would show"))

@@ -20,7 +20,7 @@ from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats, Rows
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
-from normdeploy.rewrite.gauge.rules.weights import VANISHES, require_no_zero_undone
+from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, require_no_zero_undone
 from normdeploy.rewrite.gauge.system import Conflict
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 
@@ -73,7 +73,7 @@ def carried(edit: Edit) -> AffineMap:
     (s_x, t_x), (s_y, t_y) = found, edit.result()
     with np.errstate(over="ignore", invalid="ignore"):
         scale = mapping.scale * s_x / s_y
-        shift = (mapping.scale * t_x + mapping.shift - t_y) / s_y
+        shift = divided(mapping.scale * t_x + mapping.shift - t_y, s_y)
     size = (np.abs(mapping.scale * t_x) + np.abs(mapping.shift) + np.abs(t_y)) / np.abs(s_y)
     shift = np.where(np.abs(shift) <= 1e-14 * size, 0.0, shift)
     scale = np.where(np.abs(scale - 1) <= 1e-14, 1.0, np.where(np.abs(scale) < VANISHES, 0.0, scale))

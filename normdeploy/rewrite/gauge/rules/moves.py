@@ -18,7 +18,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.rewrite.affine.axes import Dims, dims_of
-from normdeploy.rewrite.affine.constant import optional, required
+from normdeploy.rewrite.affine.constant import optional, required, shape_of
 from normdeploy.rewrite.gauge.expression_rows import Ints
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
 from normdeploy.rewrite.gauge.numbered_elements import moved
@@ -148,6 +148,8 @@ def follow(node: ir.Node, ties: Ties, acting: Callable[[ir.Node, int], Acts]) ->
     if dims is None or any(value.shape is None for value in node.outputs if is_read(value)):
         return False
     acts = acting(node, len(dims))
+    if any(required(node, index).shape is None for index in acts.operands):
+        return False
     operands = _operands(node, ties, acts)
     if operands is None:
         return False
@@ -167,15 +169,14 @@ def _operands(node: ir.Node, ties: Ties, acts: Acts) -> list[Gauge] | None:
     wanted = _wanted(known, acts)
     found: list[Gauge] = []
     for index in acts.operands:
-        shape = required(node, index).shape
-        assert shape is not None
         if constant64(node.inputs[index]) is None:
             cells: Sequence[int] = ()
         elif wanted is not None:  # a constant beside computed values varies as they do, and along what is joined
             cells = [size if axis not in acts.axes else 2 for axis, size in enumerate(wanted)]
         else:  # all that is moved is a constant table: what is selected cannot be told apart
+            shape = shape_of(required(node, index))
             cells = [1 if axis in acts.axes else 2 for axis in range(len(shape))]
-            if math.prod(int(size) for size, cell in zip(shape.numpy(), cells, strict=True) if cell > 1) > MOST_CELLS:
+            if math.prod(int(size) for size, cell in zip(shape, cells, strict=True) if cell > 1) > MOST_CELLS:
                 cells = ()
         gauge = ties.operand(node, index, cells)
         if gauge is None:
