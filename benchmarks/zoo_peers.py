@@ -1,7 +1,8 @@
 """Ours and its peers on networks that nobody here wrote: what is left, nodes, size, cost, error, latency.
 
     python -m benchmarks.zoo_peers [LIST ...] [--only NAME ...] [--out peers.jsonl] [--seconds 12]
-    python -m benchmarks.zoo_peers [LIST ...] [--out peers.jsonl] --table networks|summary|losses
+    python -m benchmarks.zoo_peers [LIST ...] [--pipelines NAME ...]
+    python -m benchmarks.zoo_peers [LIST ...] [--out peers.jsonl] --table networks|summary|losses|runtimes
 
 Networks and lists are those of `benchmarks.zoo`. Each is written by `torch.onnx.export`, its defaults; every pipeline
 of `zoo_pipelines.py` makes a file of that one. Of each file:
@@ -13,11 +14,12 @@ seconds     of the processor, and ``peak`` of memory, that making it took
 error       against float64 over eager torch's, root mean squares over four inputs
 ratio       of the time of one call to the plain file's, all in onnxruntime on one thread, interleaved in one run, with
             the 95 % interval over fresh sessions. OpenVINO is a runtime: it runs the plain file in float32 on one.
-            With --processor it is the calling thread's time on the processor, which is the time of a call of
-            onnxruntime on one thread, whoever else is at work; OpenVINO has threads of its own and is left out
+            With --processor it is the process's time on the processor, which with one thread is the time of a call,
+            whoever else is at work
 
 Rows go to OUT as they are measured; what is there is not measured again. With --dynamic all begin with the graph as it
-is traced, its batch dynamic, where torch's file has the sizes of its example.
+is traced, its batch dynamic, where torch's file has the sizes of its example. With --pipelines only these make files:
+`--pipelines normdeploy` is what the table runtimes is made of.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,16 +43,28 @@ from zoo_pipelines import OURS, PIPELINES, run  # noqa: E402 - likewise
 from zoo_run import Row, arguments, measure_all, rows_of  # noqa: E402 - likewise
 
 PLAIN, OPENVINO = "torch.onnx", "OpenVINO"
-TABLES = {"networks": zoo_peers_table.networks, "summary": zoo_peers_table.summary, "losses": zoo_peers_table.losses}
+TABLES = {
+    "networks": zoo_peers_table.networks,
+    "summary": zoo_peers_table.summary,
+    "losses": zoo_peers_table.losses,
+    "runtimes": zoo_peers_table.runtimes,
+}
 
 
 def measure(
-    line: Line, tell: Callable[[Row], None], *, seconds: float, dynamic: bool = False, processor: bool = False
+    line: Line,
+    tell: Callable[[Row], None],
+    *,
+    seconds: float,
+    dynamic: bool = False,
+    processor: bool = False,
+    pipelines: Collection[str] = tuple(PIPELINES),
 ) -> None:
     """Measure one network in this process.
 
     Args:
         tell: called with its row. seconds: of timing. dynamic: the batch. processor: its time, not the clock's.
+        pipelines: that make files.
     """
     import onnx_ir as ir
     import torch
@@ -80,7 +94,7 @@ def measure(
             save_graph(traced.model.clone(), files[PLAIN])
         made_by: dict[str, Row] = {PLAIN: {}}
         for name, pipeline in PIPELINES.items():
-            if not pipeline.here:
+            if not pipeline.here or name not in pipelines:
                 continue
             target = Path(folder) / f"{name}.onnx"
             made_by[name] = run(name, files[PLAIN], target) | {"version": pipeline.version}
@@ -121,14 +135,15 @@ def _described(path: Path) -> Row:
 
 def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float, *, processor: bool) -> dict[str, Any]:
     """Return each file's time over the plain one's, and the plain one's median in seconds."""
+    from normdeploy.ort.providers import float32_options
     from normdeploy.ort.settings import OPENVINO_RUNTIME
     from normdeploy.runtime import Settings
     from normdeploy.runtime.backend import open_backend
     from normdeploy.runtime.latency import joined, measure_in_sessions, session_ratio
 
     ways: dict[str, tuple[Path, Settings]] = {name: (path, Settings(threads=1)) for name, path in files.items()}
-    if not processor:
-        ways[OPENVINO] = files[PLAIN], Settings(provider=OPENVINO_RUNTIME, threads=1)
+    exactly = float32_options(OPENVINO_RUNTIME)  # its default follows the processor, down to bfloat16
+    ways[OPENVINO] = files[PLAIN], Settings(provider=OPENVINO_RUNTIME, options=exactly, threads=1)
     refused: dict[str, str] = {}
 
     def prepare(session: int) -> dict[str, Callable[[], object]]:
@@ -147,11 +162,14 @@ def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float, *, pro
             calls[name] = lambda backend=backend, given=given: backend.run(given)
         return calls
 
-    sessions = measure_in_sessions(prepare, seconds=seconds, clock=time.thread_time_ns if processor else None)
+    sessions = measure_in_sessions(prepare, seconds=seconds, clock=time.process_time_ns if processor else None)
     ratios = {
         name: session_ratio(sessions, name, PLAIN).to_dict() for name in ways if name not in refused and name != PLAIN
     }
-    return {"plain_s": joined(sessions, PLAIN).median, "ratios": ratios, "refused": refused}
+    row = {"plain_s": joined(sessions, PLAIN).median, "ratios": ratios, "refused": refused}
+    if {OURS, OPENVINO} <= ratios.keys():
+        row["ours over OpenVINO"] = session_ratio(sessions, OURS, OPENVINO).to_dict()
+    return row
 
 
 def main() -> int:
@@ -159,14 +177,21 @@ def main() -> int:
     parser = arguments(__doc__, "peers.jsonl", TABLES)
     parser.add_argument("--seconds", type=float, default=12.0, help="of timing per network; 0 times nothing")
     parser.add_argument("--dynamic", action="store_true", help="begin with the graph as traced, its batch dynamic")
-    parser.add_argument("--processor", action="store_true", help="time by the processor, onnxruntime's files alone")
+    parser.add_argument("--processor", action="store_true", help="time by the processor, one thread each")
+    parser.add_argument("--pipelines", nargs="+", default=list(PIPELINES), choices=PIPELINES, help="all by default")
     options = parser.parse_args()
     if options.table:
         print(TABLES[options.table](rows_of(options), [PLAIN, *PIPELINES, OPENVINO], OURS))
         return 0
     measure_all(
         options,
-        partial(measure, seconds=options.seconds, dynamic=options.dynamic, processor=options.processor),
+        partial(
+            measure,
+            seconds=options.seconds,
+            dynamic=options.dynamic,
+            processor=options.processor,
+            pipelines=options.pipelines,
+        ),
         say=lambda row: str(row.get("why", "measured")),
     )
     return 0

@@ -125,6 +125,29 @@ def _against(rows: Sequence[Row], name: str, plain: str, ours: str) -> tuple[str
     return f"{faster}, {equal}, {slower}", f"{worst[0]:.2f} {worst[1]}"
 
 
+def runtimes(rows: Sequence[Row], names: Sequence[str], ours: str) -> str:
+    """Return a line per network: the time of OpenVINO with the plain file, and of our file in onnxruntime."""
+    openvino = names[-1]
+    lines = _head(("network", "plain, ms", "OpenVINO over plain", "ours over plain", "ours over OpenVINO"))
+    found, sides = [], {"faster": 0, "equal": 0, "slower": 0}
+    for row in rows:
+        latency = row.get("latency")
+        if latency is None:
+            lines.append(_line([row["name"], f"{row['ended']}: {row['why']}", "", "", ""]))
+            continue
+        pair = latency.get("ours over OpenVINO")
+        cells = [_ratio(row, openvino) or latency["refused"].get(openvino, ""), _ratio(row, ours), ""]
+        if pair is not None:
+            found.append(pair["value"])
+            side = "faster" if pair["high"] < 1 else "slower" if pair["low"] > 1 else "equal"
+            sides[side] += 1
+            text = f"{pair['value']:.2f} ({pair['low']:.2f}-{pair['high']:.2f})"
+            cells[-1] = f"**{text}**" if side == "slower" else text
+        lines.append(_line([row["name"], f"{latency['plain_s'] * 1e3:.2f}", *cells]))
+    counted = ", ".join(f"{count} {side}" for side, count in sides.items())
+    return "\n".join([*lines, "", f"ours over OpenVINO: {_mean(found):.2f} (geometric mean); ours is {counted}."])
+
+
 NOTABLE = 1.1
 """An error so many times the plain file's is a loss; less is the draw of a rounding."""
 

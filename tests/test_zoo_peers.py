@@ -91,3 +91,19 @@ def test_losses_name_who_is_better_in_what(tables: ModuleType) -> None:
         ["time", "time", "0.90", "peer 0.50"],
         ["ours fails", "usable", "no", "torch.onnx"],
     ]
+
+
+def test_a_runtime_is_held_against_ours_by_their_own_ratio(tables: ModuleType) -> None:
+    """One network lost beyond the interval, one that the runtime refuses, one that ended."""
+    lost, refused = measured("lost", 1.0, 0.9), measured("refused", 1.0, 0.5)
+    for row in (lost, refused):
+        row["latency"] |= {"plain_s": 0.002, "refused": {}}
+    lost["latency"]["ratios"]["OpenVINO"] = {"value": 0.75, "low": 0.7, "high": 0.8}
+    lost["latency"]["ours over OpenVINO"] = {"value": 1.2, "low": 1.1, "high": 1.3}
+    refused["latency"]["refused"]["OpenVINO"] = "no such operator"
+    ended = {"name": "huge", "date": "2026-11-26", "ended": "killed", "why": "exit code -9"}
+    table = tables.runtimes([lost, refused, ended], NAMES, "normdeploy")
+    assert row_of(table, "lost")[1:] == ["2.00", "0.75 (0.70-0.80)", "0.90 (0.85-0.95)", "**1.20 (1.10-1.30)**"]
+    assert row_of(table, "refused")[2:] == ["no such operator", "0.50 (0.45-0.55)", ""]
+    assert row_of(table, "huge")[1] == "killed: exit code -9"
+    assert table.endswith("ours over OpenVINO: 1.20 (geometric mean); ours is 0 faster, 0 equal, 1 slower.")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from torch._export import utils
 from torch._logging._internal import trace_log
 from torch._subclasses import fake_impls
 from torch.export import decomp_utils, exported_program
-from torch.onnx._internal.exporter import _decomp, _registration
+from torch.onnx._internal.exporter import _decomp
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 Operator = Any
@@ -130,14 +129,6 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
     read: dict[tuple[Any, ...], ONNXRegistry] = {}
     anew = ONNXRegistry.from_torchlib
 
-    operators = cache(_registration.onnxscript_apis.get_torchlib_ops)
-    signature = cache(_registration._schemas.op_signature_from_function)
-
-    def read_anew() -> None:
-        read.clear()
-        operators.cache_clear()
-        signature.cache_clear()
-
     def once(cls: type[ONNXRegistry], *args: Any, **options: Any) -> ONNXRegistry:
         key = (*args, *sorted(options.items()))
         if key not in read:
@@ -170,7 +161,5 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
             "_override_composite_implicit_decomp",
             _Overridden(exported_program._override_composite_implicit_decomp),
         )
-        patch.setattr(_registration.onnxscript_apis, "get_torchlib_ops", operators)
-        patch.setattr(_registration._schemas, "op_signature_from_function", signature)  # of our translations too
         patch.setattr(ONNXRegistry, "from_torchlib", classmethod(once))
-        yield read_anew
+        yield read.clear

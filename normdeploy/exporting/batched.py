@@ -15,6 +15,7 @@ from normdeploy.errors import TraceError
 from normdeploy.exporting.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.counted_parts import takes_counted_parts
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
+from normdeploy.exporting.exporter_shortcuts import exporter_shortcuts
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.naming import give_names_once
 from normdeploy.exporting.second_trace import second_trace_where_needed
@@ -31,6 +32,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
         known_messages_silenced(),
         signature_tables_kept(),
         second_trace_where_needed(),
+        exporter_shortcuts(),
         complex_numbers_translated(),
     ):
         _forget_how_recurrent_layers_ran()

@@ -32,6 +32,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 
 from normdeploy.exporting.composite_operators import COMPOSED, Calls, calls_of
+from normdeploy.exporting.computed_weights import keep_computed_weights
 from normdeploy.exporting.retraced_operators import RETRACED
 
 aten = torch.ops.aten
@@ -97,8 +98,10 @@ def second_trace_where_needed() -> Iterator[None]:
         as_it_stands = _AsItStands(set(translated(registry)), _is_cia_op, _is_preservable_cia_op)
         plan = _planned(exported_program, as_it_stands)
         if plan is None:
-            return twice(exported_program, registry)
-        _write(exported_program, plan)
+            exported_program = twice(exported_program, registry)
+            keep_computed_weights(exported_program, as_it_stands.translated)
+        else:
+            _write(exported_program, plan)
         return exported_program
 
     _fx_passes.decompose_with_registry = once

@@ -26,6 +26,7 @@ from normdeploy.errors import InputError, ModeError, ModelError, TraceError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.batched import export_batched, export_program, traces_fixed
 from normdeploy.exporting.causal_hints import causal_hints_given
+from normdeploy.exporting.computed_weights import kept_values
 from normdeploy.exporting.dynamic_shapes import fixed_after_all, user_shapes, widened
 from normdeploy.exporting.exporter_repairs import drop_written_zero_bias, forget_times
 from normdeploy.exporting.forward import (
@@ -232,6 +233,7 @@ def trace(
                 "pass training=self.training",
                 tuple(row.where for row in found),
             )
+        notes += kept_values(program.exported_program)
         updated = tuple(dict.fromkeys([*seen, *updates_traced(model, program.exported_program)]))
         graph = program.model.graph
         drop_written_zero_bias(graph)
@@ -240,9 +242,7 @@ def trace(
         name_plain_tensors(graph, program.exported_program.constants, model)
     notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]
     told = {f"{row.where}.{row.name}".lstrip(".") for row in updated}
-    assigned = [name for name in assigned if name not in told]
-    assigned = [name for name in assigned if not _torchs_own(model, name)]
-    if assigned:
+    if assigned := [name for name in assigned if name not in told and not _torchs_own(model, name)]:
         notes.append(f"forward assigns {', '.join(assigned[:4])}: the graph returns its outputs only")
     _name_ends(graph, arguments.names, outputs.names, input_names, output_names)
     return Traced(

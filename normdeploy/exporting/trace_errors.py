@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
 from normdeploy.exporting.delegated import NoTranslationError
+from normdeploy.exporting.module_of_node import module_of_node
 from normdeploy.exporting.torch_exceptions import is_control_flow, is_missing_translation, is_unwritten
 
 _TORCH = Path(torch.__file__).parent
@@ -37,8 +37,7 @@ class Cause(Enum):
     )
     NO_TRANSLATION = (
         "an operator has no ONNX translation",
-        "write it with operators that have one; what follows from parameters alone can be computed once, into a buffer "
-        "(a parametrized weight: torch.nn.utils.parametrize.remove_parametrizations)",
+        "write it with operators that have one",
     )
     FIXED_DIMENSION = (
         "it fixes a dimension that was asked to be dynamic",
@@ -108,10 +107,8 @@ def _module_of_node(error: BaseException) -> str:
         for frame, _ in traceback.walk_tb(link.__traceback__):
             node = frame.f_locals.get("node")
             if isinstance(node, torch.fx.Node) and node.meta.get("nn_module_stack"):
-                path, kind = list(node.meta["nn_module_stack"].values())[-1]
-                name = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-                subject = f"module {path!r}" if path else "the model"
-                return f"{subject} ({name.rpartition('.')[2]})"
+                where, kind = module_of_node(node)
+                return f"module {where!r} ({kind})" if where else f"the model ({kind})"
     return ""
 
 
@@ -226,13 +223,7 @@ def explain(
         cause = Cause.LEAVES_TORCH
     said = f"{type(first).__name__}: {essential_line(first)}"
     if cause is not None:
-        remedy = cause.remedy
-        if cause is Cause.NO_TRANSLATION and any(isinstance(part, ParametrizationList) for part in model.modules()):
-            remedy += (
-                ", or, where it computes a weight, make that one a plain parameter: "
-                "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
-            )
-        return f"{where} cannot be traced: {cause.wrong} ({said}); {remedy}"
+        return f"{where} cannot be traced: {cause.wrong} ({said}); {cause.remedy}"
     return (
         f"{where} cannot be traced ({said}); expected a forward that "
         "torch.export can follow: rewrite the named line, or pass dynamic_shapes={} to trace with fixed shapes"

@@ -10,7 +10,7 @@ graph would silently be another function than the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
+from normdeploy.exporting.module_of_node import module_of_node
 from normdeploy.nn.sites import statistics_sites
 
 BATCH_NORM = "batch normalization with training=True"
@@ -62,7 +63,7 @@ def training_operators(program: torch.export.ExportedProgram) -> list[TrainingOp
         what = _kind(node, node.target)
         if what is None:
             continue
-        where, module = _place(node.meta.get("nn_module_stack") or {})
+        where, module = module_of_node(node)
         row = TrainingOperator(where, module, what)
         if row not in found:
             found.append(row)
@@ -112,10 +113,3 @@ def _kind(node: torch.fx.Node, target: torch._ops.OpOverload) -> str | None:
     if name in _DROPOUTS:
         return DROPOUT if arguments.get("train") and arguments.get("p") else None
     return BATCH_NORM if arguments.get("training") and arguments.get("running_mean") is not None else None
-
-
-def _place(stack: Mapping[str, tuple[str, object]]) -> tuple[str, str]:
-    where, module = "", "model"
-    for path, kind in stack.values():
-        where, module = path, kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-    return where, module.rpartition(".")[2]

@@ -84,14 +84,6 @@ def test_an_attribute_that_would_follow_the_batch_is_told_in_words_of_ours():
     assert "give the example the batch that will be run" in note
 
 
-def test_a_computed_weight_that_has_no_translation_can_be_made_a_plain_parameter():
-    model = torch.nn.utils.parametrizations.orthogonal(nn.Linear(3, 3), orthogonal_map="matrix_exp")
-    with pytest.raises(TraceError, match=r"no ONNX translation.*remove_parametrizations"):
-        trace(model, torch.rand(2, 3))
-    torch.nn.utils.parametrize.remove_parametrizations(model, "weight")
-    assert trace(model, torch.rand(2, 3)) is not None
-
-
 NAMES = (*torch_exceptions.CONTROL_FLOW, *torch_exceptions.NO_TRANSLATION, *torch_exceptions.NO_NODE)
 
 
@@ -152,11 +144,3 @@ def test_a_rows_kind_does_not_follow_the_words_of_its_reason(tmp_path, monkeypat
     assert [(row.kind, row.reason) for row in result.ledger if row.action == "kept"] == [
         ("batch statistics", "other words")
     ]
-
-
-def test_a_parametrization_without_a_translation_names_what_removes_it():
-    layer = nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
-    with pytest.raises(TraceError, match=r"(?s)parametrizations.*remove_parametrizations"):
-        trace(nn.Sequential(layer), torch.randn(2, 4))
-    nn.utils.parametrize.remove_parametrizations(layer, "weight")
-    assert trace(nn.Sequential(layer), torch.randn(2, 4)).model.graph.num_nodes()

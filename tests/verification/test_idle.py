@@ -169,3 +169,25 @@ def test_what_acts_and_gives_it_back_is_a_pass(exported: tuple[Callable[..., Ver
     verdict: Verdict = judge(changed)
     assert verdict.status is Status.PASS
     assert any(check.name is Question.DERIVATION and check.status is Status.NOTE for check in verdict.checks)
+
+
+SCANNED = """g (float[L,4] x, float[4] z) => (float[4] f, float[L,4] y) {
+    n = LayerNormalization<axis=-1>(x, s)
+    f, y = Scan<num_scan_inputs = 1, body = b (float[4] h, float[4] p) => (float[4] t, float[4] q) {
+        %s t = Add(d, p) q = Tanh(t) }>(z, n) }"""
+STEPS = {
+    "on the state": "k = Clip(h, low, high) d = Mul(k, half)",
+    "on what is made": "k = Mul(h, half) d = Clip(k, low, high)",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_bound_in_a_body_is_asked_what_it_did(step: str, write: Callable[..., Path]):
+    known = {"s": np.ones(4, np.float32), "half": np.float32(0.5), "low": np.float32(-1e4), "high": np.float32(1e4)}
+    free = write(SCANNED % "d = Mul(h, half)", "free", **known)
+    bounded = write(SCANNED % STEPS[step], "bounded", **known)
+    for reference, file, whose in ((free, bounded, "Clip"), (bounded, free, "the reference's Clip")):
+        verdict = verify(reference, file, level="quick")
+        assert verdict.status is Status.NOT_EXERCISED, verdict.summary()
+        assert [c.detail.startswith(whose) for c in verdict.checks if c.name is Question.IDLE] == [True]
+    assert verify(bounded, bounded, level="quick").passed

@@ -53,7 +53,7 @@ def _watched_reference(context: Context) -> Watch | None:
         context.effort.spend(1, case.family.feeds)
         watch.begin(case.family.feeds)
         try:
-            run_evaluator(context.evaluator, case.family.feeds, hook=watch)
+            run_evaluator(context.evaluator, case.family.feeds, hook=watch, entered=watch.enter)
         except GraphError:
             continue  # the module takes what its graph does not
     return watch

@@ -22,12 +22,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from normdeploy.nn.promoted import PROMOTED, promoted
 from normdeploy.verification.sides.logarithms import Logarithms
 from normdeploy.verification.sides.single_only import IN_FLOAT64
 
-LOW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_LOW_COMPLEX = frozenset({torch.complex32, torch.complex64})
-_PROMOTED = dict.fromkeys(LOW_FLOATS, torch.float64) | dict.fromkeys(_LOW_COMPLEX, torch.complex128)
 _CASTS: dict[Any, Any] = {
     Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double,
     **{getattr(Tensor, low): getattr(Tensor, "cdouble") for low in ("chalf", "cfloat")},  # noqa: B009 - unknown to its stubs
@@ -41,29 +39,21 @@ _RMS_NORMS = frozenset({torch.rms_norm, torch.nn.functional.rms_norm})
 _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
 
 
-def _promote(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in _PROMOTED:
-        return value.to(_PROMOTED[value.dtype])
-    if isinstance(value, torch.dtype):
-        return _PROMOTED.get(value, value)
-    return value
-
-
 _LEAVES = frozenset({int, float, bool, str, type(None)})
 
 
-def _promoted(value: Any) -> Any:
+def _all_promoted(value: Any) -> Any:
     """Return arguments or results with every float in them promoted; torch's own walk takes longer than most calls."""
     kind = type(value)
     if kind is tuple:
-        return tuple(map(_promoted, value))
+        return tuple(map(_all_promoted, value))
     if kind is list:
-        return list(map(_promoted, value))
+        return list(map(_all_promoted, value))
     if kind is dict:
-        return {key: _promoted(item) for key, item in value.items()}
+        return {key: _all_promoted(item) for key, item in value.items()}
     if kind in _LEAVES:
         return value
-    return _promote(value) if isinstance(value, (Tensor, torch.dtype)) else tree_map(_promote, value)
+    return promoted(value) if isinstance(value, (Tensor, torch.dtype)) else tree_map(promoted, value)
 
 
 def is_in_place(name: str) -> bool:
@@ -100,15 +90,15 @@ class Float64Mode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             # Attribute reads do not need the promoted copy of a weight; its dtype is reported as promoted
-            return _promoted(func(*args, **kwargs))
+            return _all_promoted(func(*args, **kwargs))
         if name == "__set__":
             return func(*args, **kwargs)
         func = _CASTS.get(func, func)
         if func in _RMS_NORMS:
             args, kwargs = self._with_epsilon(args, kwargs)
-        target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in _PROMOTED else None
+        target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in PROMOTED else None
         in_place = is_in_place(name)
-        promoted_args, promoted_kwargs = _promoted(args), _promoted(kwargs)
+        promoted_args, promoted_kwargs = _all_promoted(args), _all_promoted(kwargs)
         result = self._logarithms.of(func, promoted_args)
         if result is None:
             call: Callable[..., Any] = IN_FLOAT64.get(func, func)
@@ -118,14 +108,14 @@ class Float64Mode(TorchFunctionMode):
             self.written.add(name)
             with torch._C.DisableTorchFunction():
                 target.copy_(promoted_args[0])
-        promoted = _promoted(result)
+        outcome = _all_promoted(result)
         if self._seen is not None:
             given = [] if in_place or "out" in kwargs else tree_flatten((promoted_args, promoted_kwargs))[0]
             read = [item for item in given if isinstance(item, Tensor)]
-            for part in promoted if isinstance(promoted, (tuple, list)) else (promoted,):
+            for part in outcome if isinstance(outcome, (tuple, list)) else (outcome,):
                 if isinstance(part, Tensor):
                     self._seen(part, read)
-        return promoted
+        return outcome
 
     def _with_epsilon(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = args[_EPSILON] if len(args) > _EPSILON else kwargs.get("eps")

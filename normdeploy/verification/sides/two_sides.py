@@ -16,7 +16,8 @@ from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import Evaluator
 from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.object_walk import Snapshot
-from normdeploy.verification.sides.double import LOW_FLOATS, Seen, float64_mode
+from normdeploy.nn.promoted import LOW_FLOATS
+from normdeploy.verification.sides.double import Seen, float64_mode
 from normdeploy.verification.sides.flat_values import Feeds, Signature, run_evaluator, to_numpy
 from normdeploy.verification.sides.quantized_module import quantizers_in_double, quantizers_off, quantizes
 

@@ -37,6 +37,10 @@ class Watch:
         self.runs += 1
         self.values = {name: promote(array, torch.float64) for name, array in feeds.items()}
 
+    def enter(self, known: Mapping[str, Tensor]) -> None:
+        """See what a body is fed."""
+        self.values.update(known)
+
     def __call__(self, node: ir.Node, results: list[Tensor]) -> None:
         """See what an operator returns."""
         for value, result in zip(node.outputs, results, strict=False):

@@ -1,0 +1,103 @@
+"""What torch's exporter does beside its trace and no file shows is left out.
+
+- It has a table of some 1,500 translations, and makes it anew for each export: half a second. To say which domain a
+  translation is of, which it then does not read, it parses the translation's source; its signature it reads again.
+- Each operator that it traces gets the lines of source that called it, for messages: ours name the module instead.
+- A program is written as Python code after every step that changes it: it is once, for who calls it.
+- To make implicit changes of type explicit (``x + 1`` of floats), it runs the whole program again on stand-ins for its
+  tensors. What each operator returns is known from the trace; only operators that come out changed are run.
+
+The graphs are the same (`tests/exporting/test_exporter_shortcuts.py`). What is exchanged here is torch 2.13's and not
+public; where it has moved, nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.fx import Interpreter, Node
+
+
+@contextmanager
+def exporter_shortcuts() -> Iterator[None]:
+    """Let ``torch.onnx.export`` in this block leave out what no file shows."""
+    with ExitStack() as stack:
+        for shortcut in _SHORTCUTS:
+            with suppress(ImportError, AttributeError):  # moved
+                stack.enter_context(shortcut())
+        yield
+
+
+@contextmanager
+def _translations_read_once() -> Iterator[None]:
+    from onnxscript.values import TracedOnnxFunction
+    from torch.onnx._internal._lazy_import import onnxscript_apis  # type: ignore[attr-defined]  # of torch's, unmarked
+    from torch.onnx._internal.exporter import _schemas
+
+    listed, read = onnxscript_apis.get_torchlib_ops, _schemas.op_signature_from_function
+
+    def unparsed() -> Any:
+        with _exchanged(TracedOnnxFunction, "function_ir", SimpleNamespace(domain="")):
+            return listed()
+
+    def once(function: Any, *args: Any, **named: Any) -> Any:
+        known = getattr(function, "_pt_onnx_signature", None)  # where torch puts it
+        return read(function, *args, **named) if known is None else known
+
+    with (
+        _exchanged(onnxscript_apis, "get_torchlib_ops", unparsed),
+        _exchanged(_schemas, "op_signature_from_function", once),
+    ):
+        yield
+
+
+@contextmanager
+def _no_lines_of_source() -> Iterator[None]:
+    with _exchanged(torch.fx.config, "do_not_emit_stack_traces", True):
+        yield
+
+
+@contextmanager
+def _code_when_it_is_called() -> Iterator[None]:
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    with _use_lazy_graph_module(True):
+        yield
+
+
+@contextmanager
+def _only_changed_operators_run() -> Iterator[None]:
+    from torch.onnx._internal.fx.passes import type_promotion
+
+    table_row, torchs = type_promotion.get_type_promotion_rule, type_promotion._TypePromotionInterpreter
+
+    class ChangedAlone(torchs):  # type: ignore[misc, valid-type]  # a class of torch's, found at run time
+        """The interpreter of torch's pass; an operator that nothing changes returns what it did in the trace."""
+
+        def run_node(self, node: Node) -> Any:
+            with self._set_current_node(node):
+                if rule := table_row(node, self.type_promotion_table):
+                    self._maybe_promote_node(node, rule)
+            known = node.op == "call_function" and "val" in node.meta
+            return node.meta["val"] if known else Interpreter.run_node(self, node)
+
+    with _exchanged(type_promotion, "_TypePromotionInterpreter", ChangedAlone):
+        yield
+
+
+_SHORTCUTS = (_translations_read_once, _no_lines_of_source, _code_when_it_is_called, _only_changed_operators_run)
+
+
+@contextmanager
+def _exchanged(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Let an attribute that is there have another value in this block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -1,0 +1,114 @@
+"""What torch's exporter does beside its trace is left out, and its graphs stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import onnx_ir as ir
+import pytest
+import torch
+from onnxscript.values import TracedOnnxFunction
+from torch import nn
+from torch.fx import GraphModule, Interpreter
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer
+from torch.onnx._internal.exporter import _registration, _schemas
+from torch.onnx._internal.fx.passes import type_promotion
+
+from normdeploy.exporting import batched
+from normdeploy.exporting.trace import trace
+
+
+class OtherTypes(nn.Module):
+    """Operands of other types than their operators' results: numbers, flags, halves, a body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.register_buffer("halves", torch.rand(4).half())
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        spread = (x - x.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True)
+        shares = places / 3 + (places > 1) * 2
+        told = torch.where(places > 0, self.halves, 1) + x.double()
+        either = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y * places.sum(), (x,))
+        return self.norm(x) / (spread + 1).sqrt(), shares.sum(), told, either, (x * x.shape[0]).clamp(0, 1)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]] = {
+    "other types": (OtherTypes, (torch.randn(3, 4), torch.arange(4))),
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (torch.randn(2, 3, 4),)),
+    "convolutions": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)),
+        (torch.randn(2, 3, 4, 4),),
+    ),
+    "steps": (lambda: nn.LSTM(4, 3, batch_first=True), (torch.randn(2, 3, 4),)),
+}
+
+
+def written(model: ir.Model) -> bytes:
+    """Return a graph's bytes without what the exporter notes of source files."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
+        node.metadata_props.pop("pkg.torch.onnx.fx_node", None)
+    return ir.to_proto(model).SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_graph_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, example = NETWORKS[name]
+    module = make().eval()
+    ours = trace(module, example).model
+    monkeypatch.setattr(batched, "exporter_shortcuts", nullcontext)
+    assert written(ours) == written(trace(module, example).model)
+
+
+def test_operators_are_run_again_only_where_a_type_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, torchs = list[str](), Interpreter.run_node
+
+    def noted(self: Interpreter, node: torch.fx.Node) -> object:
+        if isinstance(self, type_promotion._TypePromotionInterpreter) and node.op == "call_function":
+            run.append(str(node.target))
+        return torchs(self, node)
+
+    monkeypatch.setattr(Interpreter, "run_node", noted)
+    trace(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.randn(2, 4))
+    assert run == []
+    trace(OtherTypes(), (torch.randn(3, 4), torch.arange(4)))
+    assert {"aten.scalar_tensor.default", "aten.add.Tensor"} <= set(run)
+    assert "aten.mean.dim" not in run
+
+
+def test_neither_lines_of_source_nor_python_code_are_made_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise AssertionError("lines of source are looked up")
+
+    codes, torchs = list[GraphModule](), GraphModule.recompile
+    monkeypatch.setattr(PythonKeyTracer, "_filter_traceback_frames", none)
+    monkeypatch.setattr(GraphModule, "recompile", lambda self: codes.append(self) or torchs(self))
+    trace(nn.Linear(4, 3), torch.randn(2, 4))
+    assert len(codes) <= 2
+    assert not torch.fx.config.do_not_emit_stack_traces
+
+
+def test_translations_are_read_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(*_: object) -> None:
+        raise AssertionError("a translation is read again")
+
+    trace(nn.Linear(4, 3), torch.randn(2, 4))
+    monkeypatch.setattr(TracedOnnxFunction, "function_ir", property(again))
+    monkeypatch.setattr(_schemas, "op_signature_from_function", again)
+    with pytest.raises(AssertionError, match="read again"):
+        _registration.onnxscript_apis.get_torchlib_ops()
+    with batched.exporter_shortcuts():
+        rows = {row.qualified_name: row.function for row in _registration.onnxscript_apis.get_torchlib_ops()}
+        found = _registration.OnnxDecompMeta(rows["aten::relu"], torch.ops.aten.relu.default, None)
+    assert found.signature is not None
+    assert found.signature.name == "aten_relu"
+
+
+def test_a_torch_that_moved_what_is_exchanged_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.fx.config, "do_not_emit_stack_traces")
+    monkeypatch.delattr(type_promotion, "_TypePromotionInterpreter")
+    with batched.exporter_shortcuts():
+        pass
