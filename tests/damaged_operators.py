@@ -145,6 +145,10 @@ OPERATORS: list[Pair] = [
          known="float c = {@}"),
     pair("one row of a table", "int64[N] x, float[N,4] z", "float[N,4] y", "e = Gather(t, x) y = Add(e, z)", "8.0",
          "9.0", known="float[3,4] t = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 7.5, 1.0, 1.0, 2.0, @}"),
+    pair("a table in fewer bits, whose squares overflow", "int64[N] x", "float[N] y",
+         "e = Gather(t, x) q = Mul(e, e) y = Cast<to = 1>(q)", "64", "32", known="int@[3] t = {100000, 90000, 70000}"),
+    pair("a joined integer that float64 does not hold", "int64[2,2] x", "int64[2,3] y", "y = Concat<axis = 1>(x, c)",
+         "9007199254740992", "9007199254740993", known="int64[2,1] c = {@, 1}"),
     pair("table and index negated", "int64[N] x", "int64[N] y", "e = Gather(t, x) y = @(e)", "Neg", "Abs",
          known="int64[3] t = {1, 2, 4}"),
     # weights

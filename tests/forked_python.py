@@ -1,11 +1,13 @@
 """Python programs that tests start, each a fork of one process that has imported torch and the package once.
 
 What a program of ``python -c`` may do is possible: be killed, be stopped by Ctrl-C, replace what is imported. It ends
-as a program does, through the interpreter's own end.
+when its threads, its exit handlers and its streams are done. What comes then, the interpreter taking down all that was
+imported, half a second, is left out where nothing was raised and nobody asks for it.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -14,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +45,13 @@ class ForkedPython:
         self._process = subprocess.Popen(words, env=environment, text=True, stdin=pipe, stdout=pipe)
 
     def run(
-        self, code: str, *words: str, folder: Path, environment: Mapping[str, str] | None = None, timeout: float = 100
+        self,
+        code: str,
+        *words: str,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        timeout: float = 100,
+        own_end: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run code as ``python -c`` runs it.
 
@@ -52,11 +61,12 @@ class ForkedPython:
             folder: where it runs.
             environment: variables besides those of this process.
             timeout: after so many seconds it is killed.
+            own_end: let the interpreter take down what was imported.
         """
         assert self._process.stdin
         assert self._process.stdout
         asked = {"code": code, "words": words, "folder": str(folder), "environment": dict(environment or {})}
-        print(json.dumps({**asked, "timeout": timeout}), file=self._process.stdin, flush=True)
+        print(json.dumps({**asked, "timeout": timeout, "own_end": own_end}), file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline())
         return subprocess.CompletedProcess(["python", "-c", code, *words], answer["code"], answer["out"], answer["err"])
 
@@ -83,7 +93,23 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(asked["folder"])
     os.environ.update(asked["environment"])
     sys.argv[:], sys.path[0] = ["-c", *asked["words"]], ""
-    exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
+    try:
+        exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        if asked["own_end"] or not isinstance(end.code, int | None):
+            raise
+        _leave(end.code or 0)
+    if not asked["own_end"]:
+        _leave(0)
+
+
+def _leave(code: int) -> None:
+    """End this process as the interpreter does, but for what was imported."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _wait(child: int, seconds: float) -> int:

@@ -30,6 +30,9 @@ StandIn = Callable[[Sequence[Tensor | None]], Tensor | Sequence[Tensor]]
 """Computes a node's result, or all of them, from its inputs in the node's place."""
 
 
+Entered = Callable[[Mapping[str, Tensor]], None]
+"""Sees what a body is fed, by name, each time it runs."""
+
 _SMALL = 64
 """Numbers of a Constant that is kept between runs: sizes, axes, single numbers, of which a graph has hundreds."""
 
@@ -41,6 +44,7 @@ class _Changes:
     overrides: Mapping[str, Tensor]
     hook: Hook | None
     stand_ins: Mapping[ir.Node, StandIn]
+    entered: Entered | None = None
 
 
 class Evaluator:
@@ -85,6 +89,7 @@ class Evaluator:
         hook: Hook | None = None,
         stand_ins: Mapping[ir.Node, StandIn] | None = None,
         among: Sequence[ir.Node] | None = None,
+        entered: Entered | None = None,
     ) -> dict[str, Tensor]:
         """Evaluate the graph.
 
@@ -95,6 +100,7 @@ class Evaluator:
             hook: sees each node's results and may replace them.
             stand_ins: what computes the results of some nodes in their place, in bodies too.
             among: the nodes, in order, that are looked through for what is needed; by default all of the graph.
+            entered: sees what bodies are fed.
 
         Returns:
             tensor per fetched name.
@@ -112,7 +118,8 @@ class Evaluator:
             name: promote(feeds[name], self.dtype) for name in (str(v.name) for v in self.graph.inputs) if name in feeds
         }
         known.update(overrides)
-        return self._run(self.graph, known, wanted, _Changes(overrides, hook, stand_ins or {}), among=among)
+        changes = _Changes(overrides, hook, stand_ins or {}, entered)
+        return self._run(self.graph, known, wanted, changes, among=among)
 
     def _run(
         self,
@@ -171,6 +178,8 @@ class Evaluator:
 
             def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:
                 known = dict(zip((str(v.name) for v in body.inputs), values, strict=True))
+                if changes.entered is not None:
+                    changes.entered(known)
                 names = [str(v.name) for v in body.outputs]
                 found = self._run(body, known, names, changes, look_up)
                 return [found[name] for name in names]

@@ -20,6 +20,7 @@ from normdeploy.verification.judging.precision import drop_in_words
 from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Measurement
 from normdeploy.verification.sides.exact_agreement import signature_problems
 from normdeploy.verification.sides.flat_values import Array, Feeds
+from normdeploy.verification.sides.grids import quantizes
 from normdeploy.verification.sides.sessions import Setting
 
 _CUTS = 1 + 2 * (2 * SINGLE + 1 + 4 * NOISY)
@@ -64,12 +65,17 @@ def judge_outputs(
     counted = signature_problems(case.eager, outputs, case.names)
     if len(outputs) != len(case.truth):
         return counted, float("inf")
-    results = hold_against(case, outputs)
     flips = part or context.flips
+    may_be_cut = part is None and context.links.hold and not context.failed
+    refined = not may_be_cut or quantizes(context.subject.evaluator)  # flips are told apart by all that S explains
+    results, parts = hold_against(case, outputs, refined=refined), InParts(False)
     results = [r for r in results if not flips.explain(case, r, outputs, setting)]
-    parts = InParts(False)
-    if part is None and _only_rounding(context, results):
-        parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting)
+    if may_be_cut and not all(result.holds for result in results):
+        if not any(result.problems for result in results):
+            parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting)
+        if not parts.holds and not refined:  # what measures S anew costs more than two cuts
+            known = {result.index for result in results}
+            results = [result for result in hold_against(case, outputs) if result.index in known]
     for result in results:
         problems += [f"{case.family.name}: {text}" for text in result.problems]
         if result.judgement is None:
@@ -94,13 +100,6 @@ def judge_outputs(
             )
             problems.append("; ".join(filter(None, (text, words, parts.why))))
     return problems, worst
-
-
-def _only_rounding(context: Context, results: Sequence[OutputResult]) -> bool:
-    """Tell whether only the size of errors is in doubt, of a file of which all else is known for every input."""
-    if not context.links.hold or context.failed or any(result.problems for result in results):
-        return False
-    return any(r.judgement is not None and not r.judgement.ratio <= 1 for r in results)
 
 
 def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting) -> InParts:

@@ -35,7 +35,7 @@ def net():
 def test_a_stop_inside_a_destructor_is_not_lost(tmp_path: Path, number: int, code: int, forked: ForkedPython) -> None:
     (tmp_path / "net.py").write_text(SOURCE.format(number=int(number)))
     words = ["export", "net.py:net", "-o", "net.onnx", "--input", "x=float32:2x4"]
-    done = forked.run(MAIN, *words, folder=tmp_path)
+    done = forked.run(MAIN, *words, folder=tmp_path, own_end=True)
     assert done.returncode == code, done.stderr
     assert "stopped: nothing was written" in " ".join(done.stderr.split())
     assert "Exception ignored" not in done.stderr
@@ -75,7 +75,8 @@ def test_a_network_that_never_ends_is_stopped(
 ) -> None:
     onnx.save(parser.parse_model(ENDLESS), tmp_path / "net.onnx")
     np.save(tmp_path / "x.npy", np.ones((2, 8), np.float32))
-    done = forked.run(STOPPED_INSIDE.replace("{number}", str(int(number))), *words.split(), folder=tmp_path)
+    program = STOPPED_INSIDE.replace("{number}", str(int(number)))
+    done = forked.run(program, *words.split(), folder=tmp_path, own_end=words.startswith("run"))
     assert done.returncode == code, done.stderr
     assert "stopped: nothing was written" in " ".join(done.stderr.split())
     assert "terminate flag" not in done.stderr

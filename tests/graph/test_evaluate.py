@@ -320,6 +320,19 @@ def test_a_slice_backwards_starts_at_an_element(start, end, step):
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
 
 
+@pytest.mark.parametrize("depth", ["int64 d = {4}", "int64[1] d = {4}"], ids=["a number", "a vector of one"])
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_one_hot_agrees_with_onnxruntime(axis: int, depth: str):
+    """Its depth is a number or a vector of one, indices count from the end too, and one out of range names no class."""
+    model = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["" : 20]> g (int64[2,3] x) => (float[A,B,C] y)
+        <{depth}, float[2] v = {{0.25, 3.0}}> {{ y = OneHot<axis = {axis}>(x, d, v) }}"""
+    )
+    x = np.array([[0, 3, -1], [4, -4, -5]])
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    np.testing.assert_array_equal(Evaluator(model).run({"x": x})["y"].numpy(), session.run(None, {"x": x})[0])
+
+
 AXIS_OUTSIDE = {
     "Softmax": (12, (3,), "y = Softmax (x)"),
     "LogSoftmax": (12, (2, 3), "y = LogSoftmax <axis = 2> (x)"),

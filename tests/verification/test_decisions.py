@@ -326,3 +326,46 @@ def test_what_an_output_decides_on_is_compared_where_no_algebra_shows_it(body: s
     assert verdict.status == status, verdict.summary()
     if status != "pass":
         assert {check.name for check in verdict.checks if check.status == status} == {"decisions"}
+
+
+STEPS = "g (float[N,8] x) => ({}[N,6] y) {{ n = LayerNormalization<axis=-1>(x, s) {} }}"
+LOW = "c = Cast<to=16>(n) k = Cast<to=1>(c) m = MatMul(k, w)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [("float", "y = Round(m)"), ("float", "g = Greater(m, o) y = Where(g, o, z)"), ("int64", "y = Cast<to=7>(m)")],
+)
+def test_numbers_that_only_say_what_was_decided_show_no_more_than_integers_do(kind: str, ends: str, write: Write):
+    known = {"w": np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32), "s": np.ones(8, np.float32)}
+    known |= {"o": np.float32(0.2), "z": np.float32(0)} if "Where" in ends else {}
+    right = write(STEPS.format(kind, f"m = MatMul(n, w) {ends}"), "right", **known)
+    verdict = verify(right, write(STEPS.format(kind, f"{LOW} {ends}"), "file", **known), level="quick")
+    assert verdict.status in ("not-exercised", "fail"), verdict.summary()
+    assert verify(right, right, level="quick").passed
+
+
+def test_boxes_of_which_one_side_takes_the_size_are_other_boxes(write: Write):
+    text = "g (float[1,6,4] x, float[1,2,6] p) => (int64[K,3] y) {{ {} y = NonMaxSuppression(b, p, k, o, l) }}"
+    known = {"k": np.array([3]), "o": np.array([0.3], np.float32), "l": np.array([0.1], np.float32)}
+    right = write(text.format("b = Abs(x)"), "right", **known)
+    assert verify(right, right, level="quick").passed
+    for name, other in (("named", text.format("b = Identity(x)")), ("read", text.format("").replace("(b", "(x"))):
+        assert not verify(right, write(other, name, **known), level="quick").passed
+
+
+def test_rows_that_quantizers_decide_how_many_there_are_of_have_no_loss(write: Write):
+    body = "n = LayerNormalization<axis=-1>(x, s) r = Round(n) y = Unique<sorted=1>(r)"
+    path = write(f"g (float[N,4] x) => (float[K] y) {{ {body} }}", "unique", s=np.ones(4, np.float32))
+    assert verify(path, path, level="quick").passed
+
+
+@pytest.mark.parametrize("order", ["sorted=0", "sorted=-1"])
+def test_rows_in_another_order_are_judged_though_what_flips_makes_other_rows(order: str, write: Write):
+    body = "n = LayerNormalization<axis=-1>(x, s) r = Round(n) y = Unique<{}>(r)"
+    head = "g (float[N,4] x) => (float[K] y)"
+    right, other = (
+        write(f"{head} {{ {body.format(said)} }}", name, s=np.ones(4, np.float32))
+        for said, name in (("sorted=1", "right"), (order, "other"))
+    )
+    assert not verify(right, other, level="quick").passed

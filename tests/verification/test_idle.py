@@ -169,3 +169,44 @@ def test_what_acts_and_gives_it_back_is_a_pass(exported: tuple[Callable[..., Ver
     verdict: Verdict = judge(changed)
     assert verdict.status is Status.PASS
     assert any(check.name is Question.DERIVATION and check.status is Status.NOTE for check in verdict.checks)
+
+
+SCANNED = """g (float[L,4] x, float[4] z) => (float[4] f, float[L,4] y) {
+    n = LayerNormalization<axis=-1>(x, s)
+    f, y = Scan<num_scan_inputs = 1, body = b (float[4] h, float[4] p) => (float[4] t, float[4] q) {
+        %s t = Add(d, p) q = Tanh(t) }>(z, n) }"""
+STEPS = {
+    "on the state": "k = Clip(h, low, high) d = Mul(k, half)",
+    "on what is made": "k = Mul(h, half) d = Clip(k, low, high)",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_bound_in_a_body_is_asked_what_it_did(step: str, write: Callable[..., Path]):
+    known = {"s": np.ones(4, np.float32), "half": np.float32(0.5), "low": np.float32(-1e4), "high": np.float32(1e4)}
+    free = write(SCANNED % "d = Mul(h, half)", "free", **known)
+    bounded = write(SCANNED % STEPS[step], "bounded", **known)
+    for reference, file, whose in ((free, bounded, "Clip"), (bounded, free, "the reference's Clip")):
+        verdict = verify(reference, file, level="quick")
+        assert verdict.status is Status.NOT_EXERCISED, verdict.summary()
+        assert [c.detail.startswith(whose) for c in verdict.checks if c.name is Question.IDLE] == [True]
+    assert verify(bounded, bounded, level="quick").passed
+
+
+MASKED = """g (float[N,3,4] x, bool[N,3] m) => (float[N,3,4] y) {
+    k = Transpose<perm = [0, 2, 1]>(x) s = MatMul(x, k) a = Unsqueeze(m, one) h = Where(a, s, low)
+    p = Softmax<axis = -1>(h) %s y = MatMul(w, x) }"""
+BY_KEYS = "c = Cast<to = 1>(a) t = ReduceMax<keepdims = 1>(c, last) e = Cast<to = 9>(t) w = Where(e, p, %s)"
+
+
+@pytest.mark.parametrize(("otherwise", "status"), [("zero", Status.PASS), ("half", Status.FAIL)])
+def test_families_that_a_level_leaves_out_are_judged_where_they_wake_an_operator(
+    otherwise: str, status: Status, write: Callable[..., Path]
+):
+    """Rows masked whole come behind what --quick judges, and without them a guard of another tool did nothing."""
+    known = {"one": np.array([1]), "last": np.array([-1]), "low": np.float32(-np.inf)}
+    known |= {"zero": np.float32(0), "half": np.float32(0.5)}
+    right = write(MASKED % "b = IsNaN(p) w = Where(b, zero, p)", "right", **known)
+    verdict = verify(right, write(MASKED % (BY_KEYS % otherwise), "file", **known), level="quick")
+    assert verdict.status is status, verdict.summary()
+    assert "rows masked whole" in verdict.environment["families"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+from normdeploy.verification import verify
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
 from normdeploy.verification.derivation.gauges import alike, composed
 from normdeploy.verification.derivation.stored_rounding import compare
@@ -110,3 +114,42 @@ def test_an_infinite_shift_is_no_rounding_of_nothing():
     assert composed(one, -one, one, one)[1].tolist() == [0.0]
     assert alike(one, one * (1 + 1e-16))
     assert not alike(nought, much)
+
+
+@pytest.mark.parametrize("damaged", [None, "w", "b"])
+def test_one_integer_of_a_quantized_operator_is_told_though_few_steps_turn(
+    damaged: str | None, write: Callable[..., Path]
+):
+    """A bias that is one off turns one result in hundreds by a step, as an optimizer's rounding does."""
+    rng = np.random.default_rng(0)
+    known = {
+        "s": np.float32(0.02), "z": np.uint8(100), "n": np.int8(0), "t": np.float32(0.3),
+        "b": np.array([10, 5, 50], np.int32),
+        "w": rng.integers(-100, 100, (3, 4, 3, 3)).astype(np.int8),
+    }  # fmt: skip
+    text = "g (uint8[N,4,6,6] x) => (uint8[N,3,A,B] y) { y = QLinearConv(x, s, z, w, s, n, t, z, b) }"
+    right = write(text, "right", **known)
+    if damaged:
+        known[damaged] = known[damaged].copy()
+        known[damaged].reshape(-1)[0] += 1
+    verdict = verify(right, write(text, "file", **known), level="quick")
+    assert verdict.check("derivation").status == ("fail" if damaged else "pass")
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "y = MatMul(n, w)",
+        "m = ReduceMean<keepdims=0>(x) c = Greater(m, o) y = If(c) <then_branch = t () => (float[N,4] a) "
+        "{ a = MatMul(n, w) }, else_branch = e () => (float[N,4] b) { b = Relu(n) }>",
+    ],
+    ids=["read by an operator", "read by branches alone"],
+)
+def test_an_epsilon_that_is_a_thousandth_off_is_told(ends: str, write: Callable[..., Path]):
+    """Among numbers of a variance near 1 it is less than a rounding."""
+    known = {"s": np.ones(4, np.float32), "w": np.eye(4, dtype=np.float32), "o": np.float32(0)}
+    text = f"g (float[N,4] x) => (float[N,4] y) {{ n = LayerNormalization<axis=-1, epsilon=@>(x, s) {ends} }}"
+    right = write(text.replace("@", "0.00001"), "right", **known)
+    for epsilon, status in (("0.00001", "pass"), ("0.00001001", "fail")):
+        verdict = verify(right, write(text.replace("@", epsilon), "file", **known), level="quick")
+        assert verdict.check("derivation").status == status, verdict.summary()

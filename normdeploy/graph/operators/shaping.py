@@ -133,6 +133,14 @@ def _constant_of_shape(call: Call, inputs: Inputs) -> Tensor:
     return torch.full(shape, value.numpy().item(), dtype=torch_dtype(value.dtype, call.dtype))
 
 
+def _one_hot(call: Call, inputs: Inputs) -> Tensor:
+    places, depth, values = need(inputs, 0), int(need(inputs, 1)), need(inputs, 2)
+    axis = axis_of(call.attr("axis", -1), places.dim() + 1)
+    places = torch.where(places < 0, places + depth, places).unsqueeze(axis)  # out of range it names no class
+    classes = torch.arange(depth).reshape([-1 if at == axis else 1 for at in range(places.dim())])
+    return torch.where(places == classes, values[1], values[0])
+
+
 def _range(call: Call, inputs: Inputs) -> Tensor:
     start, limit, delta = (need(inputs, i) for i in range(3))
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
@@ -214,6 +222,7 @@ SHAPING: dict[str, Implementation] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
+    "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,

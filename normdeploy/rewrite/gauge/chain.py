@@ -36,21 +36,25 @@ def chain_of(
     """Return who takes part in a contradiction: who states its equations, and who passes on what they are about."""
     order = ties.order
     named: dict[str, int] = {}
+
+    def name(text: str, place: int) -> None:  # several operators may be told by one name: the first tells the place
+        named[text] = min(place, named.get(text, place))
+
     restricting = {limit.node for limit in limits if not limit.given}
     for tie in proof:
         if tie.node is not None and not tie.clause and tie.node in restricting:
             continue  # named below, with what it asks
         if tie.node is not None:
-            named.setdefault(f"{describe(tie.node)} {tie.clause}".strip(), order.get(tie.node, len(order)))
+            name(f"{describe(tie.node)} {tie.clause}".strip(), order.get(tie.node, len(order)))
         else:
-            named.setdefault(f"{tie.subject} {tie.clause}", len(order))
+            name(f"{tie.subject} {tie.clause}", len(order))
     for limit in limits:
-        named.setdefault(limit.text, -1 if limit.node is None or limit.given else order.get(limit.node, -1))
+        name(limit.text, -1 if limit.node is None or limit.given else order.get(limit.node, -1))
     stating = {tie.node for tie in proof if tie.node is not None}
     told = {node, *stating, *(limit.node for limit in limits)}
     for other in (*passing, *(other for limit in limits for other in limit.way)):
         if other not in told:
-            named.setdefault(describe(other), order.get(other, len(order)))
+            name(describe(other), order.get(other, len(order)))
     return tuple(sorted(named, key=lambda text: named[text]))
 
 

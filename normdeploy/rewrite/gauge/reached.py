@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor
+from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.affine_node import is_affine
@@ -44,8 +44,8 @@ class Reached:
             if value is None or value in self.values:
                 continue
             self.values.add(value)
-            if constant_tensor(value) is not None:
-                continue  # each operator has its own of it
+            if constant_tensor(value) is not None or (value.dtype is not None and value.dtype not in FLOATS):
+                continue  # each operator has its own of a constant; sizes and places have no gauge
             producer = value.producer()
             for node in (*(usage.node for usage in value.uses()), *(() if producer is None else (producer,))):
                 if node not in self.nodes and node.graph is self.graph and not reads_shape_only(node):

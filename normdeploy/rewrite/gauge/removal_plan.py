@@ -55,12 +55,19 @@ class Search:
         opaque: operators to treat as if they had no rule.
         unchanged: maps that stay as they are.
         pads: see :class:`.ties.Ties`.
+        apart: maps to be asked alone at once, since they stayed in a search like this one.
     """
 
     def __init__(
-        self, graph: ir.Graph, opaque: Collection[ir.Node], unchanged: Collection[ir.Node], pads: Mapping[ir.Node, str]
+        self,
+        graph: ir.Graph,
+        opaque: Collection[ir.Node],
+        unchanged: Collection[ir.Node],
+        pads: Mapping[ir.Node, str],
+        apart: Collection[ir.Node] = (),
     ) -> None:
         self._given = graph, opaque, pads
+        self._apart = apart
         self._reached = Reached(graph)
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
@@ -146,24 +153,17 @@ class Search:
         if same < len(self._asked):
             self._asked[same].rollback(self.ties)
         del self._asked[same:]
-        most, alone = len(how), [not now.at_once for now in how]
+        alone = [not now.at_once or node in self._apart for node, now in zip(self._order, how, strict=True)]
         while (at := len(self._asked)) < len(how):
-            count = next((n for n, one in enumerate(alone[at : at + most]) if one), most)
-            together = [_Asked(*pair) for pair in zip(self._order[at : at + count], how[at:], strict=False)]
-            if len(together) > 1:
-                contradicting = _contradicting(together, self.ties)
-                if contradicting:
-                    most = len(together) // 2
-                    for place in contradicting:
-                        alone[at + place] = True
-                else:
-                    self._asked += together
-                    most *= 2
+            count = next((n for n, one in enumerate(alone[at:]) if one), len(how) - at)
+            together = [_Asked(*pair) for pair in zip(self._order[at : at + max(count, 1)], how[at:], strict=False)]
+            if len(together) == 1:
+                together[0].ask(self.ties)
+            elif contradicting := _contradicting(together, self.ties):
+                for place in contradicting:
+                    alone[at + place] = True
                 continue
-            asked = _Asked(self._order[at], how[at])
-            asked.ask(self.ties)
-            self._asked.append(asked)
-            most = max(most, 2) if asked.gone else 1
+            self._asked += together
 
 
 def _is_one_for_rows(value: ir.Value | None) -> bool:

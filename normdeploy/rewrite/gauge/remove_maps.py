@@ -133,7 +133,7 @@ class MoveAffine(RewritePass):
         pads = [node for node in in_the_way if node.op_type == "Pad"]
 
         def with_pads(mode: str) -> Search:
-            return Search(graph, opaque, (), dict.fromkeys(pads, mode))
+            return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys())
 
         if pads and (loose := with_pads("loose")).most_saved() > saved(best):  # what no Pad keeps none has to let go
             for search in (with_pads("uniform"), loose):
@@ -142,7 +142,7 @@ class MoveAffine(RewritePass):
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
             modes = {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}
-            other = self._consistent(Search(graph, opaque, (), modes))
+            other = self._consistent(Search(graph, opaque, (), modes, best.stays.keys()))
             if saved(other) >= saved(best) and other.stays.keys() <= best.stays.keys():
                 best = other
             broken = {node for reason in other.stays.values() for node in reason.nodes}
@@ -151,7 +151,7 @@ class MoveAffine(RewritePass):
         contradicting = [reason.stating for reason in best.stays.values()]
         places = opened(graph, frozenset().union(*contradicting) if all(contradicting) else None)
         if places:
-            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads))
+            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads, best.stays.keys()))
             if saved(other) > saved(best):
                 return other
             closed(places)

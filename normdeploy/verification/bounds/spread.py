@@ -7,6 +7,7 @@ for mutants, which have to exceed the whole bound.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -19,6 +20,9 @@ Measure = Callable[[int, int], Iterator[Sequence[Array]]]
 left show, and with the last what it is."""
 
 _MORE_RUNS = 16
+
+_LUCK = 2.0
+"""How many times what the first runs let expect of S further ones hardly show."""
 
 
 class Spread:
@@ -34,6 +38,8 @@ class Spread:
         self._running: Iterator[Sequence[Array]] | None = None
         self._least = [np.zeros(n) for n in shapes]
         self._found: list[Array] | None = None
+        self._admitted: list[Array | None] = [None] * len(self._shapes)
+        self._made = 0
         self._refined = False
 
     @classmethod
@@ -51,7 +57,8 @@ class Spread:
     @property
     def least(self) -> list[Array]:
         """S per output as far as the runs made so far show it; 0 before the first."""
-        return self._least if self._found is None else self._found
+        found = self._least if self._found is None else self._found
+        return [s if a is None else np.maximum(s, a) for s, a in zip(found, self._admitted, strict=True)]
 
     def more(self) -> bool:
         """Make one more run; False where all were made."""
@@ -62,8 +69,17 @@ class Spread:
         if found is None:
             self._found = self._least
             return False
+        self._made += 1
         self._least = [s if s.shape == n else np.zeros(n) for s, n in zip(found, self._shapes, strict=True)]
         return True
+
+    def hardly_reaches(self, ratio: float) -> bool:
+        """Tell by the runs made so far whether those that are left hardly make S as many times as large.
+
+        Args:
+            ratio: of an error to the bound by what S is known to be at least.
+        """
+        return bool(self._made) and ratio > _LUCK * math.sqrt(self._runs / self._made)
 
     @property
     def values(self) -> list[Array]:
@@ -78,16 +94,19 @@ class Spread:
         Args:
             output: which. error: the run's, absolute; what is not finite in it says nothing.
         """
-        mine = self.values[output]
-        if error.shape == mine.shape:
-            self.values[output] = np.maximum(mine, np.where(np.isfinite(error), error, 0.0))
+        if error.shape == self._shapes[output]:
+            known = self._admitted[output]
+            mine = np.where(np.isfinite(error), error, 0.0)
+            self._admitted[output] = mine if known is None else np.maximum(known, mine)
 
     def refine(self) -> bool:
         """Measure S with more runs, once; False where that was done before or would say nothing new."""
         if self._refined or not self._runs:
             return False
         self._refined = True
-        before = self.values
+        while self.more():
+            pass
+        before = self._found or []
         found = deque(self._measure(_MORE_RUNS, self._seed + 500_009), maxlen=1)
         total = self._runs + _MORE_RUNS
         for i, more in enumerate(found[-1] if found else ()):

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.graph import FLOATS, Evaluator, constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context
@@ -48,17 +48,26 @@ def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[s
         node = value.producer()
         if node is None or node.graph is not graph:
             continue
-        hides = has(node, Trait.DECIDES) or (single and has(node, Trait.REDUCES))
+        hides = takes_steps(node, value) or (single and has(node, Trait.REDUCES))
         for item in node.inputs:
             if item is None or item.producer() is None or constant_tensor(item) is not None:
                 continue
-            if hides and item.dtype in (None, ir.DataType.FLOAT):
+            if hides and item.dtype in (None, ir.DataType.FLOAT) and not takes_steps(item.producer(), item):
                 found[str(item.name)] = None
             elif item not in seen:
                 seen.add(item)
                 queue.append((item, single))
     outputs = {str(value.name) for value in graph.outputs}
     return [name for name in found if name not in outputs]
+
+
+def takes_steps(node: ir.Node | None, result: ir.Value) -> bool:
+    """Tell whether an operator decides, or cuts numbers down to integers."""
+    if node is None:
+        return False
+    read = node.inputs[0] if has(node, Trait.CONVERTS) else None
+    cuts = read is not None and read.dtype in FLOATS and result.dtype is not None and result.dtype not in FLOATS
+    return cuts or has(node, Trait.DECIDES)
 
 
 def _single(value: ir.Value) -> bool:

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.check_context import Context
-from normdeploy.verification.checks.decisive import in_front, shown_case, shown_cut
+from normdeploy.verification.checks.decisive import in_front, shown_case, shown_cut, takes_steps
 from normdeploy.verification.mutation.probes import judged_cut
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.exact_agreement import shortened
@@ -35,15 +35,17 @@ def check_open_decisions(context: Context) -> list[Check]:
     named = {str(value.name): value for value in file.graph.outputs}
     ours, theirs = dict[str, None](), dict[str, None]()
     for output, name in zip(reference.graph.outputs, context.subject.output_names, strict=True):
-        if output.dtype in FLOATS:
-            continue
+        of_numbers = output.dtype in FLOATS
+        hidden = open_results - _shown_by(named[name]) if of_numbers else open_results
         its, own = in_front(file.graph, [named[name]]), in_front(reference.graph, [output])
-        unsure = [value for value in its if _depends(file.graph, value, open_results)]
-        if unsure and len(own) != len(its):
-            return [_unseen(shortened([repr(value) for value in unsure]), "the reference decides on other values")]
-        if unsure:
-            ours.update(dict.fromkeys(own))
-            theirs.update(dict.fromkeys(its))
+        if not _depends(file.graph, name, hidden):
+            continue
+        if len(own) != len(its) and of_numbers:
+            continue  # a mask that is made in another way, of which the numbers tell more than that it was turned
+        if len(own) != len(its):
+            return [_unseen(shortened([repr(value) for value in its or own]), "the reference decides on other values")]
+        ours.update(dict.fromkeys(own))
+        theirs.update(dict.fromkeys(its))
     if not theirs or len(ours) != len(theirs):
         return []
     asked = shortened([repr(name) for name in theirs])
@@ -70,6 +72,18 @@ def _unseen(asked: str, why: str) -> Check:
         "out what changes them"
     )
     return Check(Question.DECISIONS, Status.NOT_EXERCISED, text)
+
+
+def _shown_by(output: ir.Value) -> set[str]:
+    """Return the names of values that reach an output of numbers on some way without a decision."""
+    queue, seen = [output], {output}
+    for value in queue:
+        node = value.producer()
+        passes = not takes_steps(node, value) or has(node, Trait.HOMOGENEOUS)  # TopK, Unique
+        before = [v for v in node.inputs if v is not None and v not in seen] if node is not None and passes else []
+        queue += before
+        seen.update(before)
+    return {str(value.name) for value in seen}
 
 
 def _depends(graph: ir.Graph, name: str, results: Collection[str]) -> bool:

@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, evaluate_node
-from normdeploy.graph.evaluate import Hook, StandIn
+from normdeploy.graph.evaluate import StandIn
 from normdeploy.verification.bounds.criteria import Floats, judge, rms
 from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.check_context import Context
@@ -199,15 +200,13 @@ class _Moved(Evaluator):
         self,
         feeds: Mapping[str, Array | Tensor],
         *,
-        fetch: Sequence[str] | None = None,
         replace: Mapping[str, Tensor] | None = None,
-        hook: Hook | None = None,
         stand_ins: Mapping[ir.Node, StandIn] | None = None,
-        among: Sequence[ir.Node] | None = None,
+        **options: Any,
     ) -> dict[str, Tensor]:
         """Evaluate the graph with these numbers and operators, but for what the caller puts in their place."""
         numbers, others = {**self._numbers, **(replace or {})}, {**self._others, **(stand_ins or {})}
-        return super().run(feeds, fetch=fetch, replace=numbers, hook=hook, stand_ins=others, among=among)
+        return super().run(feeds, replace=numbers, stand_ins=others, **options)
 
 
 def with_moved_constants(model: ir.Model, names: Sequence[str], seed: int) -> Evaluator:

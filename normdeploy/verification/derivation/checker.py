@@ -54,7 +54,7 @@ from normdeploy.verification.derivation.report import Report, Row, rows_behind
 from normdeploy.verification.derivation.same_operator import confirm_cast, confirm_same
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.tables import confirm_table
-from normdeploy.verification.derivation.to_be_seen import lost, to_be_seen
+from normdeploy.verification.derivation.to_be_seen import ShownBySamples
 from normdeploy.verification.derivation.uniform import confirm_quantizer
 from normdeploy.verification.derivation.unrounded import Constants
 from normdeploy.verification.derivation.value_facts import fed_alike
@@ -113,6 +113,7 @@ class _Checker:
         self.rows: dict[ir.Node, Row] = {}
         self.used: set[Hint] = set()
         self.waiting: dict[ir.Value, ir.Node] = {}
+        self.shown = ShownBySamples(relation)
         self.integers = OnIntegers(relation)
 
     def run(self, outputs: Sequence[str] | None) -> Report:
@@ -127,15 +128,12 @@ class _Checker:
         names = list(outputs) if outputs is not None else list(theirs)
         live = rows_behind(self.rows, (theirs[name] for name in names))
         report = Report(live, used={*self.used, *self.constants.used})
-        report.to_be_seen = to_be_seen(relation.file, (row.node for row in report.open))
-        report.lost = lost(relation, {node for node, row in self.rows.items() if row.identity})
+        report.to_be_seen, report.lost = self.shown.of(report.open, self.rows.values())
         if len(names) != len(relation.source.graph.outputs):
             report.outputs = names
             return report
-        for w, name in zip(relation.source.graph.outputs, names, strict=True):
-            if not self._is_output(w, theirs[name], assumed=False):
-                report.outputs.append(name)
-        pairs = zip(relation.source.graph.outputs, names, strict=True)
+        pairs = list(zip(relation.source.graph.outputs, names, strict=True))
+        report.outputs = [name for w, name in pairs if not self._is_output(w, theirs[name], assumed=False)]
         report.follows = all(self._is_output(w, theirs[name], assumed=True) for w, name in pairs)
         return report
 
@@ -185,6 +183,7 @@ class _Checker:
         self.used |= checker.used
         self.constants.used |= checker.constants.used
         rows = [row for row in rows_behind(checker.rows, inner.file.graph.outputs) if not row.identity]
+        self.shown.take(inner.file.graph, len(rows), checker.shown.of(rows, checker.rows.values()))
         first = next((row for row in rows if not row.wrong), None)
         if first is not None:
             return f"{kind(first.node)} {first.name!r}: {first.reason or 'no operator of the source fits'}"

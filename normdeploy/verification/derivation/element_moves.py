@@ -22,7 +22,7 @@ from normdeploy.verification.derivation.movement import DEPTH, MOVES, Leaf, Lost
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 
-_FOLLOWED = 2
+FOLLOWED = 2
 """Assignments of sizes at which elements are followed: the example's, and one where each dimension grows by another
 amount. Shapes agree at all of them."""
 
@@ -40,7 +40,7 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
     try:
         leaves = list(dict.fromkeys(_leaves(relation.file, value, lambda v: v in relation.by_file, 0)))
         claims = _read_by(relation, w, set(leaves))
-        followed = range(min(relation.file.assignments, _FOLLOWED))
+        followed = range(min(relation.file.assignments, FOLLOWED))
         shown = [_compare(relation, value, w, leaves, claims, k) for k in followed]
         _require_settled(relation, leaves, (value, set(leaves)), (w, set(claims)))
     except (Lost, GraphError, RuntimeError, ValueError) as error:
@@ -149,7 +149,9 @@ def _compare(
     rank, constants = landed
     if all(claim.is_identity for claim in claims.values()):
         if constants:
-            zeros = {leaf: torch.zeros(relation.file.shapes(leaf)[k], dtype=torch.float64) for leaf in leaves}
+            float64 = relation.file.type_of(value) in FLOATS
+            dtype = torch.float64 if float64 else torch.int64  # not every integer is a float64
+            zeros = {leaf: torch.zeros(relation.file.shapes(leaf)[k], dtype=dtype) for leaf in leaves}
             _same_constants(relation, value, w, of_source(lambda _, c: zeros[c.value]), zeros, k)
         ones = np.ones((1,) * rank)
         return ones, ones * 0

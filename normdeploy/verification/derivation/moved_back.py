@@ -11,7 +11,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import compress
 from normdeploy.verification.derivation.affine_laws import step_of
 from normdeploy.verification.derivation.beyond import cuts
-from normdeploy.verification.derivation.element_moves import confirm_moved
+from normdeploy.verification.derivation.element_moves import FOLLOWED, confirm_moved
 from normdeploy.verification.derivation.gauges import Claim, composed
 from normdeploy.verification.derivation.movement import DEPTH, MOVES, Lost, run_moves
 from normdeploy.verification.derivation.operands import kind
@@ -21,7 +21,7 @@ from normdeploy.verification.derivation.relation import Proof, Relation
 def returned(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
     """Return the claim for a value of the source whose elements moved, were scaled and shifted, and came back."""
     try:
-        found = [_followed(relation, w, v, k, 0) for k in range(relation.file.assignments)]
+        found = [_followed(relation, w, v, k, 0) for k in range(min(relation.file.assignments, FOLLOWED))]
     except (Lost, GraphError, RuntimeError, ValueError):
         return None
     pairs = []

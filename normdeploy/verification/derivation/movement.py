@@ -47,7 +47,7 @@ def run_moves(side: Side, value: ir.Value, leaf: Leaf, k: int, *, marked: bool =
         return found
     constant = side.constant(value)
     if constant is not None:
-        array = torch.from_numpy(np.array(constant, np.float64))
+        array = torch.from_numpy(np.array(constant, np.float64 if constant.dtype.kind == "f" else np.int64))
         return torch.full_like(array, -1.0) if marked else array
     node = value.producer()
     if node is None or kind(node) not in MOVES:

@@ -95,7 +95,10 @@ class Relation:
         return True
 
     def _fit(self, w: ir.Value, claim: Claim) -> bool:
-        """Tell whether a claim is about values whose shapes allow it."""
+        """Tell whether a claim is about values whose shapes and types allow it: one number overflows in fewer bits."""
+        types = self.source.type_of(w), self.file.type_of(claim.value)
+        if None not in types and types[0] != types[1]:
+            return False
         if not claim.rows:
             return self.source.shapes(w) == self.file.shapes(claim.value)
         along = all(n == 1 for array in (claim.scale, claim.shift) for n in array.shape[:-1])

@@ -52,11 +52,11 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     if kind(node) == "Split" and len(node.outputs) != len(origin.outputs):
         return f"Split into {len(node.outputs)}; expected {len(origin.outputs)}"
     reason: Finding = ""
-    spreads = has(node, Trait.BROADCASTS)
+    spreads, weighs = has(node, Trait.BROADCASTS), _weighs_narrow_integers(relation, node)
     for order in orders:
         found: list[bool | str | Wrong] = []
         for w, v in zip(ours, order, strict=True):
-            found.append(equal(relation, w, v, spreads=spreads))
+            found.append(equal(relation, w, v, spreads=spreads, weighs=weighs))
             if isinstance(found[-1], str):
                 break  # the reason, whatever numbers are read besides
         bad = [item for item in found if not isinstance(item, bool)]
@@ -114,12 +114,26 @@ def _drops(relation: Relation, node: ir.Node, origin: ir.Node) -> bool:
     return any(array is None or array.any() for array in found)
 
 
-def equal(relation: Relation, w: ir.Value | None, v: ir.Value | None, *, spreads: bool = False) -> bool | str | Wrong:
+_NARROW = 16
+"""Bits of integers that stand for quantized numbers, and are no sizes, places or axes."""
+
+
+def _weighs_narrow_integers(relation: Relation, node: ir.Node) -> bool:
+    """Tell whether an operator computes with quantized numbers, so that its integers are weights, biases and zeros."""
+    types = [None if value is None else relation.file.type_of(value) for value in node.inputs]
+    narrow = [dtype for dtype in types if dtype is not None and dtype.is_integer() and dtype.bitwidth <= _NARROW]
+    return len(narrow) > 1 and not has(node, Trait.MOVES | Trait.JOINS)
+
+
+def equal(
+    relation: Relation, w: ir.Value | None, v: ir.Value | None, *, spreads: bool = False, weighs: bool = False
+) -> bool | str | Wrong:
     """Tell whether two operands are equal: False if they are, True if so by assumption, or why not.
 
     Args:
         relation: what is known. w, v: operands of the source and of the file.
         spreads: axes of size 1 in front of a constant make no difference to the operator.
+        weighs: integers are numbers that it computes with, in which nothing but the right ones is right.
     """
     if w is None or v is None:
         return False if w is v else "an operand is missing"
@@ -131,6 +145,8 @@ def equal(relation: Relation, w: ir.Value | None, v: ir.Value | None, *, spreads
         if None not in types and types[0] != types[1] and not any(set(types) <= kin for kin in _KIN):
             return f"operand {v.name!r} is of another type"
         found = _same_numbers(relation, v, want, have, spreads=spreads)
+        if isinstance(found, str) and weighs and all(a.shape == b.shape for a, b in zip(want, have, strict=True)):
+            return Wrong(found)
         if found is False and not alike_beyond(relation.source, w, relation.file, v):
             return f"operand {v.name!r} is the same at the sizes that are tried, and may be another at others"
         return found

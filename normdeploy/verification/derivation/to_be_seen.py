@@ -13,9 +13,47 @@ import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.beyond import NO_END, decides
+from normdeploy.verification.derivation.body_graphs import bodies_of, read_by
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
+from normdeploy.verification.derivation.report import Row
+
+
+class ShownBySamples:
+    """What samples have to show at work of two graphs, and of bodies in them that are not confirmed.
+
+    Args:
+        relation: what is known of the graphs.
+    """
+
+    def __init__(self, relation: Relation) -> None:
+        self._relation = relation
+        self._inside: dict[tuple[str | None, ...], tuple[int, tuple[list[str], list[str]]]] = {}
+
+    def take(self, body: ir.Graph, left: int, shown: tuple[list[str], list[str]]) -> None:
+        """Take in what a body of the file was found to be beside one of the source, of which the most alike counts.
+
+        Args:
+            body: of the file. left: how many of its operators nothing is known of. shown: of the bodies.
+        """
+        name = tuple(value.name for value in body.outputs)
+        if name not in self._inside or left < self._inside[name][0]:
+            self._inside[name] = left, shown
+
+    def of(self, left: Iterable[Row], rows: Iterable[Row]) -> tuple[list[str], list[str]]:
+        """Return the names of the first results of such operators of the file, and of the source.
+
+        Args:
+            left: of the file's operators that nothing is known of. rows: of all.
+        """
+        nodes = [row.node for row in left]
+        theirs = to_be_seen(self._relation.file, nodes)
+        ours = lost(self._relation, {row.node for row in rows if row.identity})
+        for body in (body for node in nodes for body in bodies_of(node).values()):
+            _, (inner, gone) = self._inside.get(tuple(value.name for value in body.outputs), (0, ([], [])))
+            theirs, ours = [*theirs, *inner], [*ours, *gone]
+        return theirs, ours
 
 
 def to_be_seen(side: Side, open_nodes: Iterable[ir.Node]) -> list[str]:
@@ -51,7 +89,7 @@ def lost(relation: Relation, explained: Collection[ir.Node]) -> list[str]:
         makers = [claim.value.producer() for claim in claims]
         if not any(maker in explained for maker in makers) and _may_do_nothing(source, node):
             found.update({} if _keeps_all(source, node) else {str(node.outputs[0].name): None})
-        read = [v for v in inputs_of(node) if v is not None and v not in seen]
+        read = [v for v in read_by(node) if v not in seen]
         queue += read
         seen.update(read)
     return list(found)

@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.family_case import Case
@@ -122,7 +123,10 @@ class FlipRecord:
                 return False  # off the grid
         else:
             steps = np.abs(error) > _MOVED * np.abs(np.asarray(truth, np.float64)).max(initial=0.0)
-        reach = self._reach_of(case)[place]
+        try:
+            reach = self._reach_of(case)[place]
+        except GraphError:  # the runtime may know what is not known here
+            return False
         moved = min(float(np.linalg.norm(error)), float(np.linalg.norm(error - reach.rounded)))
         # flips inside may undo those at the output's own quantizer, in the few values of a small output
         own = 0.0 if step is None else float(np.max(step)) * math.sqrt(turned(got.size))
@@ -143,14 +147,17 @@ class FlipRecord:
             rounded |= run_evaluator(evaluator, feeds, stand_ins=biases) if biases else {}
             changed = run_evaluator(evaluator, feeds, stand_ins=flipped(evaluator))
             found = [
-                _Reach(
-                    np.asarray(rounded[name], np.float64) - own,
-                    float(np.linalg.norm(np.asarray(changed[name], np.float64) - own)),
-                )
+                _Reach(_off(rounded[name], own), float(np.linalg.norm(_off(changed[name], own))))
                 for name, own in zip(names, logic, strict=True)
             ]
             self._reach[id(case)] = case, found  # the case is kept, so that no other takes its identity
         return self._reach[id(case)][1]
+
+
+def _off(found: Array, own: Array) -> Array:
+    """Return how far an output moved; not at all where there are other rows now."""
+    moved = np.asarray(found, np.float64)
+    return moved - own if moved.shape == own.shape else np.zeros_like(own)
 
 
 def step_of(model: ir.Model, name: str, rank: int) -> Array | float | None:

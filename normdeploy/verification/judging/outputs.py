@@ -37,13 +37,16 @@ class OutputResult:
         return not self.problems and (self.judgement is None or self.judgement.ratio <= 1)
 
 
-def hold_against(case: Case, outputs: Sequence[Array], *, eager: bool = True, exact: bool = True) -> list[OutputResult]:
+def hold_against(
+    case: Case, outputs: Sequence[Array], *, eager: bool = True, exact: bool = True, refined: bool = True
+) -> list[OutputResult]:
     """Hold a candidate's outputs against the case: shapes, non-finite values, integers, rounding.
 
     Args:
         outputs: the candidate's, in order.
         eager: count eager's error in the bound.
         exact: dtypes must agree (False for float64 candidates).
+        refined: measure S to the end, and anew where an output is little beyond its bound.
     """
     results = []
     for i, (y, o) in enumerate(zip(case.truth, outputs, strict=True)):
@@ -56,7 +59,7 @@ def hold_against(case: Case, outputs: Sequence[Array], *, eager: bool = True, ex
         elif y.shape != o.shape:
             results.append(_shape_result(case, i, name, y, o))
         elif is_float(y):
-            results.append(_float_result(case, i, name, o, eager=eager))
+            results.append(_float_result(case, i, name, o, eager=eager, refined=refined))
         else:
             results.append(_exact_result(case, i, name, y, o))
     return results
@@ -95,13 +98,15 @@ def _undecided(case: Case, i: int) -> OutputResult:
     return OutputResult(i, (), (f"{note}: not judged in this family",), None, size)
 
 
-def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool) -> OutputResult:
+def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool, refined: bool) -> OutputResult:
     failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
     candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
     judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
-    while judgement.ratio > 1 and case.rounding.more():  # no more runs than it takes: S only grows
+    while judgement.ratio > 1:  # no more runs than it takes: S only grows
+        if (not refined and case.rounding.hardly_reaches(judgement.ratio)) or not case.rounding.more():
+            break
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
-    if 1 < judgement.ratio <= _DOUBTFUL and case.rounding.refine():
+    if refined and 1 < judgement.ratio <= _DOUBTFUL and case.rounding.refine():
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager))
     tied = 0
     if judgement.ratio > 1 and case.noisy is not None and case.noisy.decides:

@@ -19,14 +19,19 @@ _FIRST_OPSET = 13
 """Below it, a Softmax takes all axes from the one it names."""
 
 
-def of_one_key(graph: ir.Graph, site: Site) -> str:
-    """Return in a sentence that no output depends on the numbers of an affine map; "" where one may."""
-    if (
-        site.inner
-        or not site.is_affine
-        or graph.opset_imports.get("", 0) < _FIRST_OPSET
-        or not any(map(_of_one, graph))
-    ):
+def one_key_nodes(graph: ir.Graph) -> frozenset[ir.Node]:
+    """Return the operators of a graph that write 1 whatever they read."""
+    known = graph.opset_imports.get("", 0) >= _FIRST_OPSET
+    return frozenset(filter(_of_one, graph)) if known else frozenset()
+
+
+def of_one_key(graph: ir.Graph, site: Site, ones: frozenset[ir.Node]) -> str:
+    """Return in a sentence that no output depends on the numbers of an affine map; "" where one may.
+
+    Args:
+        graph: in which the site is. ones: :func:`one_key_nodes` of it.
+    """
+    if site.inner or not site.is_affine or not ones:
         return ""
     start = next((v for node in graph for v in node.outputs if v.name == site.output), None)
     if start is None:
@@ -41,7 +46,7 @@ def of_one_key(graph: ir.Graph, site: Site) -> str:
                 return ""
             if has(node, Trait.SIZES):
                 continue
-            if _of_one(node):
+            if node in ones:
                 found[node] = None
                 continue
             queue += [output for output in node.outputs if output not in met]

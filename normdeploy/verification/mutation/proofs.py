@@ -12,7 +12,7 @@ from normdeploy.verification.mutation.invariant import cancels
 from normdeploy.verification.mutation.lone_rows import one_row
 from normdeploy.verification.mutation.masked_scores import only_masked_scores
 from normdeploy.verification.mutation.mutants import Site
-from normdeploy.verification.mutation.one_key import of_one_key
+from normdeploy.verification.mutation.one_key import of_one_key, one_key_nodes
 from normdeploy.verification.mutation.rerun import CleanRun, CleanRuns, Target
 from normdeploy.verification.mutation.same_file import same_file
 from normdeploy.verification.record.answers import MutantReport
@@ -21,9 +21,11 @@ from normdeploy.verification.record.answers import MutantReport
 def prove_nothing(targets: Sequence[Target]) -> None:
     """Find the mutants that change nothing, by what they were made of or where: they are neither run nor looked for."""
     unread: dict[int, str] = {}
+    ones = {graph: one_key_nodes(graph) for graph in {target.evaluator.graph for target in targets}}
     for target in targets:
+        graph = target.evaluator.graph
         if id(target.site) not in unread:
-            unread[id(target.site)] = of_one_key(target.evaluator.graph, target.site)
+            unread[id(target.site)] = of_one_key(graph, target.site, ones[graph])
         nothing = target.mutant.nothing or (target.mutant.between_rows and one_row(target.site))
         proof = SAME_FUNCTION if nothing else unread[id(target.site)]
         if proof:

@@ -111,7 +111,9 @@ class Subject:
 
     def logic(self, feeds: Feeds) -> list[Any]:
         """Return the outputs of the emitted graph in float64, in the order of ``output_names``."""
-        if self.watch is not None:
-            self.watch.begin(feeds)
-        found = run_evaluator(self.evaluator, feeds, hook=self.watch)
+        watch = self.watch
+        if watch is not None:
+            watch.begin(feeds)
+        seen = {} if watch is None else {"hook": watch, "entered": watch.enter}
+        found = run_evaluator(self.evaluator, feeds, **seen)
         return [found[name] for name in self.output_names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -32,10 +32,21 @@ class Watch:
     numbers: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, Tensor] = field(default_factory=dict)
 
+    def copied(self) -> Watch:
+        """Return one that goes on from here, apart from this."""
+        same = {name: set(places) for name, places in self.same.items()}
+        again = replace(self, acted=set(self.acted), ran=dict(self.ran), answers=dict(self.answers), same=same)
+        again.numbers, again.values = dict(self.numbers), {}
+        return again
+
     def begin(self, feeds: Feeds) -> None:
         """Begin a run."""
         self.runs += 1
         self.values = {name: promote(array, torch.float64) for name, array in feeds.items()}
+
+    def enter(self, known: Mapping[str, Tensor]) -> None:
+        """See what a body is fed."""
+        self.values.update(known)
 
     def __call__(self, node: ir.Node, results: list[Tensor]) -> None:
         """See what an operator returns."""
