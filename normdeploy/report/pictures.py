@@ -6,12 +6,11 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+if TYPE_CHECKING:  # half a second, for commands that draw
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: One colour per role, distinguishable for colour-blind readers: eager torch and what it ran, plain export, our file, a
 #: limit. On a page each is a variable of its style, so that a dark page has lighter ones.
@@ -43,6 +42,9 @@ _STYLE = {
 @contextmanager
 def drawing(width: float = 9.0, height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
     """Yield a figure and its axes in the report's style; sizes in inches. Draw inside the block, then call `svg`."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # the stub lists keys as literals
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.add_subplot()
@@ -50,6 +52,8 @@ def drawing(width: float = 9.0, height: float = 3.0) -> Iterator[tuple[Figure, A
 
 def svg(figure: Figure) -> str:
     """Return ``figure`` as an ``<svg>`` element to inline; the same figure always gives the same text."""
+    import matplotlib
+
     stream = io.StringIO()
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # the stub lists keys as literals
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
@@ -111,6 +115,8 @@ def share_bars(rows: Sequence[tuple[str, float]], *, unit: str) -> str:
 
 def before_after_bars(counts_before: Mapping[str, int], counts_after: Mapping[str, int]) -> str:
     """Draw how many nodes of each operator the graph held before and after, operators that changed first."""
+    from matplotlib.ticker import MaxNLocator
+
     names = sorted(
         counts_before.keys() | counts_after.keys(),
         key=lambda name: (-abs(counts_before.get(name, 0) - counts_after.get(name, 0)), name),

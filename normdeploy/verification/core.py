@@ -195,7 +195,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         context.checks += check_companions(context)
         context.checks += check_sizes(context)
-    for check in (check_grid, check_quantization, check_decided, check_open_decisions, check_finite, check_idle):
+    for check in (check_idle, check_grid, check_quantization, check_decided, check_open_decisions, check_finite):
         context.checks += check(context)
     context.subject.release()
     _diagnose(context)

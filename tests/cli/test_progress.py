@@ -82,10 +82,11 @@ def test_stages_carry_their_share() -> None:
 
 _BEFORE_TORCH = """
 import os, sys
+import normdeploy.cli.app  # once for all forks
 from normdeploy.cli import bench, build, diff, export, fold, init, inspect, main, progress, train, tune, verify
 
 def say(title, first="", **_):
-    os._exit(8 if "torch" in sys.modules else 7)
+    os._exit(8 if {"torch", "matplotlib"} & set(sys.modules) else 7)
 
 for module in (bench, build, diff, export, fold, init, inspect, train, tune, verify):
     assert module.working is progress.working
@@ -112,8 +113,8 @@ _LONG = (
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_command_says_what_it_is_at_before_torch_is_loaded(home: Path, tmp_path: Path) -> None:
-    """Loading torch takes two seconds and more on a machine that is busy."""
+def test_a_command_says_what_it_is_at_before_anything_heavy_is_loaded(home: Path, tmp_path: Path) -> None:
+    """Loading torch takes two seconds and more on a machine that is busy, matplotlib half a second."""
     (tmp_path / "net.toml").write_text('[model]\nsource = "net.py:Net"\nweights = "net.pt"\n')
     lines = [line.format(home=home, out=tmp_path) for line in _LONG]
     done = subprocess.run([sys.executable, "-c", _BEFORE_TORCH, *lines], capture_output=True, text=True, check=False)

@@ -72,3 +72,24 @@ def test_the_deviation_is_that_of_roundings_of_the_terms():
     terms = np.sqrt(np.square(wide[:, None, :] * weight[None]).sum(-1))
     expected = 2 * 2.0**-24 * np.sqrt(2 / 3) * terms
     assert 0.5 < float(np.sqrt(np.mean(deviation**2) / np.mean(expected**2))) < 2.5
+
+
+class Turned(nn.Module):
+    """Whole numbers times complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.polar(torch.ones(8), torch.arange(8.0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.view_as_real(self.weight * x.to(torch.complex64).conj())
+
+
+def test_complex_numbers_are_moved_part_by_part():
+    """Each part moves by up to 2u in each of three calls, and each call rounds."""
+    model, x = Turned().eval(), torch.arange(1, 9)
+    ((_, deviation),) = ensemble(EagerReference(model, Signature(model, (x,), None, ["x"]), None), {"x": x.numpy()})
+    parts = torch.view_as_real(model.weight.detach()).double().numpy() * x.numpy()[:, None]
+    one = np.linalg.norm(2 * 2.0**-24 / np.sqrt(3) * parts)
+    assert np.sqrt(3) * one < np.linalg.norm(deviation) < 3 * np.sqrt(3) * one
+    assert (deviation <= 12 * 2.0**-24 * np.abs(parts)).all()

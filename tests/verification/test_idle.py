@@ -191,3 +191,22 @@ def test_a_bound_in_a_body_is_asked_what_it_did(step: str, write: Callable[..., 
         assert verdict.status is Status.NOT_EXERCISED, verdict.summary()
         assert [c.detail.startswith(whose) for c in verdict.checks if c.name is Question.IDLE] == [True]
     assert verify(bounded, bounded, level="quick").passed
+
+
+MASKED = """g (float[N,3,4] x, bool[N,3] m) => (float[N,3,4] y) {
+    k = Transpose<perm = [0, 2, 1]>(x) s = MatMul(x, k) a = Unsqueeze(m, one) h = Where(a, s, low)
+    p = Softmax<axis = -1>(h) %s y = MatMul(w, x) }"""
+BY_KEYS = "c = Cast<to = 1>(a) t = ReduceMax<keepdims = 1>(c, last) e = Cast<to = 9>(t) w = Where(e, p, %s)"
+
+
+@pytest.mark.parametrize(("otherwise", "status"), [("zero", Status.PASS), ("half", Status.FAIL)])
+def test_families_that_a_level_leaves_out_are_judged_where_they_wake_an_operator(
+    otherwise: str, status: Status, write: Callable[..., Path]
+):
+    """Rows masked whole come behind what --quick judges, and without them a guard of another tool did nothing."""
+    known = {"one": np.array([1]), "last": np.array([-1]), "low": np.float32(-np.inf)}
+    known |= {"zero": np.float32(0), "half": np.float32(0.5)}
+    right = write(MASKED % "b = IsNaN(p) w = Where(b, zero, p)", "right", **known)
+    verdict = verify(right, write(MASKED % (BY_KEYS % otherwise), "file", **known), level="quick")
+    assert verdict.status is status, verdict.summary()
+    assert "rows masked whole" in verdict.environment["families"]

@@ -4,10 +4,12 @@ A bound of 100000, a Where that always takes one side, a Relu that adds 0 to all
 that holds every number that was fed: the file computes the same with and without, as far as samples go, so that no
 check could have failed by them. One that only looks at indices of a table, or at a mask, is tried on every one.
 Operators of the reference that the file is not known to have are asked the same: a file without a bound that no sample
-reaches is right on all of them.
+reaches is right on all of them. Families that the level leaves out are judged where they wake such an operator.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,10 +18,14 @@ from normdeploy.errors import GraphError, InputError
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.check_context import Context
+from normdeploy.verification.checks.reference_runs import add_case
+from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
+from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import plural, shortened
-from normdeploy.verification.sides.flat_values import run_evaluator
+from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.watch import Watch, same_tensor
 
 
@@ -28,6 +34,9 @@ def check_idle(context: Context) -> list[Check]:
     if context.failed:
         return []
     of_file, of_reference = context.subject.watch, _watched_reference(context)
+    wrong = _wake(context, [(of_file, context.subject.evaluator), (of_reference, context.evaluator)])
+    if wrong:
+        return wrong
     ours = _idle(context, of_file, context.subject.evaluator)
     theirs = _idle(context, of_reference, context.evaluator)
     why = "no algebra explains it: what the file does otherwise" if ours else ""
@@ -51,12 +60,62 @@ def _watched_reference(context: Context) -> Watch | None:
         if watch.acted == names:
             break
         context.effort.spend(1, case.family.feeds)
-        watch.begin(case.family.feeds)
-        try:
-            run_evaluator(context.evaluator, case.family.feeds, hook=watch, entered=watch.enter)
-        except GraphError:
-            continue  # the module takes what its graph does not
+        _sees(watch, context.evaluator, case.family.feeds)  # the module takes what its graph does not
     return watch
+
+
+def _sees(watch: Watch, evaluator: Evaluator, feeds: Feeds) -> bool:
+    """Run a graph before a watch's eyes; tell whether it ran to its end."""
+    watch.begin(feeds)
+    try:
+        run_evaluator(evaluator, feeds, hook=watch, entered=watch.enter)
+    except GraphError:
+        return False
+    return True
+
+
+def _wake(context: Context, watched: Sequence[tuple[Watch | None, Evaluator | None]]) -> list[Check]:
+    """Judge families that the level left out, as rows masked whole, if an operator that did nothing yet acts on them.
+
+    Returns:
+        what is wrong there.
+    """
+    sides = [(watch, graph) for watch, graph in watched if watch is not None and graph is not None]
+    for family in list(context.waiting):
+        if not any(watch.idle for watch, _ in sides):
+            break
+        acts = False
+        for watch, graph in sides:
+            context.effort.spend(1, family.feeds)
+            probe = watch.copied()
+            acts |= _sees(probe, graph, family.feeds) and len(probe.idle) < len(watch.idle)
+        known = len(context.cases)
+        if acts:
+            context.waiting.remove(family)
+            add_case(context, family)
+        for case in context.cases[known:]:
+            wrong = _judged(context, case)
+            if wrong:
+                return wrong
+            for watch, graph in sides:
+                _sees(watch, graph, family.feeds)
+    return []
+
+
+def _judged(context: Context, case: Case) -> list[Check]:
+    """Hold the file against one more case, in float64 and as it is deployed."""
+    feeds = case.family.feeds
+    try:
+        problems, _ = logic_problems(case, context.subject.logic(feeds))
+        if problems:
+            return [Check(Question.LOGIC, Status.FAIL, shortened(problems))]
+        for setting in context.settings:
+            problems, _ = judge_outputs(context, case, context.subject.run(feeds, setting), setting)
+            if problems:
+                return [Check(Question.ROUNDING, Status.FAIL, f"under {setting}: {shortened(problems)}")]
+    except GraphError as error:
+        return [Check(Question.ROUNDING, Status.FAIL, f"{case.family.name}: {error}")]
+    return []
 
 
 def _idle(context: Context, watch: Watch | None, evaluator: Evaluator | None) -> list[str]:

@@ -14,7 +14,7 @@ from normdeploy.verification.derivation.beyond import decides
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.gauges import Floats, composed, radius, ranked
-from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.operands import filling, inputs_of, kind
 
 _LONGEST = 64
 """How many such operators in a row are looked through."""
@@ -104,9 +104,7 @@ def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
     if not side.is_constant(value) and node is not None and kind(node) == "Expand":
         return spread(side, node.inputs[0])
     if not side.is_constant(value) and node is not None and kind(node) == "ConstantOfShape":
-        held = node.attributes.get("value")
-        number = np.zeros(1) if held is None else held.value.numpy().astype(np.float64)
-        return number, np.zeros(1)
+        return filling(node).astype(np.float64), np.zeros(1)
     if not side.is_constant(value):
         return _repeated(side, value)
     array = side.constant(value)

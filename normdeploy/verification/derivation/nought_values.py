@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.operands import inputs_of, kind
+from normdeploy.verification.derivation.operands import filling, inputs_of, kind
 
 _DEPTH = 16
 """How many operators in a row are looked at."""
@@ -33,8 +33,7 @@ def is_nought(side: Side, value: ir.Value | None, depth: int = 0) -> bool:
     if node is None:
         return False
     if kind(node) == "ConstantOfShape":
-        filled = node.attributes.get_tensor("value", None)
-        return filled is None or not filled.numpy().any()
+        return not filling(node).any()
     operands = inputs_of(node)
     if kind(node) in _PRODUCTS:
         return any(is_nought(side, operand, depth + 1) for operand in operands)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph.traits import is_standard
@@ -20,6 +23,12 @@ def inputs_of(node: ir.Node) -> list[ir.Value | None]:
     while found and found[-1] is None:
         found.pop()
     return found
+
+
+def filling(node: ir.Node) -> npt.NDArray[Any]:
+    """Return the one number that a ConstantOfShape repeats, a 0 of float32 where it names none."""
+    held = node.attributes.get_tensor("value", None)
+    return np.zeros(1, np.float32) if held is None else held.numpy().reshape(1)
 
 
 def is_sequence(value: ir.Value) -> bool:

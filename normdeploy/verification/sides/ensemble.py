@@ -53,6 +53,10 @@ class NoisyMode(TorchFunctionMode):
         return func(*tree_map(self._moved, args), **tree_map(self._moved, dict(kwargs or {})))
 
     def _moved(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dtype is torch.complex64:
+            with torch._C.DisableTorchFunction():
+                parts = torch.view_as_real(value.resolve_conj())
+            return torch.view_as_complex(self._moved(parts))
         if not isinstance(value, Tensor) or value.dtype not in LOW_FLOATS or value.device.type != "cpu":
             return value
         reach = 2 * UNIT_ROUNDOFF[str(value.dtype).removeprefix("torch.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -31,6 +31,13 @@ class Watch:
     same: dict[str, set[int]] = field(default_factory=dict)
     numbers: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, Tensor] = field(default_factory=dict)
+
+    def copied(self) -> Watch:
+        """Return one that goes on from here, apart from this."""
+        same = {name: set(places) for name, places in self.same.items()}
+        again = replace(self, acted=set(self.acted), ran=dict(self.ran), answers=dict(self.answers), same=same)
+        again.numbers, again.values = dict(self.numbers), {}
+        return again
 
     def begin(self, feeds: Feeds) -> None:
         """Begin a run."""

@@ -17,6 +17,7 @@ ACTIVATIONS = [
     ("LeakyRelu", [0.2]),
     ("Clip", [-0.5, 0.7]),
     ("HardSigmoid", [0.3, 0.4]),
+    ("HardSwish", []),
 ]
 
 

@@ -20,6 +20,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor, list[float]], Tensor]] = {
     "Tanh": lambda x, _: torch.tanh(x),
     "LeakyRelu": lambda x, p: functional.leaky_relu(x, p[0] if p else 0.01),
     "Clip": lambda x, p: x.clamp(p[0], p[1]),
+    "HardSwish": lambda x, _: functional.hardswish(x),
     "HardSigmoid": lambda x, p: (p[0] * x + p[1]).clamp(0, 1) if p else (0.2 * x + 0.5).clamp(0, 1),
 }
 
