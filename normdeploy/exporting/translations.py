@@ -21,7 +21,9 @@ from normdeploy.exporting import (
     distance_translation,
     experts_translation,
     fourier_translations,
+    order_translations,
     quantized_translations,
+    running_translations,
     scatter_translations,
 )
 from normdeploy.exporting.attention_translation import op
@@ -205,6 +207,8 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.index_reduce.default: scatter_translations.index_reduce,
         aten.scaled_dot_product_attention.default: attention_translation.translation(opset),
         **fourier_translations.REAL,
+        **order_translations.TRANSLATIONS,
+        **running_translations.TRANSLATIONS,
         **experts_translation.translations(),
         **quantized_translations.translations(opset),
     }
