@@ -123,5 +123,6 @@ def _write(program: ExportedProgram, node: Node, value: torch.Tensor, name: str)
     constant.meta = dict(node.meta)
     program.constants[name] = value.detach().to(node.meta["val"].dtype, copy=True)
     signature.input_specs.insert(0, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(constant.name), name, None))
-    node.replace_all_uses_with(constant)
+    for reader in list(node.users):
+        reader.replace_input_with(node, constant)
     signature.replace_all_uses(node.name, constant.name)

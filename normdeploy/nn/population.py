@@ -69,6 +69,12 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) 
     Source:
         Y. Wu, J. Johnson, Rethinking "Batch" in BatchNorm, 2021, section 3 (PreciseBN), there with equally weighted
         batches.
+
+    >>> import torch
+    >>> net = torch.nn.Sequential(torch.nn.BatchNorm1d(1))
+    >>> found = recalibrate(net, [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [7.0]])])
+    >>> net[0].running_mean
+    tensor([4.])
     """
     leave_inference(model)  # what is updated in place must be ordinary tensors
     sites = statistics_sites(model)

@@ -119,6 +119,12 @@ def synchronized(model: nn.Module) -> list[str]:
 
     Raises:
         ModelError: the network itself is a BatchNorm (there is nothing to replace it in).
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    >>> synchronized(net)
+    ['1']
+    >>> plain(net), type(net[1]).__name__
+    (['1'], 'BatchNorm1d')
     """
     if isinstance(model, (BatchNorm, nn.modules.batchnorm._BatchNorm)):
         raise ModelError("the network is a single BatchNorm; expected one inside a network: wrap it in nn.Sequential")
@@ -168,6 +174,10 @@ def plain(model: nn.Module) -> list[str]:
 
     Returns:
         list[str]: paths of the modules that were put back.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), SyncBatchNorm(4))
+    >>> plain(net), type(net[1]).__name__
+    (['1'], 'BatchNorm')
     """
     restored = []
     for path, parent in list(model.named_modules()):

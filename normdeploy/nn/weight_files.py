@@ -98,6 +98,11 @@ def read_metadata(path: str | os.PathLike[str], *, unsafe_pickle: bool = False) 
 
     Raises:
         WeightsError: the file is missing or damaged, or holds Python objects.
+
+    >>> from safetensors.torch import save_file
+    >>> save_file({"weight": torch.zeros(2)}, "net.safetensors", {"epoch": "3"})
+    >>> read_metadata("net.safetensors")
+    {'epoch': '3'}
     """
     file = Path(path)
     if file.suffix == ".safetensors":

@@ -236,6 +236,9 @@ def train_settings(**keys: Any) -> TrainSection:
 
     Raises:
         RecipeError: a key is unknown or has a wrong value.
+
+    >>> train_settings(epochs=3, lr=1e-2).epochs
+    3
     """
     section: TrainSection = read_table(TrainSection, "train", keys, "train_settings")
     return section

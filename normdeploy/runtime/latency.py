@@ -115,6 +115,9 @@ def paired_ratio(latency: Latency, baseline: Latency, z: float = _TWO_SIDED_95) 
         UsageError: the two were not measured in the same rounds.
 
     Source: Conover, Practical Nonparametric Statistics, section 3.2 (confidence interval for a quantile).
+
+    >>> paired_ratio(Latency("ours", (1.0, 2.0, 3.0)), Latency("theirs", (2.0, 4.0, 6.0))).value
+    0.5
     """
     if len(latency.samples) != len(baseline.samples):
         raise UsageError(
@@ -248,6 +251,10 @@ def measure_latency(
 
     Raises:
         UsageError: no callables, a count below 1, no seconds, or a negative pause.
+
+    >>> found = measure_latency({"sum": lambda: sum(range(10)), "max": lambda: max(range(10))}, rounds=8)
+    >>> {name: len(latency.samples) for name, latency in found.items()}
+    {'sum': 8, 'max': 8}
     """
     if not callables:
         raise UsageError("no callables to measure; expected at least one: pass a mapping of name to function")

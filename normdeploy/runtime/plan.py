@@ -273,5 +273,9 @@ def variant_name(model: str, precision: str) -> str:
 
 
 def plan_path(model: str | os.PathLike[str]) -> Path:
-    """Return where a model's plan lies: ``<name>.plan.json`` beside it."""
+    """Return where a model's plan lies: ``<name>.plan.json`` beside it.
+
+    >>> plan_path("nets/net.onnx").as_posix()
+    'nets/net.plan.json'
+    """
     return Path(model).with_suffix(".plan.json")

@@ -44,6 +44,12 @@ def assert_equivalent(
         AssertionError: the verdict is neither "pass" nor allowed; the message says which outputs differ, at which site
             and which mistake it looks like.
         NormdeployError: the call is mistaken: no such file, level or input.
+
+    >>> import torch, normdeploy as nd
+    >>> net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)), torch.randn(2, 3)
+    >>> result = nd.export(net, x, "net.onnx", verify=False)
+    >>> assert_equivalent(net, "net.onnx", args=x, level="quick").passed
+    True
     """
     __tracebackhide__ = True
     chosen = in_force() | options

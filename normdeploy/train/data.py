@@ -168,6 +168,10 @@ def batches(
         batch_size: samples per batch; the last one has what is left.
         generator: draws the order; None keeps it.
         at_least: a last batch of fewer samples is left out (batch statistics of a single sample have no variance).
+
+    >>> split = Split(torch.arange(5.0), torch.arange(5))
+    >>> [batch.targets.tolist() for batch in batches(split, 2)]
+    [[0, 1], [2, 3], [4]]
     """
     count = len(split)
     order = torch.arange(count) if generator is None else torch.randperm(count, generator=generator)
@@ -190,6 +194,9 @@ def split_rows(count: int, *, valid: float = 0.15, test: float = 0.2, seed: int 
         valid: share of the validation part.
         test: share of the test part.
         seed: of the shuffle.
+
+    >>> [len(rows) for rows in split_rows(100)]
+    [65, 15, 20]
     """
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     tests, valids = round(count * test), round(count * valid)

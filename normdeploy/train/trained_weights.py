@@ -29,6 +29,11 @@ def save_weights(
     Raises:
         UsageError: ``path`` has another suffix.
         OutputExistsError: ``path`` exists and ``overwrite`` is false.
+
+    >>> net = nn.Linear(3, 4)
+    >>> save_weights(net, "net.safetensors", metadata={"epoch": "3"})
+    >>> load_weights(net, "net.safetensors")
+    {'epoch': '3'}
     """
     write_weights(full_state(model), path, metadata=metadata, overwrite=overwrite)
 
@@ -38,6 +43,10 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> dict[str, st
 
     Raises:
         WeightsError: the file is missing, damaged or holds Python objects, or its tensors do not fit (names the keys).
+
+    >>> save_weights(nn.Linear(3, 4), "plain.safetensors")
+    >>> load_weights(nn.Linear(3, 4), "plain.safetensors")
+    {}
     """
     load_full_state(model, read_weights(path))
     return read_metadata(path)

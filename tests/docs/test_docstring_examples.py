@@ -20,6 +20,9 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 IN_ORDER = ("export", "fold", "inspect", "verify", "tune", "load", "bench", "package", "diff")
 """The examples of the public functions follow each other in one folder: later ones read the files of earlier ones."""
 
+ON_PAGES = ("runtime.tune", "runtime.retune", "train.train")
+"""Functions that need data, a recipe or a plan: shown in docs/tuning.md and docs/training.md."""
+
 
 def documented() -> list[str]:
     """The functions that the API reference lists, as MODULE.NAME."""
@@ -48,6 +51,12 @@ def test_every_public_function_has_an_example() -> None:
     for path in documented():
         module, _, name = path.rpartition(".")
         functions[path] = getattr(importlib.import_module(module), name)
+    for room in ("nn", "runtime", "testing", "train"):
+        found = importlib.import_module(f"normdeploy.{room}")
+        functions |= {
+            f"{room}.{name}": getattr(found, name) for name in found.__all__ if f"{room}.{name}" not in ON_PAGES
+        }
+    functions = {name: member for name, member in functions.items() if inspect.isfunction(member)}
     assert set(IN_ORDER) <= functions.keys()
     assert not [name for name, function in functions.items() if ">>> " not in (function.__doc__ or "")]
 

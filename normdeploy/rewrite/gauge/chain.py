@@ -62,7 +62,8 @@ def between(
     start: ir.Node, goals: Collection[ir.Node], unknowns: frozenset[int], ties: Ties, *, scale: bool
 ) -> list[ir.Node]:
     """Return the operators on the shortest ways from a map to others, along values whose gauge is in question."""
-    asked = np.isin(np.arange((ties.scales if scale else ties.shifts).size), list(unknowns - {0}))
+    asked = np.zeros((ties.scales if scale else ties.shifts).size, bool)
+    asked[list(unknowns - {0})] = True
     came_from: dict[ir.Node, ir.Node] = {start: start}
     queue = deque([start])
     while queue:

@@ -154,16 +154,27 @@ class Search:
             self._asked[same].rollback(self.ties)
         del self._asked[same:]
         alone = [not now.at_once or node in self._apart for node, now in zip(self._order, how, strict=True)]
+        most = len(how)
         while (at := len(self._asked)) < len(how):
-            count = next((n for n, one in enumerate(alone[at:]) if one), len(how) - at)
+            count = next((n for n, one in enumerate(alone[at : at + most]) if one), most)
             together = [_Asked(*pair) for pair in zip(self._order[at : at + max(count, 1)], how[at:], strict=False)]
             if len(together) == 1:
                 together[0].ask(self.ties)
+                if not alone[at]:
+                    most = max(most, 2) if together[0].gone else 1
             elif contradicting := _contradicting(together, self.ties):
                 for place in contradicting:
                     alone[at + place] = True
+                if _FEW * len(contradicting) < len(together):  # each that stays hides others behind it
+                    most = len(together) // 2
                 continue
+            else:
+                most *= 2
             self._asked += together
+
+
+_FEW = 8
+"""Maps of which less than one contradicts are asked in halves."""
 
 
 def _is_one_for_rows(value: ir.Value | None) -> bool:

@@ -167,6 +167,15 @@ def predict(
         UsageError: wrong options, or ``<out>.partial`` is of another unfinished run or none of ours.
         OutputExistsError: ``out`` or ``<out>.bad.csv`` exists.
         MissingDependencyError: the engine needs an extra that is not installed.
+
+    >>> import numpy as np, onnx
+    >>> onnx.save(onnx.parser.parse_model(
+    ...     '<ir_version: 10, opset_import: ["": 20]> g (float[n, 2] x) => (float[n, 2] y) { y = Neg (x) }'
+    ... ), "net.onnx")
+    >>> np.save("rows.npy", np.float32([[1, 2], [3, 4], [np.nan, 6]]))
+    >>> result = predict("net.onnx", "rows.npy", "out.npy")
+    >>> result.rows, result.bad, np.load("out.npy")[:2].tolist()
+    (3, 1, [[-1.0, -2.0], [-3.0, -4.0]])
     """
     started = time.perf_counter()
     if engine not in ENGINES:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from close_arrays import close
 
 from normdeploy.rewrite.branches import MovePads
-
-
-def close(got: np.ndarray, expected: np.ndarray) -> None:
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
 
 
 def move(n) -> list[str]:

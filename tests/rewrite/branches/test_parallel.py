@@ -5,16 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from close_arrays import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.graph import constant64
-
-
-def close(got: np.ndarray, expected: np.ndarray) -> None:
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= 1e-12 * np.abs(expected).max()
-
 
 DTYPES = st.sampled_from([ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE])
 
