@@ -13,13 +13,13 @@ from torch import nn
 
 from normdeploy.errors import TraceError
 from normdeploy.exporting.complex_translations import COMPLEX, complex_numbers_translated
-from normdeploy.exporting.counted_parts import takes_counted_parts
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.exporter_shortcuts import exporter_shortcuts
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.naming import give_names_once
 from normdeploy.exporting.second_trace import second_trace_where_needed
 from normdeploy.exporting.signature_tables import signature_tables_kept
+from normdeploy.exporting.sizes_held import holds_the_examples_sizes
 from normdeploy.exporting.trace_errors import cause_of, explain, fixed_by
 from normdeploy.exporting.translations import translations
 
@@ -106,7 +106,7 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
         partial = [None] * len(specs)
         try:
             program = export_program(model, tensors, partial, opset)
-            if takes_counted_parts(program.exported_program):  # the failed trace left its wishes on the tensors
+            if holds_the_examples_sizes(program.exported_program):  # the failed trace left its wishes on the tensors
                 program = export_program(model, [tensor.detach() for tensor in tensors], partial, opset)
         except Exception as error:
             # not the batch's fault: tell what stops the trace with fixed shapes too
