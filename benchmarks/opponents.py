@@ -13,7 +13,7 @@ default     the same as it is by default: its own precision, which is bfloat16 w
 
 Numbers are the plan's time over theirs, with the 95 % interval over the sessions: an interval above 1 is a loss. torch
 compiles once, so that of its own sessions none is fresh. With --processor each has one thread, and a call's time is the
-process's on the processor, whoever else is at work; without, the plan has the threads that it chose, OpenVINO all.
+calling thread's on the processor, whoever else is at work; without, the plan has the threads it chose, OpenVINO all.
 "error" is the norm of the difference to float64 over the norm of the result, of the plan and of OpenVINO's default.
 Rows go to OUT as they are measured; what is there is not measured again.
 """
@@ -120,7 +120,7 @@ def measure(
             seconds=seconds,
             stretch=STRETCH,
             pause=0.0 if processor else PAUSE,
-            clock=time.process_time_ns if processor else None,
+            clock=time.thread_time_ns if processor else None,
         )
         ratios = {name: session_ratio(found, PLAN, name).to_dict() for name in (*ways, *compiled) if name != PLAN}
         median = float(np.median([part[PLAN].median for part in found]))

@@ -14,8 +14,9 @@ seconds     of the processor, and ``peak`` of memory, that making it took
 error       against float64 over eager torch's, root mean squares over four inputs
 ratio       of the time of one call to the plain file's, all in onnxruntime on one thread, interleaved in one run, with
             the 95 % interval over fresh sessions. OpenVINO is a runtime: it runs the plain file in float32 on one.
-            With --processor it is the process's time on the processor, which with one thread is the time of a call,
-            whoever else is at work
+            With --processor it is the calling thread's time on the processor, which is the time of a call on one
+            thread, whoever else is at work (OpenVINO, too, runs one in the caller; the clock of the whole process
+            moves in steps of 4 ms on some machines)
 
 Rows go to OUT as they are measured; what is there is not measured again. With --dynamic all begin with the graph as it
 is traced, its batch dynamic, where torch's file has the sizes of its example. With --pipelines only these make files:
@@ -162,7 +163,7 @@ def _latency(files: Mapping[str, Path], feeds: list[Any], seconds: float, *, pro
             calls[name] = lambda backend=backend, given=given: backend.run(given)
         return calls
 
-    sessions = measure_in_sessions(prepare, seconds=seconds, clock=time.process_time_ns if processor else None)
+    sessions = measure_in_sessions(prepare, seconds=seconds, clock=time.thread_time_ns if processor else None)
     ratios = {
         name: session_ratio(sessions, name, PLAIN).to_dict() for name in ways if name not in refused and name != PLAIN
     }

@@ -30,6 +30,9 @@ def deformed(g, value):
 
 
 RARE = {
+    "Add | adds a number that would be lost beside a shift": Case(
+        lambda g: end(g, g.op("Add", add(g, g.op("Sigmoid", images(g)), 3, 1), np.array(1e-20)))
+    ),
     "CumSum | adds up a shift from place to place": Case(
         lambda g: end(g, g.op("CumSum", add(g, images(g), 3, 1), np.array(2)))
     ),

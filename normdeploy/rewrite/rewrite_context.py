@@ -19,6 +19,9 @@ from normdeploy.rewrite.ledger import Ledger
 STATISTIC = "normdeploy.statistic"
 """Node metadata key of what a normalization computes on its statistics: no affine map of the user's."""
 
+GUARD = "normdeploy.guard"
+"""Metadata of an addition of a number that rounding would lose beside what is added in front of it."""
+
 OWN_AFFINE = "normdeploy.own_affine"
 """Node metadata key of the scale and shift that a recognised normalization writes behind its operator: a part of it,
 with a ledger row of its own only where it leaves."""

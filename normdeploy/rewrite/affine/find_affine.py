@@ -29,7 +29,8 @@ from normdeploy.rewrite.affine.affine_node import (
 )
 from normdeploy.rewrite.affine.affine_operators import AFFINE_KIND, Match, NoMatch, match
 from normdeploy.rewrite.affine.constant import storable
-from normdeploy.rewrite.rewrite_context import OWN_AFFINE, STATISTIC, RewritePass
+from normdeploy.rewrite.affine.guard import guarded_beside
+from normdeploy.rewrite.rewrite_context import GUARD, OWN_AFFINE, STATISTIC, RewritePass
 
 
 class RecogniseAffine(RewritePass):
@@ -60,8 +61,22 @@ class RecogniseAffine(RewritePass):
                         Origin(module_path(node), found.kind, site).row("kept", reason=found.reason)
                     )
                     continue
-                modified |= self._convert(graph, node, found)
+                modified |= not self._guards(node, found) and self._convert(graph, node, found)
         return ir.passes.PassResult(model, modified)
+
+    def _guards(self, node: ir.Node, found: Match) -> bool:
+        """Mark an addition that has to stay apart from the map in front of it, and say so."""
+        beside = guarded_beside(found.x, found.mapping) if found.kind == AFFINE_KIND else None
+        if beside is None:
+            return False
+        node.metadata_props[GUARD] = "1"
+        reason = (
+            f"it adds {abs(found.mapping.shift.item()):.3g} where {beside:.3g} was added before: the sum of both is "
+            f"stored as {beside:.3g}, and what keeps the result from being 0 would be lost"
+        )
+        site = tuple(str(output.name) for output in node.outputs)
+        self.context.ledger.add(Origin(module_path(node), found.kind, site).row("kept", reason=reason))
+        return True
 
     def _convert(self, graph: ir.Graph, node: ir.Node, found: Match) -> bool:
         previous = found.x.producer()

@@ -7,7 +7,7 @@ import onnx_ir.passes.common as common
 
 from normdeploy.graph import AFFINE_DOMAIN
 from normdeploy.graph.walk import graphs_of, nodes_of
-from normdeploy.rewrite.rewrite_context import OWN_AFFINE, STATISTIC
+from normdeploy.rewrite.rewrite_context import GUARD, OWN_AFFINE, STATISTIC
 
 
 class Clean(ir.passes.InPlacePass):
@@ -19,7 +19,7 @@ class Clean(ir.passes.InPlacePass):
         for imports in (model.opset_imports, *(graph.opset_imports for graph in graphs_of(model))):
             imports.pop(AFFINE_DOMAIN, None)
         for node in nodes_of(model):
-            for key in (STATISTIC, OWN_AFFINE):
+            for key in (STATISTIC, OWN_AFFINE, GUARD):
                 node.metadata_props.pop(key, None)
         seen: set[str] = set()
         renamed = False

@@ -27,6 +27,7 @@ from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small
 from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.rewrite_context import GUARD
 
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
@@ -62,6 +63,8 @@ def add(node: ir.Node, ties: Ties) -> bool:
     """Tie Add, Sub, Sum, Mean."""
     if len(node.inputs) == 1:
         return same(node, ties)
+    if GUARD in node.metadata_props:
+        return ties.refuse(node, "adds a number that would be lost beside a shift")
     operands = _operands(node, ties)
     if operands is None:
         return ties.refuse(node, _UNRANKED)
