@@ -31,7 +31,7 @@ def guarded_beside(x: ir.Value, mapping: AffineMap) -> float | None:
     if mapping.shift.size != 1 or not np.isin(mapping.scale, (1.0, -1.0)).all():
         return None
     producer = x.producer()
-    while producer is not None and not is_affine(producer) and has(producer, Trait.MOVES):
+    while producer is not None and not is_affine(producer) and _passes_zeros(producer):
         source = producer.inputs[0]
         producer = None if source is None else source.producer()
     if producer is None or not is_affine(producer):
@@ -39,3 +39,8 @@ def guarded_beside(x: ir.Value, mapping: AffineMap) -> float | None:
     before, added = float(np.abs(affine_map(producer).shift).max()), float(abs(mapping.shift.item()))
     roundoff = FORMATS[x.dtype or ir.DataType.FLOAT][0]
     return before if 0 < added < 2**DIGITS * roundoff * before else None
+
+
+def _passes_zeros(node: ir.Node) -> bool:
+    """Whether an operator that takes on shifts returns zeros for zeros: a move, an average, the largest of some."""
+    return has(node, Trait.MONOTONE) and not has(node, Trait.POINTWISE)

@@ -40,8 +40,9 @@ LOGARITHM = """ g (float[n, 3] x) => (float[n, 3] y) <float one = {1.0}, float s
     [
         ("", "rest"),
         ("turned = Transpose <perm = [1, 0]> (rest)\n    back = Transpose <perm = [1, 0]> (turned)", "back"),
+        ("mean = ReduceMean <axes = [0]> (rest)", "mean"),
     ],
-    ids=["at once", "moved between"],
+    ids=["at once", "moved between", "averaged between"],
 )
 def test_a_saturated_probability_keeps_its_guard(moved: str, last: str, tmp_path: Path) -> None:
     """1 - sigmoid(30) is 0 in float32; its logarithm is that of the guard, not -inf."""
@@ -49,7 +50,7 @@ def test_a_saturated_probability_keeps_its_guard(moved: str, last: str, tmp_path
     _, reasons = folded(text, tmp_path)
     assert "1e-10" in reasons["guarded"]
     assert "would be lost" in reasons["guarded"]
-    source, mine = outputs(tmp_path, np.array([[30.0, -2.0, 0.0], [1.0, 90.0, 16.0]], np.float32))
+    source, mine = outputs(tmp_path, np.array([[30.0, -2.0, 0.0], [100.0, 90.0, 16.0]], np.float32))
     np.testing.assert_allclose(mine, source, rtol=1e-6)
     assert np.isclose(mine[0, 0], np.log(1e-10))
 
