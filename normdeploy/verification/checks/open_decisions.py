@@ -37,7 +37,8 @@ def check_open_decisions(context: Context) -> list[Check]:
     for output, name in zip(reference.graph.outputs, context.subject.output_names, strict=True):
         of_numbers = output.dtype in FLOATS
         hidden = open_results - _shown_by(named[name]) if of_numbers else open_results
-        its, own = in_front(file.graph, [named[name]]), in_front(reference.graph, [output])
+        its = [_in_front_of_views(file.graph, value) for value in in_front(file.graph, [named[name]])]
+        own = [_in_front_of_views(reference.graph, value) for value in in_front(reference.graph, [output])]
         if not _depends(file.graph, name, hidden):
             continue
         if len(own) != len(its) and of_numbers:
@@ -84,6 +85,14 @@ def _shown_by(output: ir.Value) -> set[str]:
         queue += before
         seen.update(before)
     return {str(value.name) for value in seen}
+
+
+def _in_front_of_views(graph: ir.Graph, name: str) -> str:
+    """Return the name of the value whose elements another holds in their order, under whatever shape."""
+    made = {str(value.name): node for node in graph for value in node.outputs}
+    while has(node := made.get(name), Trait.KEEPS_ORDER) and (viewed := node.inputs[0]) is not None:
+        name = str(viewed.name)
+    return name
 
 
 def _depends(graph: ir.Graph, name: str, results: Collection[str]) -> bool:
