@@ -88,9 +88,12 @@ def _shown_by(output: ir.Value) -> set[str]:
 
 
 def _in_front_of_views(graph: ir.Graph, name: str) -> str:
-    """Return the name of the value whose elements another holds in their order, under whatever shape."""
+    """Return the name of the operator's result whose elements another holds in their order, under whatever shape."""
     made = {str(value.name): node for node in graph for value in node.outputs}
-    while has(node := made.get(name), Trait.KEEPS_ORDER) and (viewed := node.inputs[0]) is not None:
+    while has(node := made.get(name), Trait.KEEPS_ORDER):
+        viewed = node.inputs[0]
+        if viewed is None or str(viewed.name) not in made:
+            break
         name = str(viewed.name)
     return name
 
