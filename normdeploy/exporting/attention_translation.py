@@ -30,7 +30,8 @@ def ints(*numbers: int) -> Any:
     return op.Constant(value_ints=list(numbers))
 
 
-def _number(value: float, like: Any) -> Any:
+def number(value: float, like: Any) -> Any:
+    """Return a constant of one number, of another value's type."""
     return op.Constant(value=ir.tensor(value, dtype=like.dtype))
 
 
@@ -102,7 +103,7 @@ def open_rows(mask: Any, query: Any) -> tuple[Any, Any]:
     Returns:
         (the mask as numbers to add, with such rows 0; [..., L or 1, 1], 1 where a key was left, else 0).
     """
-    nothing, shut = _number(0.0, query), _number(-math.inf, query)
+    nothing, shut = number(0.0, query), number(-math.inf, query)
     boolean = mask.dtype == ir.DataType.BOOL
     seen = mask if boolean else op.Not(op.Equal(mask, shut))
     kept = op.ReduceMax(op.Cast(seen, to=query.dtype), ints(-1), keepdims=1)
@@ -121,14 +122,14 @@ def _root(tensor: Any, scale: float | None, *, signed: bool = False) -> Any:
         return op.Sqrt(op.Reciprocal(op.Sqrt(size)))
     factor = width**-0.5 if scale is None else scale
     root = math.sqrt(abs(factor))
-    return _number(math.copysign(root, factor) if signed else root, tensor)
+    return number(math.copysign(root, factor) if signed else root, tensor)
 
 
 def _causal(query: Any, key: Any) -> Any:
     """Return the mask [L, S] to add: 0 on and below the diagonal, -inf above."""
     length, keys = (op.Shape(tensor, start=len(tensor.shape) - 2, end=len(tensor.shape) - 1) for tensor in (query, key))
     seen = op.Trilu(op.Expand(op.Constant(value_float=1.0), op.Concat(length, keys, axis=0)), upper=0)
-    return op.Where(op.Cast(seen, to=ir.DataType.BOOL), _number(0.0, query), _number(-math.inf, query))
+    return op.Where(op.Cast(seen, to=ir.DataType.BOOL), number(0.0, query), number(-math.inf, query))
 
 
 def _repeated(tensor: Any, query: Any) -> Any:

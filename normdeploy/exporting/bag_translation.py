@@ -12,11 +12,12 @@ with E[i] = table[index[i]].
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx_ir as ir
 
-from normdeploy.exporting.attention_translation import ints, op
+from normdeploy.exporting.attention_translation import ints, number, op
 
 SUM, MEAN, MAX = range(3)
 
@@ -47,16 +48,16 @@ def embedding_bag(
         inside = op.And(inside, op.Unsqueeze(op.Not(op.Equal(indices, ints(padding_idx))), ints(0)))
     rows = op.Gather(weight, indices, axis=0)
     if mode == MAX:
-        least = op.Constant(value=ir.tensor(float("-inf"), dtype=weight.dtype))
+        least = number(-math.inf, weight)
         masked = op.Where(op.Unsqueeze(inside, ints(2)), op.Unsqueeze(rows, ints(0)), least)
         some = op.ReduceMax(op.Cast(inside, to=weight.dtype), ints(1), keepdims=1)
-        zero = op.Constant(value=ir.tensor(0.0, dtype=weight.dtype))
+        zero = number(0.0, weight)
         result = op.Where(op.Greater(some, zero), op.ReduceMax(masked, ints(1), keepdims=0), zero)
     else:
         members = op.Cast(inside, to=weight.dtype)
         scaled = members if per_sample_weights is None else op.Mul(members, op.Unsqueeze(per_sample_weights, ints(0)))
         result = op.MatMul(scaled, rows)
         if mode == MEAN:
-            one = op.Constant(value=ir.tensor(1.0, dtype=weight.dtype))
+            one = number(1.0, weight)
             result = op.Div(result, op.Max(op.ReduceSum(members, ints(1), keepdims=1), one))
     return result, ints(0), ints(0), ints(0)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Node
 from torch.fx.node import map_arg
@@ -34,7 +33,10 @@ def keep_computed_weights(program: ExportedProgram, translated: Collection[Any])
         translated: the operators that have a translation.
     """
     if any(node.target is torch.ops.higher_order.with_effects for node in program.graph.nodes):
-        _remove_effect_tokens(program)  # torch orders its checks of matrices by tokens, of which ONNX has none
+        # torch orders its checks of matrices by tokens, of which ONNX has none; its own name, so not asked for in vain
+        from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
+
+        _remove_effect_tokens(program)
     values = _weights(program)
     constant, wanted = set(values), list[Node]()
     for node in program.graph.nodes:

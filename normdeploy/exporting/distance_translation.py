@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import onnx_ir as ir
-
-from normdeploy.exporting.attention_translation import ints, op
+from normdeploy.exporting.attention_translation import ints, number, op
 
 
 def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
@@ -24,10 +22,6 @@ def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
         return op.ReduceL2(apart, ints(-1), keepdims=0)
     if math.isinf(p):
         return op.ReduceMax(op.Abs(apart), ints(-1), keepdims=0)
-
-    def number(value: float) -> Any:
-        return op.Constant(value=ir.tensor(value, dtype=x1.dtype))
-
     if p == 0:
-        return op.ReduceSum(op.Cast(op.Not(op.Equal(apart, number(0.0))), to=x1.dtype), ints(-1), keepdims=0)
-    return op.Pow(op.ReduceSum(op.Pow(op.Abs(apart), number(p)), ints(-1), keepdims=0), number(1 / p))
+        return op.ReduceSum(op.Cast(op.Not(op.Equal(apart, number(0.0, x1))), to=x1.dtype), ints(-1), keepdims=0)
+    return op.Pow(op.ReduceSum(op.Pow(op.Abs(apart), number(p, x1)), ints(-1), keepdims=0), number(1 / p, x1))

@@ -20,13 +20,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from normdeploy.exporting.attention_translation import ints, op
+from normdeploy.exporting.attention_translation import ints, number, op
 
 aten = torch.ops.aten
-
-
-def _nan(like: Any) -> Any:
-    return op.Constant(value=ir.tensor(math.nan, dtype=like.dtype))
 
 
 def _length(x: Any, dim: int) -> Any:
@@ -56,7 +52,7 @@ def median_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     unknown = op.Cast(op.IsNaN(self), to=self.dtype)
     some = op.Cast(op.ReduceMax(unknown, ints(dim), keepdims=int(keepdim)), to=ir.DataType.BOOL)
     first = op.ArgMax(unknown, axis=dim, keepdims=int(keepdim))
-    return op.Where(some, _nan(self), value), op.Where(some, first, place)
+    return op.Where(some, number(math.nan, self), value), op.Where(some, first, place)
 
 
 def median(self: Any) -> Any:
@@ -70,10 +66,10 @@ def nanmedian_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]
         return median_dim(self, dim, keepdim)
     unknown = op.IsNaN(self)
     known = op.ReduceSum(op.Cast(op.Not(unknown), to=ir.DataType.INT64), ints(dim), keepdims=1)
-    last = op.Where(unknown, op.Constant(value=ir.tensor(math.inf, dtype=self.dtype)), self)
+    last = op.Where(unknown, number(math.inf, self), self)
     values, places = op.TopK(last, _length(self, dim), axis=dim, largest=0, sorted=1)
     at = op.Div(op.Max(op.Sub(known, ints(1)), ints(0)), ints(2))
-    value = op.Where(op.Greater(known, ints(0)), op.GatherElements(values, at, axis=dim), _nan(self))
+    value = op.Where(op.Greater(known, ints(0)), op.GatherElements(values, at, axis=dim), number(math.nan, self))
     place = op.GatherElements(places, at, axis=dim)
     return (value, place) if keepdim else (op.Squeeze(value, ints(dim)), op.Squeeze(place, ints(dim)))
 

@@ -7,7 +7,7 @@ output's: those that the file's decisions are taken on against those of the refe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -33,13 +33,14 @@ def check_open_decisions(context: Context) -> list[Check]:
         return []  # steps flip in front of it, which :mod:`.grid` judges
     file, open_results = context.subject.model, {row.result for row in report.open}
     named = {str(value.name): value for value in file.graph.outputs}
+    its_makers, own_makers = _makers(file.graph), _makers(reference.graph)
     ours, theirs = dict[str, None](), dict[str, None]()
     for output, name in zip(reference.graph.outputs, context.subject.output_names, strict=True):
         of_numbers = output.dtype in FLOATS
         hidden = open_results - _shown_by(named[name]) if of_numbers else open_results
-        its = [_in_front_of_views(file.graph, value) for value in in_front(file.graph, [named[name]])]
-        own = [_in_front_of_views(reference.graph, value) for value in in_front(reference.graph, [output])]
-        if not _depends(file.graph, name, hidden):
+        its = [_in_front_of_views(its_makers, value) for value in in_front(file.graph, [named[name]])]
+        own = [_in_front_of_views(own_makers, value) for value in in_front(reference.graph, [output])]
+        if not _depends(its_makers, name, hidden):
             continue
         if len(own) != len(its) and of_numbers:
             continue  # a mask that is made in another way, of which the numbers tell more than that it was turned
@@ -87,9 +88,13 @@ def _shown_by(output: ir.Value) -> set[str]:
     return {str(value.name) for value in seen}
 
 
-def _in_front_of_views(graph: ir.Graph, name: str) -> str:
+def _makers(graph: ir.Graph) -> dict[str, ir.Node]:
+    """Return the operator that computes each value, by the value's name."""
+    return {str(value.name): node for node in graph for value in node.outputs}
+
+
+def _in_front_of_views(made: Mapping[str, ir.Node], name: str) -> str:
     """Return the name of the operator's result whose elements another holds in their order, under whatever shape."""
-    made = {str(value.name): node for node in graph for value in node.outputs}
     while has(node := made.get(name), Trait.KEEPS_ORDER):
         viewed = node.inputs[0]
         if viewed is None or str(viewed.name) not in made:
@@ -98,9 +103,8 @@ def _in_front_of_views(graph: ir.Graph, name: str) -> str:
     return name
 
 
-def _depends(graph: ir.Graph, name: str, results: Collection[str]) -> bool:
+def _depends(made: Mapping[str, ir.Node], name: str, results: Collection[str]) -> bool:
     """Tell whether a value is computed through one of some results."""
-    made = {str(value.name): node for node in graph for value in node.outputs}
     queue = [made[name]] if name in made else []
     seen = set(queue)
     for node in queue:
