@@ -82,7 +82,8 @@ def held(
         assert set(got) == set(want)
         for name, true in want.items():
             assert got[name].dtype == true.numpy().dtype, name
-            np.testing.assert_allclose(got[name], true.numpy(), rtol=1e-3 if "floats" in name else 1e-6, atol=1e-7, err_msg=name)
+            rtol = 1e-3 if "floats" in name else 1e-6
+            np.testing.assert_allclose(got[name], true.numpy(), rtol=rtol, atol=1e-7, err_msg=name)
 
 
 @pytest.mark.parametrize(
