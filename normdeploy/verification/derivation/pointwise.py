@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.exact import compress
 from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
@@ -155,7 +156,7 @@ def _lost(at: Reading, have: Floats, want: Floats, claim: Claim) -> str:
 
 
 def _constant_wrong(file: Side, value: ir.Value | None, have: Floats, expected: Floats) -> Wrong | None:
-    expected = np.asarray(expected)
+    expected = compress(np.asarray(expected))
     if expected.size == 1 and have.size == 1:
         expected = expected.reshape(have.shape)
     aligned = ranked(have, max(expected.ndim, have.ndim))
