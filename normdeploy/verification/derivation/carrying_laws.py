@@ -12,6 +12,7 @@ from normdeploy.verification.derivation.gauges import Array, Claim
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Reading
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
+from normdeploy.verification.derivation.zero_guards import smaller_guard
 
 
 def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node, asked: Array | None = None) -> Finding:
@@ -47,7 +48,8 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node, asked: A
             continue
         scale, shift = (-found[0], found[1]) if opposed and order is not theirs else found
         assumed = any(claim is not None and claim.assumed for claim in claims)
-        known = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed).then(scale, shift)
+        guard = smaller_guard(*(claim.guard for claim in claims if claim is not None))
+        known = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, guard=guard).then(scale, shift)
         places = zip(origin.outputs[1:], node.outputs[1:], strict=False)  # of maxima: not what stands there
         stay = ((w, Claim(v, np.ones(()), np.zeros(()), assumed)) for w, v in places)
         return Proof("the gauge passes", ((origin.outputs[0], known), *stay), (node,))

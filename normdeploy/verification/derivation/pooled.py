@@ -13,6 +13,7 @@ from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Carried, Reading, others_equal
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.zero_guards import lost_bound
 
 _PLACES = frozenset({"ArgMax", "ArgMin"})
 """Operators that tell where the largest or smallest stands."""
@@ -185,7 +186,8 @@ def pad(at: Reading) -> Carried:
         at.relation.file.type_of(at.node.inputs[0] or at.node.outputs[0]),
         wanted,
     )
-    return wrong.of("what Pad pads with") if wrong else (claim.scale, claim.shift)
+    lost = lost_bound(at.relation.source, at.origin.outputs[0], values[1], values[0], claim.scale, claim.shift)
+    return wrong.of("what Pad pads with") if wrong else lost or (claim.scale, claim.shift)
 
 
 def _bordered(at: Reading, widths: Array | None, where: tuple[int, ...], values: tuple[Array, Array]) -> Carried:
