@@ -14,6 +14,7 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.exporting import (
+    adaptive_pooling,
     attention_translation,
     bag_translation,
     complex_translations,
@@ -206,6 +207,7 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten.scatter_reduce.two: scatter_translations.scatter_reduce,
         aten.index_reduce.default: scatter_translations.index_reduce,
         aten.scaled_dot_product_attention.default: attention_translation.translation(opset),
+        **adaptive_pooling.TRANSLATIONS,
         **fourier_translations.REAL,
         **order_translations.TRANSLATIONS,
         **running_translations.TRANSLATIONS,
