@@ -40,8 +40,10 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Node": {
         "input": (1, "*string"),
         "output": (2, "*string"),
+        "name": (3, "string"),
         "op_type": (4, "string"),
         "attribute": (5, "*Attribute"),
+        "domain": (7, "string"),
     },
     "Dimension": {"dim_value": (1, "int64"), "dim_param": (2, "string")},
     "Shape": {"dim": (1, "*Dimension")},

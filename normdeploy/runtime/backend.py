@@ -23,6 +23,7 @@ from normdeploy.ort.declared import file_specs
 from normdeploy.ort.installed import conflict
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
+from normdeploy.ort.required_operands import check_operands
 from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 from normdeploy.ort.slice_steps import check_slice_steps
 from normdeploy.ort.specs import Array, TensorSpec, session_spec
@@ -282,4 +283,5 @@ def backend_for(file: Path, settings: Settings, declared: Sequence[TensorSpec] =
         check_slice_steps(file)
     if settings.provider == OPENVINO_RUNTIME:
         return OpenVinoBackend(file, settings)
+    check_operands(file)
     return OrtBackend(file, settings, declared)

@@ -133,6 +133,8 @@ def _what(watch: Watch, node: ir.Node) -> str:
     if has(node, Trait.COMPARES) or _is_truth(node):
         return "gave one answer"
     number = watch.numbers.get(str(node.outputs[0].name))
+    if number is not None and has(node, Trait.ADDS):
+        return f"added {number:.3g} to nothing near 0"
     return "returned what it read" if number is None else f"returned {number:g} everywhere"
 
 

@@ -12,6 +12,7 @@ from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.zero_guards import lost_guard
 
 
 def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Finding:
@@ -34,6 +35,10 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
                 reason = Wrong(f"{name} of {kind(step.nodes[0])}: {wrong.text}", close)
                 break
         else:
+            lost = lost_guard(step.shift * target.scale, claim.shift - target.shift, claim.guard)
+            if lost:
+                reason = f"shift of {kind(step.nodes[0])}: {lost}"
+                continue
             known = Claim(value, target.scale, target.shift, claim.assumed)
             return Proof("affine map: a' = a s_x / s_y", ((target.value, known),), step.nodes)
     return reason

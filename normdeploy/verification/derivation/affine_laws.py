@@ -15,6 +15,7 @@ from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.gauges import Floats, composed, radius, ranked
 from normdeploy.verification.derivation.operands import filling, inputs_of, kind
+from normdeploy.verification.derivation.zero_guards import guard_beside, smaller_guard
 
 _LONGEST = 64
 """How many such operators in a row are looked through."""
@@ -28,6 +29,7 @@ class Affine:
         value: x. scale, shift: of y's rank, or less.
         off_scale, off_shift: how far the rounding of stored constants may have moved them.
         nodes: the operators in between, last first.
+        guard: size of the smallest part of the shift that guards a pole (:mod:`.zero_guards`); 0 where none does.
     """
 
     value: ir.Value
@@ -36,6 +38,7 @@ class Affine:
     off_scale: Floats
     off_shift: Floats
     nodes: tuple[ir.Node, ...] = ()
+    guard: float = 0.0
 
     @property
     def is_identity(self) -> bool:
@@ -65,7 +68,9 @@ def back(side: Side, value: ir.Value) -> Iterator[Affine]:
             scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
             off_scale = found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale
             off_shift = found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift
-        found = Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes))
+            guard = guard_beside(side, value, found.shift, found.scale * step.shift)
+        guard = smaller_guard(found.guard, guard)
+        found = Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes), guard)
         yield found
 
 

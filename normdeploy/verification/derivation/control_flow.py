@@ -19,6 +19,7 @@ from normdeploy.verification.derivation.operands import inputs_of, kind, with_at
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.same_operator import equal, same_results
 from normdeploy.verification.derivation.stored_rounding import Wrong
+from normdeploy.verification.derivation.zero_guards import smaller_guard
 
 
 def confirm_bodies(
@@ -65,7 +66,8 @@ def confirm_bodies(
     for w, v, *each in zip(origin.outputs, node.outputs, *gauges, strict=True):
         if any(not np.array_equal(a, b) for one in each[1:] for a, b in zip(_pair(one), _pair(each[0]), strict=True)):
             return "If: its branches are scaled or shifted differently"
-        claims.append((w, Claim(v, each[0].scale, each[0].shift, assumed)))
+        guard = smaller_guard(*(claim.guard for claim in each))
+        claims.append((w, Claim(v, each[0].scale, each[0].shift, assumed, guard=guard)))
     return Proof("its bodies compute the same", tuple(claims), (node,))
 
 
@@ -96,7 +98,7 @@ def _inside(relation: Relation, ours: tuple[ir.Node, ir.Graph], theirs: tuple[ir
     for w, v in zip(bodies[0].own, bodies[1].own, strict=False):
         inner.add(w, Claim(v, one, nought))
     for w, v, claim in _read_outside(relation, bodies[0].outside, bodies[1].outside):
-        inner.add(w, Claim(v, claim.scale, claim.shift, claim.assumed))
+        inner.add(w, Claim(v, claim.scale, claim.shift, claim.assumed, guard=claim.guard))
     return inner
 
 

@@ -21,6 +21,7 @@ from normdeploy.verification.derivation.gauges import Claim, radius, uniform
 from normdeploy.verification.derivation.movement import DEPTH, MOVES, Leaf, Lost, moved_by, run_moves, way_of
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
+from normdeploy.verification.derivation.zero_guards import smaller_guard
 
 FOLLOWED = 2
 """Assignments of sizes at which elements are followed: the example's, and one where each dimension grows by another
@@ -52,7 +53,8 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
         return f"{kind(node)}: how it is scaled depends on sizes"
     assumed = any(claim.assumed for claim in claims.values())
     nodes = tuple(_between(relation.file, value, set(leaves)))
-    return Proof("moves the same elements", ((w, Claim(value, scale, shift, assumed)),), nodes)
+    guard = smaller_guard(*(claim.guard for claim in claims.values()))
+    return Proof("moves the same elements", ((w, Claim(value, scale, shift, assumed, guard=guard)),), nodes)
 
 
 def _leaves(side: Side, value: ir.Value, known: Callable[[ir.Value], bool], depth: int) -> Iterator[ir.Value]:

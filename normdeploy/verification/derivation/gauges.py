@@ -32,6 +32,7 @@ class Claim:
         value: the file's value. scale, shift: of w's rank, of size 1 along axes where they do not vary.
         assumed: it was not confirmed, or follows from one that was not.
         rows: the value has another shape; it holds w's rows, along the last axis, in their order.
+        guard: size of the smallest part of the shift that guards a pole (:mod:`.zero_guards`); 0 where none does.
     """
 
     value: ir.Value
@@ -39,6 +40,7 @@ class Claim:
     shift: Floats
     assumed: bool = False
     rows: bool = False
+    guard: float = 0.0
 
     @property
     def is_identity(self) -> bool:
@@ -47,7 +49,7 @@ class Claim:
 
     def then(self, scale: Floats, shift: Floats) -> Claim:
         """Return the claim for scale * w + shift."""
-        return Claim(self.value, *composed(scale, shift, self.scale, self.shift), self.assumed, self.rows)
+        return Claim(self.value, *composed(scale, shift, self.scale, self.shift), self.assumed, self.rows, self.guard)
 
 
 def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[Floats, Floats]:
@@ -97,6 +99,11 @@ def alike(one: Floats, other: Floats) -> bool:
     """Tell whether numbers are equal up to float64's rounding."""
     with np.errstate(invalid="ignore"):  # infinities are equal, or they are not
         return bool(((one == other) | (np.abs(one - other) <= 10 * noise_of(np.abs(other)))).all())
+
+
+def unit_roundoff(dtype: ir.DataType | None) -> float:
+    """Return by how much of a number rounding to a type may move it; 0 where nothing is known of the type."""
+    return _ROUNDOFF[dtype][0] if dtype in _ROUNDOFF else 0.0
 
 
 def radius(values: Array, dtype: ir.DataType | None) -> Floats:

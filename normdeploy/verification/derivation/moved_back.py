@@ -16,6 +16,7 @@ from normdeploy.verification.derivation.gauges import Claim, composed
 from normdeploy.verification.derivation.movement import DEPTH, MOVES, Lost, run_moves
 from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.relation import Proof, Relation
+from normdeploy.verification.derivation.zero_guards import guard_beside
 
 
 def returned(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
@@ -42,7 +43,7 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
     """Return identifiers, scales and shifts of a value's elements, and whether that is only assumed."""
     side = relation.source
     for claim in relation.by_source.get(w, ()):
-        if claim.value is v:
+        if claim.value is v and not claim.guard:
             shape = relation.file.shapes(v)[k]
             ids = torch.arange(int(np.prod(shape)), dtype=torch.float64).reshape(shape)
             scale, shift = (torch.from_numpy(np.array(np.broadcast_to(a, shape))) for a in (claim.scale, claim.shift))
@@ -53,6 +54,8 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
         raise Lost(f"{w.name!r} is not known")
     if step is not None:
         ids, scale, shift, assumed = _followed(relation, step.value, v, k, depth + 1)
+        if guard_beside(side, w, step.shift, step.scale * shift.numpy()):
+            raise Lost(f"{w.name!r} is kept from 0")
         total, moved = composed(step.scale, step.shift, scale.numpy(), shift.numpy())
         size = side.shapes(w)[k]
         both = [torch.from_numpy(np.array(np.broadcast_to(array, size))) for array in (total, moved)]

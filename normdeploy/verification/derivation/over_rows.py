@@ -29,6 +29,7 @@ from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong
 from normdeploy.verification.derivation.unrounded import Constants
+from normdeploy.verification.derivation.zero_guards import smaller_guard
 
 _PASSES = Trait.KEEPS_ORDER | Trait.RANDOM
 
@@ -152,5 +153,6 @@ def _carried(
         if not isinstance(gauge, tuple):
             return gauge
         scale, shift = gauge
-    result = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, rows=True).then(scale, shift)
+    guard = smaller_guard(*(claim.guard for claim in known))
+    result = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, rows=True, guard=guard).then(scale, shift)
     return Proof("pointwise over rows", ((origin.outputs[0], result),), (node,))

@@ -15,12 +15,13 @@ from normdeploy.graph.exact import compress
 from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import Claim, Floats, alike, noise_of, ranked, uniform
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats, alike, noise_of, ranked, uniform
 from normdeploy.verification.derivation.nought_values import is_nought
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.zero_guards import lost_bound
 
 Carried = tuple[Floats, Floats] | Wrong | str
 """s and t of a result, or why there are none."""
@@ -33,12 +34,14 @@ class Reading:
     Args:
         relation: what is known. node: of the file. origin: of the source.
         claims: of what is read, in order; None for constants.
+        asked: the scale that the result is said to have, for what may have any.
     """
 
     relation: Relation
     node: ir.Node
     origin: ir.Node
     claims: list[Claim | None]
+    asked: Array | None = None
 
     @property
     def first(self) -> Claim:
@@ -145,7 +148,13 @@ def _against_constant(at: Reading) -> Carried:
         return f"{kind(at.node)}: what it reads is not known"
     expected = (want[0] - claim.shift) / claim.scale
     wrong = _constant_wrong(at.relation.file, at.node.inputs[open_at[0]], have, expected)
-    return wrong or (claim.scale, claim.shift)
+    return wrong or _lost(at, have, want[0], claim) or (claim.scale, claim.shift)
+
+
+def _lost(at: Reading, have: Floats, want: Floats, claim: Claim) -> str:
+    """Return in a clause that a bound or a number that is chosen no longer keeps a result from 0; "" if it does."""
+    text = lost_bound(at.relation.source, at.origin.outputs[0], have, want, claim.scale, claim.shift)
+    return f"{kind(at.node)}: {text}" if text else ""
 
 
 def _constant_wrong(file: Side, value: ir.Value | None, have: Floats, expected: Floats) -> Wrong | None:
@@ -172,8 +181,9 @@ def clip(at: Reading) -> Carried:
             return "Clip: a bound is not known"
         if want is not None and have is not None:
             wrong = _constant_wrong(at.relation.file, v, have, (want - shift) / scale)
-            if wrong is not None:
-                return wrong
+            lost = wrong or _lost(at, have, want, claim)
+            if lost:
+                return lost
     return claim.scale, claim.shift
 
 
@@ -194,7 +204,7 @@ def where(at: Reading) -> Carried:
     if want is None or have is None:
         return "Where: what it reads is not known"
     wrong = _constant_wrong(at.relation.file, stored, have, (want[0] - claim.shift) / claim.scale)
-    return wrong or (claim.scale, claim.shift)
+    return wrong or _lost(at, have, want[0], claim) or (claim.scale, claim.shift)
 
 
 def one_gauge(claims: list[Claim | None]) -> tuple[Floats, Floats] | None:

@@ -14,6 +14,7 @@ from normdeploy.verification.derivation.affine_laws import back
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.gauges import Array, Claim, Floats, ranked
 from normdeploy.verification.derivation.stored_rounding import Wrong
+from normdeploy.verification.derivation.zero_guards import guard_beside, smaller_guard
 
 _NEAR = 48
 """How many values of the source are looked at behind what an operator reads, where no hint says which it is."""
@@ -146,7 +147,9 @@ class Relation:
                 elif rank is not None:
                     scale, shift = ranked(step.scale, rank), ranked(step.shift, rank)
                     if scale is not None and shift is not None:
-                        yield claim.then(scale, shift)
+                        guard = guard_beside(self.source, w, shift, scale * claim.shift)
+                        guard = smaller_guard(step.guard, claim.guard * float(np.abs(scale).min()), guard)
+                        yield replace(claim.then(scale, shift), guard=guard)
 
     def by(self, w: ir.Value | None, v: ir.Value | None) -> Claim | None:
         """Return the claim for a value of the source in terms of one of the file, confirmed ones first."""

@@ -2,7 +2,7 @@
 
 A bound that no sample reaches, a choice that always falls on one side and a comparison with one answer show nothing of
 what they do otherwise. So it is with operators of the source that the file may have lost: a guard against NaN shows
-nothing where there was none.
+nothing where there was none, nor a small number that keeps from 0 what a logarithm reads (:mod:`.zero_guards`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
 from normdeploy.verification.derivation.report import Row
+from normdeploy.verification.derivation.zero_guards import meets_a_pole
 
 
 class ShownBySamples:
@@ -84,15 +85,25 @@ def lost(relation: Relation, explained: Collection[ir.Node]) -> list[str]:
     seen = set(queue)
     for value in queue:
         node, claims = value.producer(), [*relation.express(value), *relation.express(value, rows=True)]
-        if node is None or source.is_sized(value) or not all(claim.assumed for claim in claims):
+        lacks = [claim for claim in claims if not claim.assumed and (claim.guard or claim.shift.any())]
+        guards = bool(lacks) and node is not None and _guards(source, node)
+        held = [claim for claim in claims if not claim.guard and not (guards and claim.shift.any())]
+        if node is None or source.is_sized(value) or not all(claim.assumed for claim in held):
             continue
-        makers = [claim.value.producer() for claim in claims]
-        if not any(maker in explained for maker in makers) and _may_do_nothing(source, node):
+        makers = [claim.value.producer() for claim in held]
+        if not any(maker in explained for maker in makers) and (guards or _may_do_nothing(source, node)):
             found.update({} if _keeps_all(source, node) else {str(node.outputs[0].name): None})
         read = [v for v in read_by(node) if v not in seen]
         queue += read
         seen.update(read)
     return list(found)
+
+
+def _guards(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator adds one number to what may have to be kept from 0 (:mod:`.zero_guards`)."""
+    added = [side.constant(value) for value in inputs_of(node)] if kind(node) in ("Add", "Sub") else []
+    one = any(array is not None and array.size == 1 and array.any() for array in added)
+    return one and meets_a_pole(side, node.outputs[0])
 
 
 def _keeps_all(side: Side, node: ir.Node) -> bool:

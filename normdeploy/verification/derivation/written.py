@@ -22,6 +22,7 @@ from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.same_operator import equal
 from normdeploy.verification.derivation.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.zero_guards import lost_bound
 
 _OPERATORS = ("ScatterElements", "ScatterND")
 
@@ -106,4 +107,6 @@ def _has(
         return f"what it reads, {v.name!r}, is of another size than what is scaled"
     stored, expected = np.broadcast_arrays(have[0], expected)
     wrong = compare(stored, relation.file.type_of(v), expected)
-    return False if wrong is None else wrong.of(f"operand {v.name!r}")
+    if wrong is None:
+        return lost_bound(relation.source, w, stored, np.asarray(want[0]), scale, shift) or False
+    return wrong.of(f"operand {v.name!r}")

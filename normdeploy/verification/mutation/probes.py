@@ -73,6 +73,9 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
             if isinstance(found, str):
                 why = found
                 continue
+            if not _lies_behind(found, site):  # what adds an epsilon to a sum of another value and a number
+                why = "what it reads does not depend on one value alone"
+                continue
             worst, failure = _feed(context, found, mine, _behind(found, evaluator, targets), until)
             if failure is not None:
                 return [failure]
@@ -106,16 +109,14 @@ def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Targ
 
 def _behind(made: Cut, evaluator: Evaluator, targets: Sequence[Target]) -> list[Target]:
     """Return the survivors whose sites lie wholly in a cut graph, behind the cut or beside it."""
+    return [t for t in targets if t.evaluator is evaluator and not t.site.inner and _lies_behind(made, t.site)]
+
+
+def _lies_behind(made: Cut, site: Site) -> bool:
+    """Tell whether a cut graph holds all that a site reads, and its result."""
     graph = made.mutated.graph
     values = {str(v.name) for node in graph for v in node.outputs} | {str(v.name) for v in graph.inputs}
-    values |= set(graph.initializers)
-    return [
-        t
-        for t in targets
-        if t.evaluator is evaluator
-        and not t.site.inner
-        and values.issuperset({*filter(None, t.site.inputs), t.site.output})
-    ]
+    return values.union(graph.initializers).issuperset({*filter(None, site.inputs), site.output})
 
 
 def _feed(

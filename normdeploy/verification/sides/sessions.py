@@ -17,6 +17,7 @@ from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.ort.ort_format import ORT_FORMAT, converted
 from normdeploy.ort.providers import float32_options, prepare_gpu, provider_chain
+from normdeploy.ort.required_operands import check_operands
 from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, TENSORRT, WEB, Settings
 from normdeploy.ort.stop_runs import EVERY_RUN
 from normdeploy.verification.sides.flat_values import Feeds
@@ -60,7 +61,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
 
     Raises:
         UsageError: unknown level, or the provider is not available here.
-        GraphError: onnxruntime refuses the file, or silently left the provider out.
+        GraphError: onnxruntime refuses the file, would end the process, or silently left the provider out.
     """
     levels = available_levels()
     if setting.level not in levels:
@@ -89,6 +90,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         source, entries = converted(model).content, {}
     else:
         source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
+    check_operands(model)
     exact = {} if setting.provider == ORT_FORMAT else product_entries(model)
     for key, value in {**exact, **dict(setting.config), **entries}.items():
         options.add_session_config_entry(key, value)

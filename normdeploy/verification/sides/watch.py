@@ -12,7 +12,11 @@ from torch import Tensor
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.operator_evaluation import as_constant, promote
+from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.sides.flat_values import Feeds
+
+_NEAR = 64.0
+"""How many times a number is what it is added to, at most, where it shows what it does."""
 
 
 @dataclass
@@ -62,12 +66,26 @@ class Watch:
             if bool((results[0] != first).any()) or self.answers.setdefault(name, first) != first:
                 self.acted.add(name)
             return
+        if has(node, Trait.ADDS):
+            self._see_sum(name, node)
+            return
         same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), results[0])}
         self.same[name] = self.same.get(name, same) & same
         number = _one_number(results[0])
         if self.numbers.setdefault(name, number) != number:
             self.numbers[name] = None
         if not self.same[name] and self.numbers[name] is None:
+            self.acted.add(name)
+
+    def _see_sum(self, name: str, node: ir.Node) -> None:
+        """See whether a number that keeps a sum from 0 was ever large beside what it is added to."""
+        read = [held for held in map(self._held, node.inputs) if held is not None]
+        small = min(read, key=lambda held: float(held.abs().max()), default=None)
+        if small is None or len(read) != 2:
+            return
+        other = read[1] if read[0] is small else read[0]
+        self.numbers[name] = size = float(small.abs().max())
+        if bool((other.abs() <= _NEAR * size).any()):
             self.acted.add(name)
 
     def _held(self, value: ir.Value | None) -> Tensor | None:
