@@ -246,6 +246,9 @@ ABSORBING = {
     "RNN | reads it as something else than its input sequence": Case(
         lambda g: recurrent(g, x(g, 4, 5, 3), state=mul(g, x(g, 1, 5, 2, name="h"), 2))
     ),
+    "any | the weights of {} hold NaN or infinity: train it again or restore them": Case(
+        lambda g: mul(g, conv(g, images(g), np.nan * some(3, 3, 1)), 3, 1), SINGLE
+    ),
     "any | the weights of {} would overflow {} | 2": Case(
         lambda g: big(g, g.op("Add", g.op("MatMul", x(g, "N", 5, 3), some(3, 4)), 300 * some(5, 4))), HALF
     ),

@@ -6,6 +6,8 @@
 - A program is written as Python code after every step that changes it: it is once, for who calls it.
 - To make implicit changes of type explicit (``x + 1`` of floats), it runs the whole program again on stand-ins for its
   tensors. What each operator returns is known from the trace; only operators that come out changed are run.
+- What an operator returned is kept for the next call like it. Each time, the result that would be made of what is kept
+  is made and compared in kind: once for each kind of tensor it is, where no size is of the run's values.
 
 The graphs are the same (`tests/exporting/test_exporter_shortcuts.py`). What is exchanged here is torch 2.13's and not
 public; where it has moved, nothing is left out.
@@ -89,7 +91,46 @@ def _only_changed_operators_run() -> Iterator[None]:
         yield
 
 
-_SHORTCUTS = (_translations_read_once, _no_lines_of_source, _code_when_it_is_called, _only_changed_operators_run)
+_KINDS = set[tuple[Any, ...]]()
+"""Of tensors of which one was made of what is kept, and was of its kind."""
+
+
+@contextmanager
+def _kept_results_made_once() -> Iterator[None]:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+    look = FakeTensorMode._get_output_info_for_cache_entry
+
+    def once(self: Any, state: Any, key: Any, func: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        if type(output) is not FakeTensor or has_free_unbacked_symbols(output):
+            return look(self, state, key, func, args, kwargs, output)
+        kind = (
+            *(torch._C._dispatch_keys(output).raw_repr(), torch.is_inference_mode_enabled(), output.requires_grad),
+            *(output.dtype, output.layout, output.device, output.is_conj(), output.is_neg()),
+            getattr(func, "is_view", None),
+        )
+        if kind not in _KINDS:
+            found = look(self, state, key, func, args, kwargs, output)
+            _KINDS.add(kind)
+            return found
+        self._output_from_cache_entry = lambda *_: output  # in front of the class's
+        try:
+            return look(self, state, key, func, args, kwargs, output)
+        finally:
+            del self._output_from_cache_entry
+
+    with _exchanged(FakeTensorMode, "_get_output_info_for_cache_entry", once):
+        yield
+
+
+_SHORTCUTS = (
+    _translations_read_once,
+    _no_lines_of_source,
+    _code_when_it_is_called,
+    _only_changed_operators_run,
+    _kept_results_made_once,
+)
 
 
 @contextmanager

@@ -8,8 +8,9 @@ result; D the data and the result. Then::
 which is, in the order of the data's letters, one of
 
 1. no K, no N: a Mul by w[B], brought to the data's order;
-2. one K in second place, one N in its place in the result, no B: a convolution of one tap over two or three axes;
-   over one axis, which may be empty as a convolution's may not, MatMul of w[N, K] with x[.., K, d];
+2. one K, one N in its place in the result: no B and both in second place, a convolution of one tap over two or three
+   axes; in the last place but one, in front of one of D, MatMul of w[B, N, K] with x[.., K, d], whose axes may be
+   empty as a convolution's may not;
 3. otherwise MatMul of x[.., d, K] with the stack w[.., K, N] over B, d one of D; several K or N are one by a Reshape.
    Without N there is one column, which a Squeeze takes away. Transposes stand where the letters' order asks for
    them: what onnxruntime's Einsum does inside.
@@ -219,8 +220,9 @@ def _write(region: Region, node: ir.Node, equation: Equation, context: RewriteCo
             region, node, equation, [letter if letter in equation.weight else "" for letter in equation.data]
         )
         chain.add("Mul", [weight], list(equation.data))
-    elif turned == result and len(result) == 3 and result[1] == written and not equation.stacked:
-        chain.add("MatMul", [_weight(region, node, equation, [written, summed])], list(result), reverse=True)
+    elif turned == result and result[-2:-1] == written and result[-1] in equation.rows:
+        weight = _stack(region, node, equation, result[:-2], [written, summed])
+        chain.add("MatMul", [weight], list(result), reverse=True)
     elif turned == result and len(result) in (4, 5) and result[1] == written and not equation.stacked:
         weight = _weight(region, node, equation, [written, summed, *[""] * (len(result) - 2)])
         chain.add("Conv", [weight], list(result))
@@ -229,15 +231,19 @@ def _write(region: Region, node: ir.Node, equation: Equation, context: RewriteCo
         kept = "".join(letter for letter in equation.data if letter not in summed and letter != row) + row
         chain.order(kept + summed)
         chain.view([*kept, summed])
-        stack = [letter if letter in equation.stacked else "" for letter in kept[:-1]]
-        first = next((at for at, letter in enumerate(stack) if letter), len(stack))
-        weight = _weight(region, node, equation, [*stack[first:], summed, written])
-        chain.add("MatMul", [weight], [*kept, written])
+        chain.add("MatMul", [_stack(region, node, equation, kept[:-1], [summed, written])], [*kept, written])
         chain.view(list(kept + written))
     chain.order(result)
     region.before.append(node)
     region.same(node.outputs[0], chain.value)
     region.commit(context, "Einsum as a product", module_path(node), {})
+
+
+def _stack(region: Region, node: ir.Node, equation: Equation, kept: str, matrix: list[str]) -> ir.Value:
+    """Return the weight as matrices, stacked over those of some letters of the data that it has itself."""
+    stack = [letter if letter in equation.stacked else "" for letter in kept]
+    first = next((at for at, letter in enumerate(stack) if letter), len(stack))
+    return _weight(region, node, equation, [*stack[first:], *matrix])
 
 
 def _weight(region: Region, node: ir.Node, equation: Equation, axes: list[str]) -> ir.Value:

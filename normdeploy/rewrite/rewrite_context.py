@@ -90,11 +90,13 @@ class RewriteContext:
                 continue
             name = dim.value or f"{value.name}.{axis}"
             dims.append(sizes.setdefault(name, _PROBE_SIZES[len(sizes) % len(_PROBE_SIZES)]))
-        if value.dtype is None or value.dtype in FLOATS:
+        return self.drawn(value.dtype, dims)
+
+    def drawn(self, dtype: ir.DataType | None, dims: Sequence[int]) -> Tensor:
+        """Draw float64 N(0, 1), 0 and 1 as integers, or random booleans."""
+        if dtype is None or dtype in FLOATS:
             return self.normal(dims)
-        if value.dtype == ir.DataType.BOOL:
-            return torch.from_numpy(self.rng.integers(0, 2, dims).astype(bool))
-        return torch.from_numpy(self.rng.integers(0, 2, dims).astype(value.dtype.numpy()))
+        return torch.from_numpy(self.rng.integers(0, 2, dims).astype(dtype.numpy()))
 
     def check_region(
         self,

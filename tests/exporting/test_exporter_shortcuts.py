@@ -10,12 +10,13 @@ import pytest
 import torch
 from onnxscript.values import TracedOnnxFunction
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 from torch.onnx._internal.exporter import _registration, _schemas
 from torch.onnx._internal.fx.passes import type_promotion
 
-from normdeploy.exporting import batched
+from normdeploy.exporting import batched, exporter_shortcuts
 from normdeploy.exporting.trace import trace
 
 
@@ -107,8 +108,33 @@ def test_translations_are_read_once_a_process(monkeypatch: pytest.MonkeyPatch) -
     assert found.signature.name == "aten_relu"
 
 
+def test_what_is_kept_of_a_result_is_tried_once_for_each_kind_of_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, torchs, kinds = [], FakeTensorMode._output_from_cache_entry, set[object]()
+
+    def noted(self: FakeTensorMode, *args: object) -> object:
+        made.append(self)
+        return torchs(self, *args)  # type: ignore[arg-type]
+
+    def count(module: nn.Module, x: torch.Tensor) -> int:
+        made.clear()
+        trace(module, x)
+        return len(made)
+
+    monkeypatch.setattr(exporter_shortcuts, "_KINDS", kinds)
+    monkeypatch.setattr(FakeTensorMode, "_output_from_cache_entry", noted)
+    module, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Sigmoid(), nn.Tanh()), torch.randn(2, 4)
+    count(module, x)
+    some = count(module, x)  # what is kept is used, and nothing else made of it
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter_shortcuts, "_SHORTCUTS", exporter_shortcuts._SHORTCUTS[:-1])
+        assert count(module, x) >= some + 4
+    kinds.clear()
+    assert some < count(module, x) <= some + len(kinds)
+
+
 def test_a_torch_that_moved_what_is_exchanged_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.fx.config, "do_not_emit_stack_traces")
     monkeypatch.delattr(type_promotion, "_TypePromotionInterpreter")
+    monkeypatch.delattr(FakeTensorMode, "_get_output_info_for_cache_entry")
     with batched.exporter_shortcuts():
         pass

@@ -22,6 +22,7 @@ from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.operator_edit import Solution
+from normdeploy.rewrite.gauge.rules import norms
 from normdeploy.rewrite.gauge.rules.moves import ACTS, padded
 from normdeploy.rewrite.gauge.scattered_inputs import filled_feeds, scattered_feeds
 from normdeploy.rewrite.recognise.trial_sizes import names_of
@@ -219,17 +220,21 @@ def _sized_feeds(
                 dims = [new if size == 1 else size for size, new in zip(own, dims, strict=True)]
             feeds[value] = torch.tensor(dims, dtype=torch.int64)
             continue
-        if value.dtype is not None and value.dtype not in FLOATS:
-            feeds[value] = context.random_feed(value, sizes)
-            continue
-        dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape or ())]
         if alike:
-            dims = [dim if isinstance(dim, int) else 2 for dim in value.shape or ()]
+            dims = [dim if isinstance(dim, int) else _FEW for dim in value.shape or ()]
+        else:
+            dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape or ())]
+        if value.dtype is not None and value.dtype not in FLOATS:
+            feeds[value] = context.drawn(value.dtype, dims)
+            continue
         weight = None if linear is None or value is not linear.value(linear.data) else linear.value(linear.weight)
         shape = None if (fixed := fixed_weight(weight)) is None else fixed.shape
         if linear is not None and shape is not None and dims:  # what is summed over, where its size is not known
             summed = shape[linear.input_axis(len(shape))]
             dims[linear.data_axis(len(dims))] = summed * (linear.groups if linear.form is Form.CONVOLUTION else 1)
+        if has(node, Trait.NORMALIZES) and value is node.inputs[0]:
+            for axis, size in norms.spanned_sizes(node, len(dims)).items():
+                dims[axis] = size
         parts = constant64(optional(node, 1)) if is_standard(node, "Split") else None
         if parts is not None:
             dims[node.attributes.get_int("axis", 0) % len(dims)] = int(parts.sum())

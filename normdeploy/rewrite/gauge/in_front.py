@@ -24,7 +24,7 @@ from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
 def given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[Limit]:
-    """Return who makes the part of a map's input that contradicts, where others make the rest (Concat)."""
+    """Return who makes the part of a map's input that contradicts, where others make the rest (Concat, Pad)."""
     value, result = node.inputs[0], ties.of[node.outputs[0]]
     gauge = None if value is None else ties.of.get(value)
     if gauge is None or value is None or conflict.equation.why(conflict.row) != Tie(node):
@@ -37,6 +37,9 @@ def given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[Limit]:
     seen, queue = {value}, deque([value])
     while queue:
         producer = queue.popleft().producer()
+        clause = None if producer is None else (ties.unscaled if scale else ties.unshifted).get(producer)
+        if producer is not None and clause is not None:
+            return [Limit(producer, f"{describe(producer)} {clause}")]
         for inner in () if producer is None else producer.inputs:
             if inner is None or inner in seen or inner not in ties.of:
                 continue
@@ -85,7 +88,8 @@ def narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[Limit]:
     if value is None or gauge is None:
         return []
     told_apart = all(gauge.cells[axis] > 1 or size == 1 for axis, size in enumerate(array.shape, -array.ndim))
-    if told_apart and _distinct(gauge) == gauge.scale_of.size:
+    apart = len(np.unique(gauge.scale_of)) if scale else _distinct(gauge)  # a sum has shifts of its own
+    if told_apart and apart == gauge.scale_of.size:
         return []
     varying = {axis for axis, size in enumerate(array.shape, gauge.rank - array.ndim) if size > 1}
     return _one_for_several(value, varying, ties, scale=scale)

@@ -8,18 +8,19 @@ import onnx_ir as ir
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation import computed_products, picked, pointwise, pooled
 from normdeploy.verification.derivation.attributes import difference
-from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.gauges import Array, Claim
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.pointwise import Reading
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.zero_guards import smaller_guard
 
 
-def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
+def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node, asked: Array | None = None) -> Finding:
     """Confirm an operator that reads scaled or shifted values.
 
     Args:
         node: of the file. origin: of the source, of the same kind.
+        asked: the scale that the result is said to have.
     """
     average = computed_products.confirm_average(relation, node, origin) if kind(node) == "ReduceSum" else ""
     if isinstance(average, Proof):
@@ -41,7 +42,7 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node) -> Findi
         if claims[0] is None and not (ours[0] is not None and relation.source.is_sized(ours[0])):
             continue
         for_carry = node if order is theirs else _turned(node)
-        found = carried(Reading(relation, for_carry, origin, claims))
+        found = carried(Reading(relation, for_carry, origin, claims, asked))
         if not isinstance(found, tuple):
             reason = found
             continue

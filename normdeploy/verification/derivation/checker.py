@@ -283,7 +283,7 @@ class _Checker:
                 same = known[origin] if origin in known else confirm_same(relation, node, origin)
                 if not isinstance(same, Wrong) or step.gauges_as(target.scale, target.shift):
                     yield same  # other numbers are no fault in what is meant to be scaled
-                yield confirm_carried(relation, node, origin)
+                yield confirm_carried(relation, node, origin, target.scale if step.value is target.value else None)
                 yield confirm_recurrent(relation, node, origin)
                 yield confirm_bodies(relation, node, origin, self._inside)
         if target.hinted:

@@ -15,7 +15,7 @@ from normdeploy.graph.exact import compress
 from normdeploy.verification.derivation.affine_laws import spread
 from normdeploy.verification.derivation.beyond import alike_beyond
 from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.gauges import Claim, Floats, alike, noise_of, ranked, uniform
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats, alike, noise_of, ranked, uniform
 from normdeploy.verification.derivation.nought_values import is_nought
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
@@ -34,12 +34,14 @@ class Reading:
     Args:
         relation: what is known. node: of the file. origin: of the source.
         claims: of what is read, in order; None for constants.
+        asked: the scale that the result is said to have, for what may have any.
     """
 
     relation: Relation
     node: ir.Node
     origin: ir.Node
     claims: list[Claim | None]
+    asked: Array | None = None
 
     @property
     def first(self) -> Claim:

@@ -166,7 +166,8 @@ def pad(at: Reading) -> Carried:
     where = axes[0]
     every = [array.reshape(2, -1) for array in widths[0] or ()]
     padded = [axis for index, axis in enumerate(where) if any(half[:, index].any() for half in every)]
-    varies = any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in padded)
+    asked = claim.scale if at.asked is None else at.asked
+    varies = any(array.shape[axis] != 1 for array in (claim.scale, claim.shift, asked) for axis in padded)
     if at.node.attributes.get_string("mode", "constant") != "constant":
         text = "Pad along axes on which what it reads is scaled differently"
         return text if varies else (claim.scale, claim.shift)
@@ -192,6 +193,8 @@ def pad(at: Reading) -> Carried:
 def _bordered(at: Reading, widths: Array | None, where: tuple[int, ...], values: tuple[Array, Array]) -> Carried:
     """Return the gauge behind a Pad along axes on which it varies: in the border, t = w - s v of the two borders.
 
+    That holds at any s: at the one that the result is said to have, or 1.
+
     Args:
         widths: before and after, by axis of ``where``; None where they are not the same at all sizes.
         values: the source's border w and the file's border v.
@@ -208,8 +211,10 @@ def _bordered(at: Reading, widths: Array | None, where: tuple[int, ...], values:
         return "Pad with what is not finite, along axes on which what it reads is scaled differently"
     inner = tuple(next(iter(found)) for found in sizes)
     border = np.pad(np.zeros(inner, bool), around, constant_values=True)
-    if any(scale.shape[axis] != 1 for axis in where if around[axis].any()):
-        scale = np.pad(np.broadcast_to(scale, np.broadcast_shapes(scale.shape, inner)), around, constant_values=1.0)
+    asked = np.ones((1,) * scale.ndim) if at.asked is None else at.asked
+    if any(array.shape[axis] != 1 for array in (scale, asked) for axis in where if around[axis].any()):
+        scale = np.pad(np.broadcast_to(scale, np.broadcast_shapes(scale.shape, inner)), around)
+        scale = np.where(border, asked, scale)
     moved = np.pad(np.broadcast_to(shift, np.broadcast_shapes(shift.shape, inner)), around)
     return scale, np.where(border, values[0].reshape(()) - scale * values[1].reshape(()), moved)
 

@@ -144,7 +144,10 @@ CROSSING = {
         lambda g: mul(g, g.known(g.op("Pad", conv(g, images(g)), x(g, 6, name="p", dtype=np.int64)), "N", 3, "L"), 3, 1)
     ),
     "Pad | pads along the axis where it varies": Case(
-        lambda g: mul(g, g.op("Pad", conv(g, images(g)), np.array([0, 1, 0, 0, 0, 0])), 4, 1)
+        lambda g: mul(g, g.op("Pad", conv(g, images(g)), np.array([0, 1, 0, 0, 0, 0]), np.array(0.5)), 4, 1)
+    ),
+    "Pad | pads with zeros, which a shift would change | of channels and places": Case(
+        lambda g: add(g, g.op("Pad", conv(g, images(g)), np.array([0, 1, 1, 0, 0, 0])), 4, 1)
     ),
     "Pad | reads it as an option": Case(
         lambda g: end(g, g.op("Pad", images(g), np.array([0, 0, 1, 0, 0, 1]), mul(g, x(g, 1, name="v"))))

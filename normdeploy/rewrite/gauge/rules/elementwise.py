@@ -25,7 +25,7 @@ from normdeploy.graph import FLOATS, compress, constant64, is_constant
 from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
-from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small
+from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, put, require_small
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 from normdeploy.rewrite.rewrite_context import GUARD
 
@@ -226,7 +226,8 @@ def write_clip(edit: Edit) -> None:
                 edit.read(index, None)
             continue
         value, number = entry
-        require_small(node, value.dtype, np.array(number))
+        if not np.isinf(array_of(value)):  # no bound at all
+            require_small(node, value.dtype, np.array(number))
         assert value.dtype is not None  # a constant has one
         compute = partial(np.array, number)
         new = edit.constant(compute, (), value.dtype, name=str(value.name), succeeds=value)
@@ -244,9 +245,10 @@ def write_constants(edit: Edit) -> None:
         scale, shift = compress(edit.at.scale(gauge)), compress(edit.at.shift(gauge))  # as large as they have to be
         old = array_of(value)
         new = divided(old - shift, scale)
+        endless = bool((np.isinf(new) <= np.isinf(old)).all()) and not (np.abs(scale) < VANISHES).any()
         if new.size > old.size:  # zeros of several scales are zeros
             new = compress(new)
         while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:
             new = new[0]
         assert value.dtype is not None
-        put(edit, index, new, value.dtype, name="")
+        put(edit, index, new, value.dtype, name="", endless=endless)

@@ -102,16 +102,25 @@ def _tile(node: ir.Node, rank: int) -> Acts:
     return Acts(tuple(axis for axis, count in enumerate(repeats) if count != 1))
 
 
-def padded(node: ir.Node, rank: int) -> Acts:
-    """Return where a Pad acts: on the axes that get longer or shorter."""
+def pad_widths(node: ir.Node, rank: int) -> list[tuple[int, int]] | None:
+    """Return by how much a Pad grows in front of and behind each axis; None where only the run tells."""
     widths = constant64(required(node, 1))
     given = optional(node, 3)
     axes = np.arange(rank) if given is None else constant64(given)
     if widths is None or axes is None:
+        return None
+    found = [(0, 0)] * rank
+    for axis, low, high in zip(axes.reshape(-1), *widths.reshape(2, -1), strict=True):
+        found[int(axis) % rank] = int(low), int(high)
+    return found
+
+
+def padded(node: ir.Node, rank: int) -> Acts:
+    """Return where a Pad acts: on the axes that get longer or shorter."""
+    widths = pad_widths(node, rank)
+    if widths is None:
         return Acts(tuple(range(rank)), known=False)
-    before, after = widths.reshape(2, -1)
-    moved = [int(axis) % rank for axis, low, high in zip(axes.reshape(-1), before, after, strict=True) if low or high]
-    return Acts(tuple(moved))
+    return Acts(tuple(axis for axis, pair in enumerate(widths) if any(pair)))
 
 
 def _deep(node: ir.Node, _rank: int) -> Acts:

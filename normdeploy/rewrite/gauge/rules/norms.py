@@ -17,7 +17,7 @@ import onnx_ir as ir
 from normdeploy.graph import is_constant
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.traits import Trait, has
-from normdeploy.rewrite.affine.axes import dims_of
+from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import FORMATS, array_of, loses_digits, optional, required, shape_of
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
@@ -36,6 +36,13 @@ def _spanned(node: ir.Node, rank: int) -> tuple[int, ...]:
     return tuple(range(node.attributes.get_int("axis", -1) % rank, rank)) if has(node, Trait.BY_ROW) else (1,)
 
 
+def spanned_sizes(node: ir.Node, rank: int) -> dict[int, int]:
+    """Return the sizes of the axes of x that g spans, as its own sizes tell: more than one number is not broadcast."""
+    gain = optional(node, 1)
+    shape = shape_of(gain) if gain is not None and is_constant(gain) else ()
+    return {axis: size for axis, size in zip(reversed(_spanned(node, rank)), reversed(shape), strict=False) if size > 1}
+
+
 def tie(node: ir.Node, ties: Ties) -> bool:
     """Tie LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormalization."""
     gauge, dims = ties.operand(node, 0), dims_of(required(node, 0))
@@ -46,7 +53,10 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         if value is not None and value in ties.of:
             ties.pinned(ties.of[value], Tie(node, "reads it as its scale or bias"))
     _front(node, ties, gauge)
-    ties.of[node.outputs[0]] = _behind(node, ties, dims)
+    known = spanned_sizes(node, len(dims))
+    ties.of[node.outputs[0]] = _behind(
+        node, ties, [dim if isinstance(dim, int) else known.get(axis, dim) for axis, dim in enumerate(dims)]
+    )
     for value in node.outputs[1:]:
         if value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())
@@ -80,8 +90,7 @@ def _first_of_groups(array: np.ndarray, groups: int) -> np.ndarray:
     return np.repeat(array[:, ::size], size, axis=1)
 
 
-def _behind(node: ir.Node, ties: Ties, dims: object) -> Gauge:
-    assert isinstance(dims, list)
+def _behind(node: ir.Node, ties: Ties, dims: Dims) -> Gauge:
     rank = len(dims)
     gain, bias = required(node, 1), optional(node, 2)
     spanned = _spanned(node, rank)
@@ -90,9 +99,10 @@ def _behind(node: ir.Node, ties: Ties, dims: object) -> Gauge:
     if not whole or (bias is not None and list(shape_of(bias)) != sizes):
         ties.refuse(node, "has a scale or bias that is computed at run time, or does not span what it normalizes")
         return fixed(rank)
-    if math.prod(int(size) for size in sizes) > MANY:
+    if math.prod(shape_of(gain)) > MANY:
         spanned = spanned[:1]  # the channels: what varies over all that is averaged is no map of a norm's
-    result = ties.fresh([int(dims[axis]) if axis in spanned else 1 for axis in range(rank)], slack=True)
+    own = dict(zip(_spanned(node, rank), shape_of(gain), strict=True))
+    result = ties.fresh([own[axis] if axis in spanned else 1 for axis in range(rank)], slack=True)
     if node.op_type == "RMSNormalization":
         result = ties.no_shift(result, Tie(node, "has no bias that could take a shift"))
     return result

@@ -99,6 +99,7 @@ def put(
     name: str,
     holder: ir.Node | None = None,
     key: Hashable = None,
+    endless: bool = False,
 ) -> None:
     """Let a small constant input (a bias, a gain, an addend) be another one.
 
@@ -108,13 +109,14 @@ def put(
         array: unrounded. dtype: what it is rounded to.
         name: where there was none so far.
         key: see :meth:`.Edit.constant`.
+        endless: what was infinite may stay so.
 
     Raises:
         Refused: it overflows.
     """
     node = holder or edit.node
     old = optional(node, index)
-    require_small(edit.node, dtype, array)
+    require_small(edit.node, dtype, np.where(np.isinf(array), 0.0, array) if endless else array)
     name = name if old is None else str(old.name)
     new = edit.constant(lambda: array, array.shape, dtype, name=name, succeeds=old, key=key)
     edit.copies(old, [node], key)
@@ -148,7 +150,7 @@ def require_storable(
     new = weight.array() * factor
     if not (np.abs(new) <= largest).all():
         require_no_zero_undone(node, factor)
-        raise Refused(node, f"the weights of {describe(node)} would overflow {weight.dtype.name.lower()}")
+        raise _unstorable(node, weight.dtype, new)
     if (factor != 0).any():
         shown = np.sqrt(np.square(weight.array()).mean(axis=tuple(rows))) > 0
         require_digits(node, weight.dtype, loses_digits(weight.dtype, new, tuple(rows)) & shown)
@@ -222,5 +224,13 @@ def require_small(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> 
     """
     if not storable(dtype, *arrays):
         require_no_zero_undone(node, *arrays)
-        name = "their type" if dtype is None else dtype.name.lower()
-        raise Refused(node, f"the weights of {describe(node)} would overflow {name}")
+        raise _unstorable(node, dtype, *arrays)
+
+
+def _unstorable(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> Refused:
+    """Return why numbers cannot be stored; what is infinite in float64 was so before, but of a graph in float64."""
+    whole = [~np.isnan(array) if dtype == ir.DataType.DOUBLE else np.isfinite(array) for array in arrays]
+    if not all(array.all() for array in whole):
+        return Refused(node, f"the weights of {describe(node)} hold NaN or infinity: train it again or restore them")
+    name = "their type" if dtype is None else dtype.name.lower()
+    return Refused(node, f"the weights of {describe(node)} would overflow {name}")
