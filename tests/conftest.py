@@ -97,13 +97,14 @@ def _commands() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def forked() -> Iterator[Any]:
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Run programs as forks of one process that has imported everything: a :class:`forked_python.ForkedPython`."""
     from forked_python import ForkedPython
 
     if not hasattr(os, "memfd_create"):
         pytest.skip("forks are made on Linux alone")
-    process = ForkedPython()
+    folder = tmp_path_factory.getbasetemp()
+    process = ForkedPython(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
     yield process
     process.end()
 

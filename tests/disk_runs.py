@@ -32,7 +32,7 @@ COMMANDS = {
     "train": "train net.toml --overwrite",
     "build": "build net.toml --train",
     "fold": "fold in.onnx -o out.onnx --quick --overwrite",
-    "tune": "tune in.onnx --seconds 0.1 --time-limit 1 --batch 1 --overwrite",
+    "tune": "tune in.onnx --seconds 0.1 --time-limit 0.01 --batch 1 --overwrite",
     "predict": "predict in.onnx rows.csv -o out.csv --no-header --overwrite",
     "package": "package in.onnx --web --overwrite",
 }

@@ -3,17 +3,23 @@
 What a program of ``python -c`` may do is possible: be killed, be stopped by Ctrl-C, replace what is imported. It ends
 when its threads, its exit handlers and its streams are done. What comes then, the interpreter taking down all that was
 imported, half a second, is left out where nothing was raised and nobody asks for it.
+
+Workers of one run share the process, by a socket in the run's folder: importing takes five seconds. What a worker asks
+for is done by a fork of its own.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
 import logging
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -36,13 +42,33 @@ start_processes(runpy.run_path(file)[function], (folder,), nprocs=2, start_metho
 
 
 class ForkedPython:
-    """One process with everything imported, and its forks."""
+    """One process with everything imported, and its forks.
 
-    def __init__(self) -> None:
+    Args:
+        folder: of all who share the process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        place = folder / "forks"
+        with (folder / "forks.lock").open("w") as lock:  # one starts it, the others wait
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._socket = _connected(place) or self._started(place)
+        self._answers = self._socket.makefile(encoding="utf-8")
+
+    def _started(self, place: Path) -> socket.socket:
         # one thread, whatever the tests were given: torch starts others while it is imported
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        words, pipe = [sys.executable, __file__], subprocess.PIPE
-        self._process = subprocess.Popen(words, env=environment, text=True, stdin=pipe, stdout=pipe)
+        place.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(place))
+            listener.listen()
+            number = listener.fileno()
+            words = [sys.executable, __file__, str(number)]
+            self._process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, pass_fds=[number])
+        connected = _connected(place)
+        assert connected, "the process that forks ended"
+        return connected
 
     def run(
         self,
@@ -63,11 +89,9 @@ class ForkedPython:
             timeout: after so many seconds it is killed.
             own_end: let the interpreter take down what was imported.
         """
-        assert self._process.stdin
-        assert self._process.stdout
         asked = {"code": code, "words": words, "folder": str(folder), "environment": dict(environment or {})}
-        print(json.dumps({**asked, "timeout": timeout, "own_end": own_end}), file=self._process.stdin, flush=True)
-        answer = json.loads(self._process.stdout.readline())
+        self._socket.sendall(json.dumps({**asked, "timeout": timeout, "own_end": own_end}).encode() + b"\n")
+        answer = json.loads(self._answers.readline())
         return subprocess.CompletedProcess(["python", "-c", code, *words], answer["code"], answer["out"], answer["err"])
 
     def ranks(self, file: Path, function: str, folder: Path) -> None:
@@ -80,8 +104,24 @@ class ForkedPython:
         assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
-        """End the process."""
-        self._process.communicate()
+        """End the process, if it is this worker's; who else asks it keeps his own fork."""
+        self._answers.close()
+        self._socket.close()
+        if self._process is not None:
+            self._process.communicate()
+
+
+def _connected(place: Path) -> socket.socket | None:
+    """Return a connection with a process that answers, or None."""
+    found = socket.socket(socket.AF_UNIX)
+    try:
+        found.connect(str(place))
+        if found.recv(1):
+            return found
+    except OSError:  # none was started, or it has ended
+        pass
+    found.close()
+    return None
 
 
 def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
@@ -141,7 +181,19 @@ def _serve() -> None:
         raise AssertionError(f"one of {IMPORTED} starts a thread")
     gc.collect()
     gc.freeze()  # else each fork's last collection goes through, and so copies, all that was imported
-    for line in sys.stdin:
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        while listener in select.select([listener, sys.stdin], [], [])[0]:  # until who started it closes its input
+            asking, _ = listener.accept()
+            if not os.fork():
+                _answer(asking)
+                break
+            asking.close()
+
+
+def _answer(asking: socket.socket) -> None:
+    """Run one worker's programs, one by one; returns in each of them."""
+    asking.sendall(b"+")
+    for line in asking.makefile(encoding="utf-8"):
         asked = json.loads(line)
         streams = [os.memfd_create(name) for name in ("out", "err")]
         child = os.fork()
@@ -153,8 +205,8 @@ def _serve() -> None:
             os.lseek(stream, 0, os.SEEK_SET)
             said[name] = os.read(stream, os.fstat(stream).st_size).decode(errors="replace")
             os.close(stream)
-        sys.stdout.write(json.dumps(said) + "\n")
-        sys.stdout.flush()
+        asking.sendall(json.dumps(said).encode() + b"\n")
+    os._exit(0)
 
 
 if __name__ == "__main__":

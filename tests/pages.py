@@ -20,12 +20,14 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def run_block(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a block as ``python -c`` in ``folder`` does, without another start of Python and of torch."""
+    """Run a block as ``python -c`` in ``folder`` does, without another start of Python and of torch.
+
+    What it warns of fails the test, as everywhere: a reader would see it.
+    """
     page = types.ModuleType("page")
     with monkeypatch.context() as patch, warnings.catch_warnings():
         patch.setitem(sys.modules, "page", page)
         patch.syspath_prepend(folder)
-        warnings.simplefilter("default")  # a reader's Python shows them and goes on
         try:
             exec(compile(text, "page", "exec"), vars(page))
         finally:

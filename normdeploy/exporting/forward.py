@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.errors import InputError, ModelError
+from normdeploy.exporting.known_state import KnownState, small_state
 from normdeploy.nn.object_walk import Snapshot
 
 
@@ -202,13 +203,15 @@ def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
         A context manager that yields the list of attributes that ``forward`` assigned, filled while tracing.
     """
     original = model.forward
+    numbers = small_state(model)
     assigned: list[str] = []
 
     @functools.wraps(original)
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         snapshot = Snapshot(model, registries=False)
         args, kwargs = arguments.build(list(tensors))
-        result = flatten_outputs(original(*args, **kwargs)).tensors
+        with KnownState(model, numbers):
+            result = flatten_outputs(original(*args, **kwargs)).tensors
         assigned.extend(name for name in snapshot.restore() if name not in assigned)
         return tuple(result)
 

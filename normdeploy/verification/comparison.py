@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ def compared_module(
     """Set up a module as the reference, with its trace where it can be traced.
 
     Args:
-        args, kwargs: its example arguments; random inputs of the file otherwise. subject: the file.
+        args, kwargs: its example arguments; random inputs of the file where there are none. subject: the file.
         dynamic_shapes: as given at export; those that the file declares otherwise. traced: the trace, if there is one.
 
     Raises:
@@ -100,7 +101,7 @@ def compared_module(
         InputError: the arguments do not fit the file.
     """
     if args is None:
-        args = tuple(to_torch(array) for array in example_from_file(subject.model).values())
+        args, kwargs = ((), kwargs) if kwargs else _arguments_of_the_file(module, subject)
     signature = Signature(module, args, kwargs, _names_for(module, args, kwargs, subject))
     notes: list[str] = []
     if traced is None:
@@ -116,6 +117,14 @@ def compared_module(
     ]
     reference = EagerReference(module, signature, None if traced is None else traced.model)
     return Comparison(reference, signature.feeds, notes)
+
+
+def _arguments_of_the_file(module: nn.Module, subject: Subject) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Draw arguments from a file's inputs: by name where forward has all these names, in their order otherwise."""
+    drawn = {name: to_torch(array) for name, array in example_from_file(subject.model).items()}
+    parameters = inspect.signature(module.forward).parameters.values()
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return ((), drawn) if drawn.keys() <= named else (tuple(drawn.values()), {})
 
 
 def _trace_like(

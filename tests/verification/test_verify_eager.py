@@ -51,6 +51,29 @@ class Many(nn.Module):
         return Pair(logits, {"best": logits.argmax(-1), "pooled": (h.sum(1), mask.sum(1))})
 
 
+class OneLeftOut(nn.Module):
+    """Takes three inputs, of which its user never gives the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        y = self.norm(self.lin(x))
+        y = y if mask is None else y * mask
+        return y if other is None else y + 3 * other
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["keyword arguments", "nothing"])
+def test_inputs_are_told_by_their_names(given: bool, tmp_path: Path):
+    torch.manual_seed(0)
+    model = OneLeftOut().eval()
+    example = {"x": torch.randn(2, 4), "other": torch.randn(2, 4)}
+    nd.export(model, (), tmp_path / "net.onnx", kwargs=example, verify=False)
+    verdict = nd.verify(model, tmp_path / "net.onnx", kwargs=example if given else None, level="quick")
+    assert verdict.passed, verdict.summary()
+
+
 def test_several_inputs_and_nested_outputs(tmp_path: Path):
     torch.manual_seed(0)
     model = Many().eval()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from normdeploy.graph.exact import AFFINE_DOMAIN
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, Result
 from normdeploy.graph.operators.contrib import CONTRIB
+from normdeploy.graph.operators.deformed import DEFORMED
 from normdeploy.graph.operators.elementwise_operators import ELEMENTWISE
 from normdeploy.graph.operators.integer_operators import INTEGERS
 from normdeploy.graph.operators.linear_operators import LINEAR
@@ -23,6 +24,7 @@ from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.operators.shaping import SHAPING
 
 _STANDARD: tuple[dict[str, Implementation], ...] = (
+    DEFORMED,
     ELEMENTWISE,
     INTEGERS,
     LINEAR,

@@ -4,6 +4,7 @@ import csv
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -364,65 +365,62 @@ _MEASURE = """
 import sys
 from normdeploy.runtime import predict
 from normdeploy.runtime.memory import peak_resident_bytes
-predict(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=64)
+model, file, batch = sys.argv[1:]
+predict(model, file, file + ".out.npy", batch_size=int(batch))
 print(peak_resident_bytes())
 """
 
 
-def test_memory_does_not_grow_with_the_data(write_model, tmp_path):
-    import subprocess
+def _peak(model: Path, file: Path, batch: int) -> int:
+    """Return the memory that a process holds at most while it reads a file and predicts."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, str(model), str(file), str(batch)],
+        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    return int(done.stdout)
 
+
+def test_memory_does_not_grow_with_the_data(write_model, tmp_path):
     model = write_model("n (float[batch, 1000] x) => (float[batch] y) { y = ReduceSum <keepdims = 0> (x, axis) }", {
         "axis": np.array([1])
     })  # fmt: skip
-    peaks = []
-    for rows in (2_000, 50_000):
-        data = tmp_path / f"{rows}.npy"
+    files = [tmp_path / f"{rows}.npy" for rows in (2_000, 50_000)]
+    for rows, data in zip((2_000, 50_000), files, strict=True):
         with data.open("wb") as stream:  # the values are zeros: a sparse file of up to 200 MB
             np.lib.format.write_array_header_1_0(
                 stream, {"descr": "<f4", "fortran_order": False, "shape": (rows, 1000)}
             )
             stream.truncate(stream.tell() + rows * 4000)
-        done = subprocess.run(
-            [sys.executable, "-c", _MEASURE, str(model), str(data), str(tmp_path / f"{rows}.out.npy")],
-            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
-        peaks.append(int(done.stdout))
-        assert np.load(tmp_path / f"{rows}.out.npy").shape == (rows,)
-    assert peaks[1] < peaks[0] + 20e6
+    small, large = (_peak(model, file, 64) for file in files)
+    assert np.load(f"{files[1]}.out.npy").shape == (50_000,)
+    assert large < small + 20e6
 
 
 @pytest.mark.parametrize("kind", ["npz", "parquet", "csv"])
 def test_memory_does_not_grow_with_streams(write_model, tmp_path, kind):
     """A compressed archive and a Parquet file of one row group are decoded bit by bit, and text is cut."""
-    import subprocess
-
     import pyarrow as pa
-    import pyarrow.csv as pacsv
     import pyarrow.parquet as pq
 
     model = write_model("n (float[batch, 50] x) => (float[batch] y) { y = ReduceSum <keepdims = 0> (x, axis) }", {
         "axis": np.array([1])
     })  # fmt: skip
-    peaks = []
+    files = []
     for rows in (150_000, 450_000):  # some parts, and three times as many
-        x = np.arange(50, dtype=np.float32) + np.zeros((rows, 1), np.float32)
-        data = tmp_path / f"{rows}.{kind}"
-        table = pa.table({f"c{at}": x[:, at] for at in range(50)})
+        files.append(tmp_path / f"{rows}.{kind}")
         if kind == "npz":
-            np.savez_compressed(data, x=x)
+            np.savez_compressed(files[-1], x=np.arange(50, dtype=np.float32) + np.zeros((rows, 1), np.float32))
         elif kind == "parquet":
-            pq.write_table(table, data, row_group_size=rows)
+            table = pa.table({f"c{at}": np.full(rows, at, np.float32) for at in range(50)})
+            pq.write_table(table, files[-1], row_group_size=rows)
         else:
-            pacsv.write_csv(table, data)
-        done = subprocess.run(
-            [sys.executable, "-c", _MEASURE, str(model), str(data), str(tmp_path / f"{rows}.out.npy")],
-            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
-        peaks.append(int(done.stdout))
-        assert np.load(tmp_path / f"{rows}.out.npy").tolist() == [1225.0] * rows
+            names, numbers = (",".join(f"{kind}{at}" for at in range(50)) + "\n" for kind in ("c", ""))
+            files[-1].write_text(names + numbers * rows)
+    small, large = (_peak(model, file, 512) for file in files)
+    for rows, data in zip((150_000, 450_000), files, strict=True):
+        np.testing.assert_array_equal(np.load(f"{data}.out.npy"), np.full(rows, 1225.0))
     # the numbers are 60 MB more, what allocators keep differs by up to 30 MB between two runs
-    assert peaks[1] < peaks[0] + 40e6
+    assert large < small + 40e6
 
 
 def test_part_size_follows_the_results():

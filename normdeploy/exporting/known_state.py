@@ -1,0 +1,125 @@
+"""Questions that forward asks of the model's own state, answered while it is traced.
+
+Hand-written layers keep flags and counters in buffers, and decide by them::
+
+    if self.initialized == 0: ...        if self.step < self.warmup: ...        n = int(self.heads)
+
+A traced tensor has no numbers, and torch.export gives up at such an `if`. But the file holds the state as it is now, so
+the answer is what eager torch would say now. Each small parameter and buffer is followed by a copy of its numbers, and
+so is what is computed of nothing else; a tensor into which anything else is written is no longer known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from types import EllipsisType, NoneType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+_SMALL = 4096
+"""Elements up to which a tensor is followed: flags, counters and what is kept per channel, no weights of products."""
+_ANSWERS = frozenset({
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__contains__, Tensor.item,
+    Tensor.tolist, torch.is_nonzero, torch.equal, torch.allclose, Tensor.is_nonzero, Tensor.equal, Tensor.allclose,
+})  # fmt: skip
+_SETTLED = (
+    int, float, complex, str, NoneType, EllipsisType, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+"""Arguments that are what they are while a model is traced; sizes may not be."""
+_MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.zeros, torch.ones, torch.full, torch.arange})
+
+
+class KnownState(TorchFunctionMode):
+    """Follows the numbers of a model's state through its forward.
+
+    Args:
+        model: the model as it is traced: what its registries hold now stands for ``numbers``.
+        numbers: tensors with numbers, by their names in the model.
+    """
+
+    def __init__(self, model: nn.Module, numbers: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._known: Any = WeakIdKeyDictionary()
+        for name, tensor in _state(model):
+            real = numbers.get(name)
+            if real is not None and real is not tensor:
+                self._known[tensor] = _run(_copy, (real,), {})
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Answer a question of known tensors; follow everything else."""
+        del types
+        kwargs = dict(kwargs or {})
+        if torch.compiler.is_dynamo_compiling():  # of the bodies of torch.cond and its kin, which it follows itself
+            return func(*args, **kwargs)
+        leaves = tree_leaves((args, kwargs))
+        known = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf in self._known]
+        settled = len(known) + sum(map(_is_settled, leaves)) == len(leaves)
+        if not known and not (settled and func in _MAKERS):
+            return func(*args, **kwargs)
+        if not settled:
+            if _writes(func, kwargs):
+                self._forget(known)
+            return func(*args, **kwargs)
+        real_args, real_kwargs = tree_map_only(Tensor, self._known.__getitem__, (args, kwargs))
+        if func in _ANSWERS:
+            return _run(func, real_args, real_kwargs)
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor) or _writes(func, kwargs):
+            self._follow(result, func, real_args, real_kwargs)
+        return result
+
+    def _follow(self, result: object, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        with suppress(Exception):  # what does not work on numbers alone is not known
+            real = _run(func, args, kwargs)
+            if isinstance(result, Tensor) and result not in self._known and real.numel() <= _SMALL:
+                self._known[result] = real
+
+    def _forget(self, tensors: Iterable[Tensor]) -> None:
+        """Forget tensors, with all that lie in the same memory."""
+        written = {self._known[tensor].untyped_storage().data_ptr() for tensor in tensors}
+        for tensor, real in list(self._known.items()):
+            if real.untyped_storage().data_ptr() in written:
+                del self._known[tensor]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _run(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a function on numbers, outside of the trace."""
+    with _disable_current_modes():
+        return func(*args, **kwargs)
+
+
+def _is_settled(leaf: object) -> bool:
+    if isinstance(leaf, slice):
+        return all(isinstance(part, _SETTLED) for part in (leaf.start, leaf.stop, leaf.step))
+    return isinstance(leaf, _SETTLED)
+
+
+def _writes(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether a function writes into one of its arguments, by torch's names: add_, __iadd__, out=."""
+    name = getattr(func, "__name__", "")
+    if name in ("batch_norm", "instance_norm"):
+        return True  # in training, into the statistics
+    inside = name.startswith("__i") and name.endswith("__") and name not in ("__int__", "__index__", "__invert__")
+    return "out" in kwargs or name in ("__setitem__", "__set__") or inside or (name.endswith("_") and name[-2:] != "__")
+
+
+def _state(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+
+
+def small_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's parameters and buffers that are worth following, by name."""
+    return {name: tensor for name, tensor in _state(model) if tensor.numel() <= _SMALL}
