@@ -56,7 +56,7 @@ def test_it_is_refused_by_name_before_it_is_opened(operator: str, body: str, tmp
     with pytest.raises(GraphError, match=message):
         nd.load(path)(np.ones((2, 3, 8), np.float32 if operator == "Attention" else np.uint8))
     with pytest.raises(GraphError, match=message):
-        check_operands(path.read_bytes())
+        check_operands(path)
     verdict = nd.verify(path, path, level="quick")
     assert verdict.status == "error"
     assert re.search(message, verdict.reasons[0])
@@ -69,6 +69,26 @@ def test_with_the_operand_it_is_run_and_judged(operator: str, tmp_path: Path) ->
     made = nd.load(path)(x if operator == "Attention" else np.abs(100 * x).astype(np.uint8))
     assert np.asarray(made).shape == (2, 3, 8)
     assert nd.verify(path, path, level="quick").status == "pass"
+
+
+ABSENT = {
+    "DFT": ("float[b, 8, 1] x) => (float[b, k, 2] y", 'DFT <onesided = 1> (x, "", "")', "DFT <onesided = 1> (x)"),
+    "Max": ("float[b, 8, 1] x) => (float[b, 8, 1] y", 'Max (x, "")', "Max (x)"),
+}
+
+
+@pytest.mark.parametrize("operator", ABSENT)
+def test_an_absent_operand_that_is_written_is_refused_by_the_verifier(operator: str, tmp_path: Path) -> None:
+    interface, *calls = ABSENT[operator]
+    paths = [tmp_path / name for name in ("lacks.onnx", "whole.onnx")]
+    for path, call in zip(paths, calls, strict=True):
+        onnx.save(
+            parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> g ({interface}) {{ y = {call} }}'), path
+        )
+    assert nd.verify(paths[1], paths[1], level="quick").status == "pass"
+    verdict = nd.verify(paths[1], paths[0], level="quick")
+    assert verdict.status == "fail"
+    assert any(f"{operator} 'y' lacks" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals end processes on POSIX")

@@ -128,3 +128,8 @@ def test_what_is_beyond_the_smallest_bound_there_is_is_beyond_all():
 def test_subnormal_values_do_not_vanish_when_squared():
     truth = np.full((4, 16), 1e-300)
     assert judge(truth * 2, Bounds(truth, 0 * truth, 0 * truth, U, 1e-320, np.ones((4, 16), bool))).ratio > 1
+
+
+def test_numbers_whose_squares_overflow_have_a_root_mean_square():
+    assert rms(np.array([3e200, -4e200])) == pytest.approx(np.sqrt(12.5) * 1e200)
+    assert rms(np.array([np.inf, 1.0])) == np.inf

@@ -218,7 +218,14 @@ def _partition(truth: Floats, axis: int, label: str, *, group: int) -> Partition
 
 def rms(x: Floats) -> float:
     """Return the root mean square of ``x``; 0 for an empty array."""
-    return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
+    if not x.size:
+        return 0.0
+    with np.errstate(over="ignore"):
+        found = float(np.sqrt(np.mean(np.square(x))))
+    if np.isfinite(found) or not np.isfinite(x).all():
+        return found
+    top = np.abs(x).max()  # numbers whose squares leave float64's range
+    return float(top * np.sqrt(np.mean(np.square(x / top))))
 
 
 def _masked(x: Floats, keep: npt.NDArray[np.bool_]) -> Floats:

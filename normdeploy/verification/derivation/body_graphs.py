@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -93,13 +93,20 @@ def turns_of(node: ir.Node, known: Known) -> int:
     read = node.inputs[-1 if node.op_type == "Scan" else 0] if node.inputs else None
     first = None if read is None else known.get(read)
     if first is not None and node.op_type == "Scan":
-        return int(first.shape[_axis(node)])
+        return int(first.shape[_axis(node, "scan_input_axes", node.attributes.get_int("num_scan_inputs", 1) - 1)])
     return _TURNS if first is None or first.is_meta or first.numel() != 1 else int(first)
 
 
-def _axis(node: ir.Node) -> int:
-    axes = node.attributes.get_ints("scan_input_axes", None) or (0,)
-    return int(axes[-1])
+def stacked(node: ir.Node, found: Sequence[Tensor], turns: int) -> list[Tensor]:
+    """Return, as sizes, what a Loop or Scan makes of the results that its body gives in each turn, along their axes."""
+    axes = [_axis(node, "scan_output_axes", place) for place in range(len(found))]
+    return [t.expand(turns, *t.shape).movedim(0, axis) for t, axis in zip(found, axes, strict=True)]
+
+
+def _axis(node: ir.Node, name: str, place: int) -> int:
+    """Return the axis along which a Scan takes an operand apart, or a result is put together."""
+    axes = node.attributes.get_ints(name, None) or ()
+    return int(axes[place]) if place < len(axes) else 0
 
 
 def fed(node: ir.Node, body: Body, known: Known) -> dict[str, Tensor] | None:
@@ -109,9 +116,9 @@ def fed(node: ir.Node, body: Body, known: Known) -> dict[str, Tensor] | None:
     if node.op_type == "Loop":
         given = [torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.bool), *given]
     if node.op_type == "Scan":
-        for value in list(node.inputs)[len(states) :]:
+        for place, value in enumerate(list(node.inputs)[len(states) :]):
             read = None if value is None else known.get(value)
-            given.append(None if read is None else read.select(_axis(node), 0))
+            given.append(None if read is None else read.select(_axis(node, "scan_input_axes", place), 0))
     pairs = [*zip(body.own, given, strict=False), *((inner, known.get(value)) for value, inner in body.outside)]
     if any(t is None for _, t in pairs) or len(given) != len(body.own):
         return None

@@ -17,7 +17,7 @@ from normdeploy.graph.operator_evaluation import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import of_fixed_sizes
 from normdeploy.verification.derivation.beyond import decides
-from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, states_of, turns_of
+from normdeploy.verification.derivation.body_graphs import bodies_of, fed, opened, stacked, states_of, turns_of
 from normdeploy.verification.derivation.following import Following
 from normdeploy.verification.derivation.kept_constants import KeptConstants
 from normdeploy.verification.derivation.narrowing import as_stored
@@ -236,5 +236,6 @@ class Side:
             return []
         if any(first != last.shape for first, last in zip(states, kept, strict=False)):
             return []
-        turns = turns_of(node, known)
-        return [t if kind(node) == "If" or i < len(states) else t.expand(turns, *t.shape) for i, t in enumerate(kept)]
+        if kind(node) == "If":
+            return kept
+        return [*kept[: len(states)], *stacked(node, kept[len(states) :], turns_of(node, known))]

@@ -20,7 +20,7 @@ from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
 from normdeploy.verification.sides.grids import unquantized
 from normdeploy.verification.sides.kernels import known_kernels
-from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.sessions import Setting, open_session, require_run, run_session
 
 _AGREES = 1e-3
 """Relative distance, in float32, of a reference's float64 outputs from its own run that needs no explanation."""
@@ -97,6 +97,8 @@ class GraphReference:
         """Return onnxruntime's outputs of the file as it is, unoptimized."""
         if self._ran is None or self._ran[0] is not feeds:
             if self._session is None:
+                if self.graph is not None:
+                    require_run(self.graph)
                 self._session = open_session(self._run_as, Setting(level="disable"))
             self._ran = feeds, run_session(self._session, feeds, self.output_names)
         return list(self._ran[1])

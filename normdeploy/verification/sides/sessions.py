@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_inference_collection import Session
 
 from normdeploy.errors import GraphError, UsageError
+from normdeploy.graph.walk import nodes_of
 from normdeploy.onnxfile import session_source
 from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.ort.ort_format import ORT_FORMAT, converted
 from normdeploy.ort.providers import float32_options, prepare_gpu, provider_chain
-from normdeploy.ort.required_operands import check_operands
+from normdeploy.ort.required_operands import require_operands
 from normdeploy.ort.settings import CPU, CUDA, GPU_PROVIDERS, TENSORRT, WEB, Settings
 from normdeploy.ort.stop_runs import EVERY_RUN
 from normdeploy.verification.sides.flat_values import Feeds
@@ -54,6 +56,17 @@ class Setting:
         return text
 
 
+def require_run(model: ir.Model) -> None:
+    """Refuse a graph whose run would end the process.
+
+    Raises:
+        GraphError: it has an operator without an operand that onnxruntime's kernel reads all the same.
+    """
+    for node in nodes_of(model):
+        names = [None if value is None else value.name for value in node.inputs]
+        require_operands(node.domain, node.op_type, names, str(node.name or node.outputs[0].name))
+
+
 def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any:
     """Open a session and make certain that the provider asked for is the one that runs, in float32.
 
@@ -61,7 +74,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
 
     Raises:
         UsageError: unknown level, or the provider is not available here.
-        GraphError: onnxruntime refuses the file, would end the process, or silently left the provider out.
+        GraphError: onnxruntime refuses the file, or silently left the provider out.
     """
     levels = available_levels()
     if setting.level not in levels:
@@ -90,7 +103,6 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         source, entries = converted(model).content, {}
     else:
         source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
-    check_operands(model)
     exact = {} if setting.provider == ORT_FORMAT else product_entries(model)
     for key, value in {**exact, **dict(setting.config), **entries}.items():
         options.add_session_config_entry(key, value)

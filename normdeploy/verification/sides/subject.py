@@ -14,7 +14,7 @@ from normdeploy.onnxfile import Copied, ModelFile
 from normdeploy.ort.ort_format import ORT_FORMAT
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
-from normdeploy.verification.sides.sessions import Setting, open_session, run_session
+from normdeploy.verification.sides.sessions import Setting, open_session, require_run, run_session
 from normdeploy.verification.sides.watch import Watch
 
 _LARGE = 256 * 1024**2
@@ -68,6 +68,7 @@ class Subject:
             runs = self._file.runs if isinstance(self._file, Copied) else self._file
             if setting.provider == ORT_FORMAT:
                 runs = self.path  # what is converted is the model that a file is read as
+            require_run(self.model)
             self._sessions[setting] = open_session(runs, setting)
         return self._sessions[setting]
 
