@@ -10,6 +10,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant_tensor
+from normdeploy.graph.operands import optional
 from normdeploy.graph.operator_evaluation import (
     OPERATOR_ERRORS,
     as_constant,
@@ -100,8 +101,8 @@ def _is_closed(node: ir.Node, feeds: Mapping[ir.Value, Tensor]) -> bool:
 
 
 def _addend(node: ir.Node) -> Tensor | None:
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    if value is None or value.name == "":
+    value = optional(node, 2)
+    if value is None:
         return None
     tensor = constant_tensor(value)
     if tensor is None:
