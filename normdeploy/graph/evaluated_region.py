@@ -10,7 +10,6 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant_tensor
-from normdeploy.graph.operands import optional
 from normdeploy.graph.operator_evaluation import (
     OPERATOR_ERRORS,
     as_constant,
@@ -20,6 +19,7 @@ from normdeploy.graph.operator_evaluation import (
     opset_of,
     promote,
 )
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.operators import Call
 from normdeploy.graph.operators.pieces import WEIGHT, alike, large_weight, products_in_pieces
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import MICROSOFT, kind_of
 from normdeploy.graph.weight import fixed_weight
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from normdeploy.graph.exact import constant_tensor
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 
 Ranks = Callable[[ir.Value], int | None]

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.evaluated_region import evaluate_region
 from normdeploy.graph.exact import constant_tensor, contracted, is_constant
-from normdeploy.graph.operands import array_of, dtype_of, optional, required, shape_of
+from normdeploy.graph.operator_inputs import array_of, dtype_of, optional, required, shape_of
 from normdeploy.graph.traits import is_standard
 
 Floats = npt.NDArray[np.float64]

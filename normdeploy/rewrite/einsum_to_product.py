@@ -33,7 +33,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.edit import put_constant, share_names
-from normdeploy.graph.operands import required, shape_of
+from normdeploy.graph.operator_inputs import required, shape_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import derive

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import free_name, is_read, take_out, take_out_unread, take_place
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.sizes import size_of

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import edit_each, free_name, put_constant, take_place
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 
 

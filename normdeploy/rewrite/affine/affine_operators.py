@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
 from normdeploy.graph.edit import is_read
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.affine_map import AffineMap, Array

@@ -24,7 +24,7 @@ import torch
 from normdeploy.errors import GraphError
 from normdeploy.graph import compress, evaluate_node, is_constant, module_path
 from normdeploy.graph.linear_view import linear_of
-from normdeploy.graph.operands import array_of, dtype_of, optional, required, shape_of
+from normdeploy.graph.operator_inputs import array_of, dtype_of, optional, required, shape_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import AffineMap, affine_map, bytes_moved, is_affine, settle
 from normdeploy.rewrite.affine.affine_map import Array

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.linear_view import linear_of
-from normdeploy.graph.operands import dtype_of, optional, required
+from normdeploy.graph.operator_inputs import dtype_of, optional, required
 from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.replacement import Region

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
 from normdeploy.rewrite.gauge.gauge import Gauge

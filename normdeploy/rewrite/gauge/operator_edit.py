@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, take_place
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.affine import bytes_moved as cost
 from normdeploy.rewrite.affine.affine_node import forget_written
 from normdeploy.rewrite.gauge.expression_rows import Floats

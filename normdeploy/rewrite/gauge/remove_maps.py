@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import free_name, share_names, take_out, take_place
-from normdeploy.graph.operands import required
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.walk import graphs_of, note_holders
 from normdeploy.rewrite.affine.affine_node import (
     adopt_origins,

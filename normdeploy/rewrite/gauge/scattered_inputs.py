@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph.operands import required
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.rewrite_context import RewriteContext

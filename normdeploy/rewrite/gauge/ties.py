@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.system import System

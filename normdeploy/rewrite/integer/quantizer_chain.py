@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.linear_view import Form, linear_of
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import edit_each, put_constant
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 
 _POOLS = frozenset({"MaxPool"})

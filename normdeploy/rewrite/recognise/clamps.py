@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.norm_region import Region
 

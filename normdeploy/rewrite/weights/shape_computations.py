@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import put_constant
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.sizes import Size, size_of
 from normdeploy.rewrite.weights.conditions import EXACT
 

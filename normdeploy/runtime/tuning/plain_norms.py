@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import drop_if_unread
-from normdeploy.graph.operands import optional
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.gauge.free_choices import choose
 from normdeploy.rewrite.gauge.gauge import fixed

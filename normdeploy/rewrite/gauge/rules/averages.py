@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
-from normdeploy.graph.operands import optional, required
+from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import compress, constant_tensor, is_constant
 from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
-from normdeploy.graph.operands import array_of, optional
+from normdeploy.graph.operator_inputs import array_of, optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.gauge.expression_rows import Floats

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import is_constant
 from normdeploy.graph.edit import is_read
-from normdeploy.graph.operands import array_of, optional, required, shape_of
+from normdeploy.graph.operator_inputs import array_of, optional, required, shape_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.constant import FORMATS, loses_digits

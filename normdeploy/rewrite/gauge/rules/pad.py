@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
-from normdeploy.graph.operands import optional, required
+from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge

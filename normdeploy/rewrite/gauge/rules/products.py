@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import compress
-from normdeploy.graph.operands import array_of, optional, required
+from normdeploy.graph.operator_inputs import array_of, optional, required
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.expression_rows import Floats

@@ -15,7 +15,7 @@ import math
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
-from normdeploy.graph.operands import required
+from normdeploy.graph.operator_inputs import required
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.gauge.gauge import Gauge, common
 from normdeploy.rewrite.gauge.rules.elementwise import one_of

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import Form, Linear, layer_of
-from normdeploy.graph.operands import array_of, required
+from normdeploy.graph.operator_inputs import array_of, required
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
