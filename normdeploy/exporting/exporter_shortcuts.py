@@ -2,12 +2,14 @@
 
 - It has a table of some 1,500 translations, and makes it anew for each export: half a second. To say which domain a
   translation is of, which it then does not read, it parses the translation's source; its signature it reads again.
+  So it does the signature of each ONNX operator that it writes.
 - Each operator that it traces gets the lines of source that called it, for messages: ours name the module instead.
 - A program is written as Python code after every step that changes it: it is once, for who calls it.
 - To make implicit changes of type explicit (``x + 1`` of floats), it runs the whole program again on stand-ins for its
   tensors. What each operator returns is known from the trace; only operators that come out changed are run.
 - What an operator returned is kept for the next call like it. Each time, the result that would be made of what is kept
   is made and compared in kind: once for each kind of tensor it is, where no size is of the run's values.
+- Of each result it asks in which of three orders it lies in memory; with a dynamic batch by algebra. A file has one.
 
 The graphs are the same (`tests/exporting/test_exporter_shortcuts.py`). What is exchanged here is torch 2.13's and not
 public; where it has moved, nothing is left out.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +58,26 @@ def _translations_read_once() -> Iterator[None]:
         _exchanged(_schemas, "op_signature_from_function", once),
     ):
         yield
+
+
+@contextmanager
+def _operators_read_once() -> Iterator[None]:
+    from onnx_ir.schemas import OpSignature
+
+    read = OpSignature.from_op_schema
+
+    def once(schema: Any) -> Any:
+        key = schema.domain, schema.name, schema.since_version
+        if key not in _SIGNATURES:
+            _SIGNATURES[key] = read(schema)
+        return _SIGNATURES[key]
+
+    with _exchanged(OpSignature, "from_op_schema", once):
+        yield
+
+
+_SIGNATURES = dict[tuple[str, str, int], Any]()
+"""Of ONNX's operators, by domain, name and version."""
 
 
 @contextmanager
@@ -124,19 +147,31 @@ def _kept_results_made_once() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _no_order_in_memory() -> Iterator[None]:
+    from torch.fx.experimental import proxy_tensor
+
+    described = proxy_tensor._extract_tensor_metadata  # type: ignore[attr-defined]  # of torch's, imported there
+    with _exchanged(proxy_tensor, "_extract_tensor_metadata", partial(described, include_contiguity=False)):
+        yield
+
+
 _SHORTCUTS = (
     _translations_read_once,
+    _operators_read_once,
     _no_lines_of_source,
     _code_when_it_is_called,
     _only_changed_operators_run,
     _kept_results_made_once,
+    _no_order_in_memory,
 )
 
 
 @contextmanager
 def _exchanged(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Let an attribute that is there have another value in this block."""
-    before = getattr(owner, name)
+    found = getattr(owner, name)
+    before = vars(owner).get(name, found)  # a class method as its class holds it
     setattr(owner, name, value)
     try:
         yield

@@ -8,11 +8,14 @@ from contextlib import nullcontext
 import onnx_ir as ir
 import pytest
 import torch
+from onnx_ir.schemas import OpSignature
 from onnxscript.values import TracedOnnxFunction
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer
+from torch.fx.passes import shape_prop
 from torch.onnx._internal.exporter import _registration, _schemas
 from torch.onnx._internal.fx.passes import type_promotion
 
@@ -126,15 +129,41 @@ def test_what_is_kept_of_a_result_is_tried_once_for_each_kind_of_tensor(monkeypa
     count(module, x)
     some = count(module, x)  # what is kept is used, and nothing else made of it
     with monkeypatch.context() as patch:
-        patch.setattr(exporter_shortcuts, "_SHORTCUTS", exporter_shortcuts._SHORTCUTS[:-1])
+        others = [s for s in exporter_shortcuts._SHORTCUTS if s is not exporter_shortcuts._kept_results_made_once]
+        patch.setattr(exporter_shortcuts, "_SHORTCUTS", others)
         assert count(module, x) >= some + 4
     kinds.clear()
     assert some < count(module, x) <= some + len(kinds)
+
+
+def test_a_signature_of_an_operator_is_read_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, kept = list[object](), vars(OpSignature)["from_op_schema"]
+    module, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.randn(2, 4)
+    trace(module, x)
+    assert vars(OpSignature)["from_op_schema"] is kept
+    monkeypatch.setattr(
+        OpSignature, "from_op_schema", lambda schema: read.append(schema) or kept.__func__(OpSignature, schema)
+    )
+    trace(module, x)
+    assert read == []
+    monkeypatch.setattr(exporter_shortcuts, "_SIGNATURES", {})
+    trace(module, x)
+    assert len({schema.name for schema in read}) == len(read) > 0
+
+
+def test_no_order_in_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise AssertionError("an order in memory is asked for")
+
+    monkeypatch.setattr(shape_prop, "is_contiguous_for_memory_format_or_false", none)
+    trace(nn.Conv2d(3, 4, 3), torch.randn(2, 3, 4, 4))
 
 
 def test_a_torch_that_moved_what_is_exchanged_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.fx.config, "do_not_emit_stack_traces")
     monkeypatch.delattr(type_promotion, "_TypePromotionInterpreter")
     monkeypatch.delattr(FakeTensorMode, "_get_output_info_for_cache_entry")
+    monkeypatch.delattr(proxy_tensor, "_extract_tensor_metadata")
+    monkeypatch.delattr(OpSignature, "from_op_schema")
     with batched.exporter_shortcuts():
         pass

@@ -118,8 +118,19 @@ class MaskedAttention(Attention):
         return self.last(x + self.out(y.transpose(1, 2).reshape(rows, tokens, WIDTH)))
 
 
-def test_a_mask_that_a_call_reads_is_followed_from_the_inputs():
-    net, x = MaskedAttention(0.5).eval(), inputs()
+class LongMaskedAttention(MaskedAttention):
+    """The same mask, by more operators on integers than there are in any attention."""
+
+    def forward(self, x: Tensor, shown: Tensor | None = None) -> Tensor:
+        assert shown is not None
+        for number in range(80):
+            shown = torch.where(shown != 0, shown + number, shown * number)
+        return super().forward(x, shown)
+
+
+@pytest.mark.parametrize("kind", [MaskedAttention, LongMaskedAttention])
+def test_a_mask_that_a_call_reads_is_followed_from_the_inputs(kind: type[MaskedAttention]):
+    net, x = kind(0.5).eval(), inputs()
     shown = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     graph = trace(net, (x, shown)).model
     targets = [t for t in targets_of(graph) if t.mutant.name == "scale off by one in 1000"]

@@ -8,7 +8,7 @@ because what the product writes has one gauge for all rows; the search goes on t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
@@ -26,14 +26,16 @@ class Reached:
 
     Args:
         graph: the graph.
+        around: operators from which the search starts, rather than from every map: what hangs together with them.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, around: Collection[ir.Node] = ()) -> None:
         self.graph = graph
         self.nodes: set[ir.Node] = set()
         self.products: list[ir.Node] = []
         self.values: set[ir.Value] = set()
-        self.reach(value for node in graph if is_affine(node) for value in (*node.inputs[:1], *node.outputs))
+        start = around or [node for node in graph if is_affine(node)]
+        self.reach(value for node in start for value in (*node.inputs[:1], *node.outputs))
 
     def reach(self, values: Iterable[ir.Value | None]) -> bool:
         """Go on from values; tell whether one of them was not reached."""
@@ -58,6 +60,8 @@ class Reached:
         rule = rule_of(node)
         if rule is None:
             return []
+        if is_affine(node):  # it may leave
+            return [*node.inputs[:1], *node.outputs]
         linear = linear_of(node) if rule.absorbs else None
         product = linear is not None and linear.form is Form.PRODUCT
         if rule.absorbs and (linear is None or stored_bias(linear) is None):

@@ -56,6 +56,7 @@ class Search:
         unchanged: maps that stay as they are.
         pads: see :class:`.ties.Ties`.
         apart: maps to be asked alone at once, since they stayed in a search like this one.
+        around: operators; only maps that hang together with them are asked. All by default.
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class Search:
         unchanged: Collection[ir.Node],
         pads: Mapping[ir.Node, str],
         apart: Collection[ir.Node] = (),
+        around: Collection[ir.Node] = (),
     ) -> None:
         self._given = graph, opaque, pads
         self._apart = apart
-        self._reached = Reached(graph)
+        self._reached = Reached(graph, around)
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
-        gauges, maps = self.ties.of, [node for node in graph if is_affine(node)]
+        gauges, maps = self.ties.of, [node for node in graph if is_affine(node) and node in self._reached.nodes]
         followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
         self._order = sorted(
             followed, key=lambda node: (-bytes_moved.pass_bytes(node.outputs[0]), _is_a_norms_own(node))
@@ -127,10 +129,11 @@ class Search:
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
         return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
 
-    def most_saved(self) -> float:
-        """Return the bytes of the passes that disappear if whatever the ties allow can be written."""
+    def can_save_more(self, plan: Plan) -> bool:
+        """Tell whether more passes disappear than by a plan if whatever the ties allow can be written."""
         self._settle({}, (), {})
-        return _passes(asked.node for asked in self._asked if asked.gone)
+        elsewhere = set(plan.gone).difference(self._order)
+        return _passes([*elsewhere, *(asked.node for asked in self._asked if asked.gone)]) > saved(plan)
 
     def _settle(
         self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]

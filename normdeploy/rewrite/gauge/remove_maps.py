@@ -15,12 +15,13 @@ The method is described in docs/folding.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import free_name, share_names, take_out, take_place
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.walk import graphs_of, note_holders
 from normdeploy.rewrite.affine.affine_node import (
     adopt_origins,
@@ -32,7 +33,6 @@ from normdeploy.rewrite.affine.affine_node import (
     settle,
     taken_by,
 )
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.gauge.borders import require_borders
 from normdeploy.rewrite.gauge.changed_values import takers_of
@@ -132,13 +132,13 @@ class MoveAffine(RewritePass):
         in_the_way = {other for reason in best.stays.values() for other in reason.nodes}
         pads = [node for node in in_the_way if node.op_type == "Pad"]
 
-        def with_pads(mode: str) -> Search:
-            return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys())
+        def with_pads(mode: str, around: Collection[ir.Node] = ()) -> Search:
+            return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys(), around)
 
-        if pads and (loose := with_pads("loose")).most_saved() > saved(best):  # what no Pad keeps none has to let go
-            for search in (with_pads("uniform"), loose):
-                if search.most_saved() > saved(best):
-                    best = max(best, self._consistent(search), key=saved)
+        if pads and (loose := with_pads("loose", pads)).can_save_more(best):  # what no Pad keeps none has to let go
+            for mode, near in (("uniform", with_pads("uniform", pads)), ("loose", loose)):
+                if near.can_save_more(best):
+                    best = max(best, self._consistent(with_pads(mode)), key=saved)
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
             modes = {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}

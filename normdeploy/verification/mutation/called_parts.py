@@ -48,7 +48,7 @@ _SHOWN = 2.0
 """From so many times what a comparison lets pass on, a mutant is not asked about again."""
 
 _LARGEST = 64
-"""Operators of the largest part that one call is taken to have become."""
+"""Operators of the largest part that one call is taken to have become; what makes masks of sizes and ids is none."""
 
 
 class CallWatch:
@@ -80,6 +80,7 @@ class CallWatch:
         self._made: dict[str, tuple[Tensor, int] | None] = {}  # what sites read, as calls of the module returned it
         self._at: dict[str, list[int]] = {}
         self._open = set(range(len(targets)))
+        self._discrete: set[ir.Node] = set()  # operators whose results are no floats
         for place, target in enumerate(targets):
             site = target.site
             there = all(name in self._values or name in held for name in site.inputs if name)
@@ -106,6 +107,8 @@ class CallWatch:
         """Take in what an operator of the traced graph returns: a hook for its evaluator."""
         for output, result in zip(node.outputs, results, strict=False):
             self._print(str(output.name), result)
+        if not any(result.is_floating_point() for result in results):
+            self._discrete.add(node)
 
     def module_call(self, result: Tensor, read: Sequence[Tensor] = ()) -> None:
         """Compare what a call of the module returned with the part of the trace that reads the same.
@@ -153,7 +156,7 @@ class CallWatch:
         return prints.like(products) if 0 < size < math.inf else []
 
     def _compare(self, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int]) -> None:
-        part = _part(self._values[name], {*entries, *self._feeds})
+        part = _part(self._values[name], {*entries, *self._feeds}, self._discrete)
         sites = {id(self._targets[p].site): self._targets[p].site for p in places}
         for site in sites.values():
             if part is None or self._values[site.output] not in part.values:
@@ -252,18 +255,19 @@ class _Part:
     nodes: set[ir.Node] = field(default_factory=set)
 
 
-def _part(value: ir.Value, entries: Set[str]) -> _Part | None:
+def _part(value: ir.Value, entries: Set[str], discrete: Set[ir.Node]) -> _Part | None:
     """Return what the operators between some values and a result compute; None where it depends on others or is large.
 
     Args:
         value: the result. entries: names of the values that end the way up: what a call read, and inputs of both runs.
+        discrete: operators that make no floats, which do not make it large.
     """
     part, queue, computed = _Part({value}), [value], 0
     for at in queue:
         node = at.producer()
         if node is None or bodies_of(node) or computed > _LARGEST:
             return None
-        computed += node not in part.nodes
+        computed += node not in part.nodes and node not in discrete
         part.nodes.add(node)
         for read in node.inputs:
             if read is None or read in part.values or read.name in entries:

@@ -19,9 +19,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph import compress
+from normdeploy.graph.operator_inputs import array_of, optional, required
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import array_of, optional, required
 from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit
@@ -129,7 +130,7 @@ def write(edit: Edit) -> None:
         write_constants(edit)
         return
     ties, weight = edit.at.ties, product.weight
-    inside, behind = (edit.at.scale(ties.ports[edit.node, at]) for at in (-1, -2))
+    inside, behind = (compress(edit.at.scale(ties.ports[edit.node, at])) for at in (-1, -2))
     factor = _fit(inside.swapaxes(-1, -2), weight.shape) / _fit(behind, weight.shape)
     factor = _oriented(factor, product.linear.turned_weight)
     rescale(edit, product.linear.weight, weight, factor, rows=(product.summed,))
