@@ -188,6 +188,8 @@ def _serve() -> None:
                 _answer(asking)
                 break
             asking.close()
+        else:
+            os._exit(0)
 
 
 def _answer(asking: socket.socket) -> None:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 MAIN = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from normdeploy.cli import main; main()"
 )
+"""Runs ``normdeploy`` so that Ctrl-C reaches it.
 
-
-def normdeploy_that_listens() -> list[str]:
-    """Return the words that start ``normdeploy`` so that Ctrl-C reaches it.
-
-    What a shell starts in the background ignores SIGINT, and so does all that it starts: the tests as well.
-    """
-    return [sys.executable, "-c", MAIN]
+What a shell starts in the background ignores SIGINT, and so does all that it starts: the tests as well.
+"""

@@ -117,7 +117,7 @@ def imports_of(path: Path) -> set[str]:
     """Names of the rooms a file imports when it runs (imports for type checking only are left out)."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
     rooms: set[str] = set()
     for node in ast.walk(tree):

@@ -19,6 +19,7 @@ from normdeploy.graph.operator_evaluation import (
     opset_of,
     promote,
 )
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.operators import Call
 from normdeploy.graph.operators.pieces import WEIGHT, alike, large_weight, products_in_pieces
 
@@ -100,8 +101,8 @@ def _is_closed(node: ir.Node, feeds: Mapping[ir.Value, Tensor]) -> bool:
 
 
 def _addend(node: ir.Node) -> Tensor | None:
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    if value is None or value.name == "":
+    value = optional(node, 2)
+    if value is None:
         return None
     tensor = constant_tensor(value)
     if tensor is None:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import MICROSOFT, kind_of
 from normdeploy.graph.weight import fixed_weight
 
@@ -121,10 +122,7 @@ class Linear:
 
     def value(self, place: int | None) -> ir.Value | None:
         """Return an input by its place; None where it is absent."""
-        if place is None or place >= len(self.node.inputs):
-            return None
-        found = self.node.inputs[place]
-        return None if found is None or found.name == "" else found
+        return None if place is None else optional(self.node, place)
 
     def input_axis(self, rank: int) -> int:
         """Return the axis of a weight of ``rank`` that counts input channels (of one group)."""

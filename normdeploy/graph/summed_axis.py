@@ -10,6 +10,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from normdeploy.graph.exact import constant_tensor
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 
 Ranks = Callable[[ir.Value], int | None]
@@ -82,5 +83,5 @@ def _axes(node: ir.Node) -> list[int] | None:
     """Return the axes that an Unsqueeze or Squeeze names."""
     if "axes" in node.attributes:
         return list(node.attributes.get_ints("axes", ()))
-    held = constant_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
+    held = constant_tensor(optional(node, 1))
     return None if held is None else [int(at) for at in held.numpy().reshape(-1)]

@@ -29,6 +29,15 @@ def bodies_of(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
+def values_read(node: ir.Node) -> list[ir.Value]:
+    """Return the values that an operator reads, those that its bodies read from around them included."""
+    graphs = [graph for body in bodies_of(node) for graph in (body, *body.subgraphs())]
+    inside = [value for graph in graphs for value in graph.outputs]
+    inside += [value for graph in graphs for inner in graph for value in inner.inputs if value is not None]
+    around = [value for value in inside if value.name and value.graph is node.graph]
+    return [*(value for value in node.inputs if value is not None and value.name), *around]
+
+
 def graphs_of(model: ir.Model) -> list[ir.Graph]:
     """Return the main graph and all bodies, each behind the one that holds it."""
     found = [model.graph]

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph.evaluated_region import evaluate_region
-from normdeploy.graph.exact import constant_tensor, contracted, is_constant, tensor64
+from normdeploy.graph.exact import constant_tensor, contracted, is_constant
+from normdeploy.graph.operator_inputs import array_of, dtype_of, optional, required, shape_of
 from normdeploy.graph.traits import is_standard
 
 Floats = npt.NDArray[np.float64]
@@ -31,21 +32,17 @@ class Weight:
     @property
     def stored(self) -> ir.Value:
         """What is stored: the floats, or the integers."""
-        return self.value if self.quantized is None else _operand(self.quantized, 0)
+        return self.value if self.quantized is None else required(self.quantized, 0)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
-        tensor = constant_tensor(self.stored)
-        assert tensor is not None
-        return tuple(tensor.shape.numpy())
+        return shape_of(self.stored)
 
     @property
     def dtype(self) -> ir.DataType:
         """Its float type: of the steps, where it is stored in integers."""
-        tensor = constant_tensor(self.value if self.quantized is None else _operand(self.quantized, 1))
-        assert tensor is not None
-        return tensor.dtype
+        return dtype_of(self.value if self.quantized is None else required(self.quantized, 1))
 
     @property
     def stem(self) -> str:
@@ -55,7 +52,7 @@ class Weight:
     def array(self) -> Floats:
         """Return what it stands for, in float64."""
         if self.quantized is None:
-            return _exact(self.value)
+            return array_of(self.value)
         return np.asarray(evaluate_region([self.quantized], {}, [self.value])[0].numpy(), dtype=np.float64)
 
     def sum(self, factor: Floats, axes: Sequence[int]) -> Floats:
@@ -72,7 +69,7 @@ class Weight:
         axis = self.quantized.attributes.get_int("axis", 1) % rank
         if self.quantized.attributes.get_int("block_size", 0):
             return frozenset(range(rank)) - {axis}
-        return frozenset({axis if _exact(_operand(self.quantized, 1)).size > 1 else chosen % rank})
+        return frozenset({axis if array_of(required(self.quantized, 1)).size > 1 else chosen % rank})
 
 
 def fixed_weight(value: ir.Value | None) -> Weight | None:
@@ -84,19 +81,7 @@ def fixed_weight(value: ir.Value | None) -> Weight | None:
     producer = value.producer()
     if producer is None or not is_standard(producer, "DequantizeLinear"):
         return None
-    zero = producer.inputs[2] if len(producer.inputs) > 2 else None
+    zero = optional(producer, 2)
     if constant_tensor(producer.inputs[0]) is None or not is_constant(producer.inputs[1]):
         return None
     return None if zero is not None and constant_tensor(zero) is None else Weight(value, producer)
-
-
-def _exact(value: ir.Value) -> Floats:
-    tensor = constant_tensor(value)
-    assert tensor is not None
-    return tensor64(tensor)
-
-
-def _operand(node: ir.Node, index: int) -> ir.Value:
-    value = node.inputs[index]
-    assert value is not None
-    return value

@@ -33,9 +33,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.edit import put_constant, share_names
+from normdeploy.graph.operator_inputs import required, shape_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.constant import derive, required, shape_of
+from normdeploy.rewrite.affine.constant import derive
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
 

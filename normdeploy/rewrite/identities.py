@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import free_name, is_read, take_out, take_out_unread, take_place
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.sizes import size_of
@@ -81,8 +82,8 @@ def _chosen(node: ir.Node) -> int:
 def _is_inactive(node: ir.Node) -> bool:
     if node.op_type != "Dropout":
         return False
-    flag = node.inputs[2] if len(node.inputs) > 2 else None
-    if flag is None or not flag.name:
+    flag = optional(node, 2)
+    if flag is None:
         return True
     value = constant64(flag)
     return value is not None and not value.any()

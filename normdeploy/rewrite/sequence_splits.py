@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import edit_each, free_name, put_constant, take_place
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 
 
@@ -79,7 +80,7 @@ def _part(source: ir.Value, axis: int, size: int) -> ir.Shape | None:
 def _sizes(node: ir.Node) -> list[int] | None:
     source = node.inputs[0]
     axis = node.attributes.get_int("axis", 0)
-    given = constant64(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    given = constant64(optional(node, 1))
     if given is not None and given.ndim == 1:
         return [int(size) for size in given]
     if given is None or source is None or source.shape is None:

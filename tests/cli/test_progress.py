@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stopped_commands import normdeploy_that_listens
+from forked_python import ForkedPython
+from stopped_commands import MAIN
 from typer.testing import Result
 
 from normdeploy.cli import progress
@@ -201,19 +201,26 @@ def data():
 """
 
 
-def test_a_stopped_training_keeps_its_epochs(tmp_path: Path) -> None:
+_STOPPED = """
+import os, signal, threading, time
+
+def stop_it():
+    while not os.path.isfile("net.checkpoint"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=stop_it, daemon=True).start()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal is sent to a process there")
+def test_a_stopped_training_keeps_its_epochs(tmp_path: Path, forked: ForkedPython) -> None:
     (tmp_path / "net.py").write_text(TRAINING)
     recipe = '[model]\nsource = "net.py:net"\nweights = "net.pt"\n[data]\nsource = "net.py:data"\n[train]\n'
     (tmp_path / "net.toml").write_text(recipe + "epochs = 1000000\n")
-    words = [*normdeploy_that_listens(), "train", str(tmp_path / "net.toml")]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            until((tmp_path / "net.checkpoint").is_file)
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 130, said
+    done = forked.run(_STOPPED + MAIN, "train", "net.toml", folder=tmp_path)
+    said = done.stderr
+    assert done.returncode == 130, said
     assert "Traceback" not in said
     line = " ".join(said.split()).rpartition("stopped: ")[2]
     assert line.endswith("of 1000000 epochs; the same command goes on from there")

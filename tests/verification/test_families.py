@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.verification import verify
+from normdeploy.verification.samples import families as drawing
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
 from normdeploy.verification.samples.ranges import InputRange, input_specs
@@ -34,6 +35,18 @@ def test_masks_come_padded_at_either_end_alone_and_not_at_all(rows: int, length:
         assert any(r[0] and not r[-1] and (np.diff(r.astype(int)) <= 0).all() for r in one)
         assert any(r.sum() == 1 for r in one)
         assert any(not r.any() for r in one)
+
+
+def test_a_family_that_nobody_asks_for_is_not_drawn(monkeypatch: pytest.MonkeyPatch):
+    def never(*_: object) -> None:
+        raise AssertionError("drawn")
+
+    spec = InputRange("x", np.dtype(np.float32), (2, 3), {})
+    (want,) = (family for name, family in families(spec).items() if name == "normal")
+    monkeypatch.setattr(drawing, "_spots", never)
+    np.testing.assert_array_equal(next(make_families([spec])).feeds["x"], want.feeds["x"])
+    with pytest.raises(AssertionError, match="drawn"):
+        families(spec)
 
 
 def graph(text: str) -> ir.Model:

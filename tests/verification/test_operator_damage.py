@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,7 @@ class Network:
         return save_graph(graph, folder / "net.onnx", overwrite=True)
 
 
+@cache
 def network(name: str) -> Network:
     settings = load_recipe(RECIPES / f"{name}.toml")
     model = load_trained(settings)

@@ -22,11 +22,11 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, is_constant
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.affine_map import AffineMap, Array
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
-from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.affine.far_from_zero import OFFSET, offset_of
 
 BATCH_NORM = "BatchNormalization"

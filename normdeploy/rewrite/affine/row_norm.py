@@ -20,11 +20,12 @@ import torch
 from normdeploy.graph import evaluate_node, is_constant, module_path, tensor64
 from normdeploy.graph.edit import is_read, only_reader, share_names
 from normdeploy.graph.exact import FLOATS
+from normdeploy.graph.operator_inputs import array_of, optional, shape_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_map import Array
-from normdeploy.rewrite.affine.constant import array_of, copy_cost, optional, shape_of
+from normdeploy.rewrite.affine.constant import copy_cost
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.rewrite_context import RewritePass
 

@@ -24,20 +24,11 @@ import torch
 from normdeploy.errors import GraphError
 from normdeploy.graph import compress, evaluate_node, is_constant, module_path
 from normdeploy.graph.linear_view import linear_of
+from normdeploy.graph.operator_inputs import array_of, dtype_of, optional, required, shape_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import AffineMap, affine_map, bytes_moved, is_affine, settle
 from normdeploy.rewrite.affine.affine_map import Array
-from normdeploy.rewrite.affine.constant import (
-    along,
-    array_of,
-    copy_cost,
-    derive,
-    dtype_of,
-    optional,
-    required,
-    shape_of,
-    storable,
-)
+from normdeploy.rewrite.affine.constant import along, copy_cost, derive, storable
 from normdeploy.rewrite.affine.far_from_zero import is_far
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.rewrite_context import RewriteContext

@@ -16,8 +16,8 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear_view import linear_of
+from normdeploy.graph.operator_inputs import array_of, optional, required, shape_of
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.constant import array_of, optional, required, shape_of
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.rewrite_context import RewriteContext
 

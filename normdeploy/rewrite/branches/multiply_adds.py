@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import linear_of
+from normdeploy.graph.operator_inputs import required, shape_of
 from normdeploy.rewrite.affine import bytes_moved
-from normdeploy.rewrite.affine.constant import required, shape_of
 from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.operator_as_map import Reading
 from normdeploy.rewrite.branches.tree import is_sum

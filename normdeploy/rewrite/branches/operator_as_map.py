@@ -16,15 +16,11 @@ import onnx_ir as ir
 
 from normdeploy.graph import Reader, constant64, constant_tensor, is_constant, parts64, tensor64
 from normdeploy.graph.linear_view import LINEAR, linear_of
+from normdeploy.graph.operator_inputs import optional, required, shape_of
 from normdeploy.graph.traits import is_standard, kind_of
 from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
-from normdeploy.rewrite.affine.constant import (
-    along,
-    optional,
-    required,
-    shape_of,
-)
+from normdeploy.rewrite.affine.constant import along
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.window import Apart, Sizes, Window

@@ -14,9 +14,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, compress, constant64, module_path
 from normdeploy.graph.edit import only_reader
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine import AffineMap, affine_map, is_affine, new_affine, origins_of
-from normdeploy.rewrite.affine.constant import loses_digits, required, storable
+from normdeploy.rewrite.affine.constant import loses_digits, storable
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.branches.tree import Leaf, Tree, one_number_each, rebuild, tree_at
 from normdeploy.rewrite.rewrite_context import RewritePass

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from torch import Tensor
 
 from normdeploy.graph.edit import only_reader
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.rewrite_context import RewriteContext
 

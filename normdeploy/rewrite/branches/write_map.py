@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.linear_view import linear_of
+from normdeploy.graph.operator_inputs import dtype_of, optional, required
 from normdeploy.rewrite.affine.affine_map import Array
-from normdeploy.rewrite.affine.constant import dtype_of, optional, required, storable
+from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.branches.operator_as_map import Frame, Reading
 

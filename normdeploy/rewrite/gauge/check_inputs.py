@@ -17,10 +17,10 @@ from torch import Tensor
 
 from normdeploy.graph import FLOATS, constant64, constant_tensor
 from normdeploy.graph.linear_view import Form, Linear, linear_of
+from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of, groups
-from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import norms
 from normdeploy.rewrite.gauge.rules.moves import ACTS, padded

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.weight import fixed_weight
-from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Solution

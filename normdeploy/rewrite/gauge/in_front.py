@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.einsum_letters import letters_of
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.operator_names import describe, describe_end
 from normdeploy.rewrite.gauge.chain import Limit
 from normdeploy.rewrite.gauge.expression_rows import Rows

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64, module_path
 from normdeploy.graph.edit import free_name, put_exact, share_names, take_out, take_out_unread, take_place
+from normdeploy.graph.operator_inputs import array_of, required
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.affine_map import AffineMap
@@ -32,7 +33,6 @@ from normdeploy.rewrite.affine.affine_node import (
     settle,
     taken_by,
 )
-from normdeploy.rewrite.affine.constant import array_of, required
 from normdeploy.rewrite.affine.operator_names import describe, readers
 from normdeploy.rewrite.gauge.changed_values import takers_of
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, take_place
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.affine import bytes_moved as cost
 from normdeploy.rewrite.affine.affine_node import forget_written
 from normdeploy.rewrite.gauge.expression_rows import Floats
@@ -147,7 +148,7 @@ class Edit:
     def operand(self, index: int) -> tuple[Floats, Floats] | None:
         """Return s and t of an input; None where it has no gauge."""
         ties = self.at.ties
-        value = self.node.inputs[index] if index < len(self.node.inputs) else None
+        value = optional(self.node, index)
         gauge = ties.ports.get((self.node, index)) or (None if value is None else ties.of.get(value))
         return None if gauge is None else (self.at.scale(gauge), self.at.shift(gauge))
 

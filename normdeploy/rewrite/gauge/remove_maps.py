@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import free_name, share_names, take_out, take_place
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.walk import graphs_of, note_holders
 from normdeploy.rewrite.affine.affine_node import (
     adopt_origins,
@@ -32,7 +33,6 @@ from normdeploy.rewrite.affine.affine_node import (
     settle,
     taken_by,
 )
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.gauge.borders import require_borders
 from normdeploy.rewrite.gauge.changed_values import takers_of

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
 _FEW = 3

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.system import System
@@ -102,7 +103,7 @@ class Ties:
             a computed value's own gauge; for a float constant a gauge of this input alone, since what the operator
             reads there can be computed anew; None where the input has no gauge (no float, unknown rank, absent).
         """
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = optional(node, index)
         self.asked.add((node, index))
         tensor = constant_tensor(value)
         if value is None or tensor is None:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64, constant_tensor
 from normdeploy.graph.edit import only_reader
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.integer.integer_source import BYTES, Stays, clamp_of, scalar
 from normdeploy.rewrite.integer.monotone import Ending, Exceeds, Rounds, Signs
 

@@ -18,9 +18,9 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.linear_view import Form, Linear
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.weight import fixed_weight
-from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.integer.monotone import Clamp
 

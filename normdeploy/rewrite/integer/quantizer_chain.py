@@ -15,11 +15,11 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.linear_view import Form, linear_of
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.affine_operators import Match, match
-from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.affine.operator_names import describe, readers
 from normdeploy.rewrite.gauge.rules.linear import pads_zeros
 from normdeploy.rewrite.integer.integer_makers import Quantizer, quantizer_of

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import edit_each, put_constant
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 
 _POOLS = frozenset({"MaxPool"})
@@ -46,10 +47,10 @@ def _guard(graph: ir.Graph, node: ir.Node) -> bool:
 
 def _pads_zeros(node: ir.Node) -> bool:
     mode = node.attributes.get_string("mode", "constant")
-    value = node.inputs[2] if len(node.inputs) > 2 else None
+    value = optional(node, 2)
     if mode != "constant":
         return False
-    if value is None or not value.name:
+    if value is None:
         return True
     constant = constant64(value)
     return constant is not None and not constant.any()

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.norm_region import Region
 
@@ -70,7 +71,7 @@ def _cuts(node: ir.Node, dynamic: set[ir.Value]) -> bool:
     if x is None or x.shape is None or len(node.inputs) < 3:  # bounds as attributes: an operator set below the rules'
         return True
     starts, ends = constant64(node.inputs[1]), constant64(node.inputs[2])
-    given = node.inputs[3] if len(node.inputs) > 3 else None
+    given = optional(node, 3)
     axes = np.arange(0 if starts is None else starts.size) if given is None else constant64(given)
     if axes is None:
         return not x.shape.is_static()

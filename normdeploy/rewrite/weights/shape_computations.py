@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import put_constant
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.sizes import Size, size_of
 from normdeploy.rewrite.weights.conditions import EXACT
 
@@ -141,7 +142,7 @@ class KnownShapes:
         if len(starts) != 1 or not isinstance(starts[0], int) or not isinstance(ends[0], int):
             return None
         start, end = starts[0], ends[0]
-        if len(node.inputs) > 4 and node.inputs[4] is not None:
+        if optional(node, 4) is not None:
             steps = bounds[3]
             if steps is None or steps[0] != (1,):
                 return None

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Judge:
         small = resized(specs, {batch: _CASE_ROWS}) if batch else specs
         own = None if data is None else {name: array[: self._fixed or _CASE_ROWS] for name, array in data.items()}
         families = [] if own is None else user_families(own, specs, rows=_CASE_ROWS)
-        families += list(make_families(small, seed=seed))[:_FAMILIES]
+        families += islice(make_families(small, seed=seed), _FAMILIES)
         started = time.perf_counter()
         cases: list[Case] = []
         for family in families:

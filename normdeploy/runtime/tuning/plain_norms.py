@@ -22,8 +22,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import drop_if_unread
+from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.constant import optional
 from normdeploy.rewrite.gauge.free_choices import choose
 from normdeploy.rewrite.gauge.gauge import fixed
 from normdeploy.rewrite.gauge.operator_edit import Solution

@@ -22,15 +22,6 @@ def bodies_of(node: ir.Node) -> dict[str, ir.Graph]:
     return {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
 
 
-def read_by(node: ir.Node) -> list[ir.Value]:
-    """Return the values that an operator reads, those that its bodies read from around them included."""
-    graphs = [graph for body in bodies_of(node).values() for graph in (body, *body.subgraphs())]
-    inside = [value for graph in graphs for value in graph.outputs]
-    inside += [value for graph in graphs for inner in graph for value in inner.inputs if value is not None]
-    around = [value for value in inside if value.name and value.graph is node.graph]
-    return [*(value for value in node.inputs if value is not None and value.name), *around]
-
-
 @dataclass(frozen=True)
 class Body:
     """A body as a graph of its own.

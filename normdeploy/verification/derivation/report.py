@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.derivation import Exact, Hint
-from normdeploy.verification.derivation.body_graphs import read_by
+from normdeploy.graph.walk import values_read
 from normdeploy.verification.derivation.stored_rounding import Wrong
 
 
@@ -110,5 +110,5 @@ def rows_behind(rows: Mapping[ir.Node, Row], outputs: Iterable[ir.Value]) -> lis
         if node is None or node in seen:
             continue
         seen.add(node)
-        queue += [value.producer() for value in read_by(node)]
+        queue += [value.producer() for value in values_read(node)]
     return [row for node, row in rows.items() if node in seen]

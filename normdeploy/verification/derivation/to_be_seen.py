@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import values_read
 from normdeploy.verification.derivation.beyond import NO_END, decides
-from normdeploy.verification.derivation.body_graphs import bodies_of, read_by
+from normdeploy.verification.derivation.body_graphs import bodies_of
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Relation
@@ -93,7 +94,7 @@ def lost(relation: Relation, explained: Collection[ir.Node]) -> list[str]:
         makers = [claim.value.producer() for claim in held]
         if not any(maker in explained for maker in makers) and (guards or _may_do_nothing(source, node)):
             found.update({} if _keeps_all(source, node) else {str(node.outputs[0].name): None})
-        read = [v for v in read_by(node) if v not in seen]
+        read = [v for v in values_read(node) if v not in seen]
         queue += read
         seen.update(read)
     return list(found)

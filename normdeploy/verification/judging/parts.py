@@ -25,6 +25,7 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import bare_proto, module_path, weight_bytes
 from normdeploy.graph.fixed_values import fixed_nodes
+from normdeploy.graph.walk import values_read
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.family_case import make_case
 from normdeploy.verification.judging.outputs import hold_against
@@ -32,7 +33,7 @@ from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.flat_values import Array, Arrays, Feeds
 from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
-from normdeploy.verification.sides.subgraph import opened, subgraph, values_read
+from normdeploy.verification.sides.subgraph import opened, subgraph
 from normdeploy.verification.sides.subject import Subject
 
 SIZES = (8, 16, 32)
@@ -166,7 +167,7 @@ def _cuts(graph: ir.Graph, size: int) -> Iterator[list[_Part]]:
     """Yield two cuts of a graph into parts of about ``size`` operators, without a border in common."""
     fixed = fixed_nodes(graph).by_constants  # weights stored in integers among them
     nodes = [node for node in graph if node not in fixed]
-    crossing = _crossing(nodes, graph)
+    crossing = _crossing(nodes)
     taken: set[int] = set()
     for first in (size, size // 2):
         borders = _borders(crossing, range(first, len(nodes), size), taken)
@@ -190,11 +191,11 @@ def _borders(crossing: Sequence[int | None], places: Collection[int], taken: Col
     return found
 
 
-def _crossing(nodes: Sequence[ir.Node], graph: ir.Graph) -> list[int | None]:
+def _crossing(nodes: Sequence[ir.Node]) -> list[int | None]:
     """Return how many values made in front of each operator are read by it or behind it."""
     last: dict[ir.Value, int] = {}
     for i, node in enumerate(nodes):
-        last.update(dict.fromkeys(values_read(node, graph), i))
+        last.update(dict.fromkeys(values_read(node), i))
     count, hidden = [0] * (len(nodes) + 1), [0] * (len(nodes) + 1)
     for i, node in enumerate(nodes):
         for value in node.outputs:
@@ -210,7 +211,7 @@ def _parts(nodes: Sequence[ir.Node], graph: ir.Graph, borders: Sequence[int], fi
     owner = {node: number for number, at in enumerate(borders[:-1]) for node in nodes[at : borders[number + 1]]}
     read: dict[ir.Value, set[int]] = {}
     for node in nodes:
-        for value in values_read(node, graph):
+        for value in values_read(node):
             read.setdefault(value, set()).add(owner[node])
     outputs = set(graph.outputs)
     for number, at in enumerate(borders[:-1]):

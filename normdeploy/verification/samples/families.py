@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -136,16 +137,16 @@ def make_families(
         rest.append((Kind.CONSTANT, "constant rows", _constant_rows))
         rest += [(Kind.OTHER, name, fill) for name, fill in more]
     fills = [*first, *rest]
-    drawn = [
+    drawn = (  # when it is asked for: few levels look at all
         Family(name, _feeds(specs, np.random.default_rng((seed, i)), fill), kind)
         for i, (kind, name, fill) in enumerate(fills)
-    ]
-    yield from drawn[: len(first)]
+    )
+    yield from islice(drawn, len(first))
     for name, pattern in _mask_patterns(specs):
         rng = np.random.default_rng((seed, 91))
         yield Family(name, _feeds(specs, rng, _normal, mask=partial(masks.filled, pattern)))
     yield from _integer_families(specs, seed)
-    yield from drawn[len(first) :]
+    yield from drawn
 
 
 def _mask_patterns(specs: Sequence[InputRange]) -> list[tuple[str, masks.Rows]]:

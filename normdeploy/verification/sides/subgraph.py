@@ -8,14 +8,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.fixed_values import fixed_nodes
-from normdeploy.graph.walk import bodies_of
+from normdeploy.graph.walk import values_read
 from normdeploy.verification.sides.flat_values import Array
-
-
-def values_read(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
-    """Return the values of a graph that an operator of it reads, those read by its bodies included."""
-    inside = (inner for body in bodies_of(node) for inner in body.all_nodes())
-    return [v for one in (node, *inside) for v in one.inputs if v is not None and v.name and v.graph is graph]
 
 
 def opened(model: ir.Model, names: Collection[str]) -> ir.Model:
@@ -52,7 +46,7 @@ def subgraph(
     """
     fixed = fixed_nodes(model.graph).by_constants if fixed is None else fixed
     made = {value for node in nodes for value in node.outputs}
-    known = dict.fromkeys(value for node in nodes for value in values_read(node, model.graph))
+    known = dict.fromkeys(value for node in nodes for value in values_read(node))
     outside = [value for value in known if value not in made and value.producer() not in fixed]
     read = [value for value in outside if constant_tensor(value) is None]
     graph = ir.convenience.extract(model.graph, read, outputs)

@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
+from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 

@@ -16,9 +16,9 @@ import onnx_ir as ir
 
 from normdeploy.graph import is_constant
 from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, compress, constant64, is_constant
-from normdeploy.rewrite.affine.constant import array_of, optional
+from normdeploy.graph.operator_inputs import array_of, optional
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, put, require_small

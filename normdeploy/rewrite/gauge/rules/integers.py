@@ -15,8 +15,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.graph import constant64, constant_tensor
+from normdeploy.graph.operator_inputs import array_of, optional, required
 from normdeploy.graph.weight import Weight
-from normdeploy.rewrite.affine.constant import FORMATS, array_of, optional, required
+from normdeploy.rewrite.affine.constant import FORMATS
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused

@@ -20,9 +20,9 @@ import onnx_ir as ir
 
 from normdeploy.graph import compress, constant_tensor, is_constant
 from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
+from normdeploy.graph.operator_inputs import array_of, optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
-from normdeploy.rewrite.affine.constant import array_of, optional
 from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit

@@ -16,9 +16,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import is_constant
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.operator_inputs import array_of, optional, required, shape_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import Dims, dims_of
-from normdeploy.rewrite.affine.constant import FORMATS, array_of, loses_digits, optional, required, shape_of
+from normdeploy.rewrite.affine.constant import FORMATS, loses_digits
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused

@@ -9,10 +9,10 @@ import onnx_ir as ir
 from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear_view import Linear, linear_of
+from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.affine.constant import required
 
 
 @dataclass(frozen=True)

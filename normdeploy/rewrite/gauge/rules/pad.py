@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.rewrite.affine.axes import Dims, dims_of
-from normdeploy.rewrite.affine.constant import optional, required
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.operator_inputs import required
 from normdeploy.rewrite.affine.axes import dims_of, groups
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
 from normdeploy.rewrite.gauge.rules.moves import Acts, settled
 from normdeploy.rewrite.gauge.rules.scatter import cells_of

@@ -15,8 +15,8 @@ import math
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
+from normdeploy.graph.operator_inputs import required
 from normdeploy.rewrite.affine.axes import Dims, dims_of
-from normdeploy.rewrite.affine.constant import required
 from normdeploy.rewrite.gauge.gauge import Gauge, common
 from normdeploy.rewrite.gauge.rules.elementwise import one_of
 from normdeploy.rewrite.gauge.rules.moves import MANY

@@ -21,8 +21,8 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import Form, Linear, layer_of
+from normdeploy.graph.operator_inputs import array_of, required
 from normdeploy.graph.weight import Weight, fixed_weight
-from normdeploy.rewrite.affine.constant import array_of, required
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge
