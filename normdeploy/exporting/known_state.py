@@ -12,16 +12,15 @@ so is what is computed of nothing else; a tensor into which anything else is wri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import EllipsisType, NoneType
 from typing import Any
 
 import torch
+import torch.utils._python_dispatch as dispatch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.weak import WeakIdKeyDictionary
 
 _SMALL = 4096
 """Elements up to which a tensor is followed: flags, counters and what is kept per channel, no weights of products."""
@@ -33,6 +32,10 @@ _SETTLED = (
     int, float, complex, str, NoneType, EllipsisType, torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 """Arguments that are what they are while a model is traced; sizes may not be."""
+_DRAWN = ("rand", "normal", "uniform", "bernoulli", "multinomial", "poisson", "exponential", "dropout", "empty")
+"""Parts of the names of functions that give something else each time."""
+_OUTSIDE = getattr(dispatch, "_disable_current_modes", None)
+"""Leaves the trace for a block; a torch that has it no more traces without answers."""
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.zeros, torch.ones, torch.full, torch.arange})
 
 
@@ -46,11 +49,11 @@ class KnownState(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, numbers: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self._known: Any = WeakIdKeyDictionary()
-        for name, tensor in _state(model):
-            real = numbers.get(name)
-            if real is not None and real is not tensor:
-                self._known[tensor] = _run(_copy, (real,), {})
+        self._known: dict[int, _Known] = {}
+        traced = [(tensor, numbers[name]) for name, tensor in _state(model) if name in numbers]
+        pairs = [(tensor, real) for tensor, real in traced if tensor is not real and _OUTSIDE is not None]
+        for (tensor, _), real in zip(pairs, _run(_copies, ([real for _, real in pairs],), {}), strict=True):
+            self._known[id(tensor)] = _Known(tensor, real)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -61,15 +64,15 @@ class KnownState(TorchFunctionMode):
         if torch.compiler.is_dynamo_compiling():  # of the bodies of torch.cond and its kin, which it follows itself
             return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
-        known = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf in self._known]
-        settled = len(known) + sum(map(_is_settled, leaves)) == len(leaves)
-        if not known and not (settled and func in _MAKERS):
+        known = [self._known[id(leaf)] for leaf in leaves if id(leaf) in self._known]
+        settled = len(known) + sum(map(_is_settled, leaves)) == len(leaves) and not _draws(func)
+        if not known and not (settled and func in _MAKERS and _OUTSIDE):
             return func(*args, **kwargs)
         if not settled:
-            if _writes(func, kwargs):
+            if known and (_writes(func, kwargs) or any(leaf is True for leaf in leaves)):  # training=, inplace=
                 self._forget(known)
             return func(*args, **kwargs)
-        real_args, real_kwargs = tree_map_only(Tensor, self._known.__getitem__, (args, kwargs))
+        real_args, real_kwargs = tree_map_only(Tensor, lambda leaf: self._known[id(leaf)].real, (args, kwargs))
         if func in _ANSWERS:
             return _run(func, real_args, real_kwargs)
         result = func(*args, **kwargs)
@@ -80,24 +83,29 @@ class KnownState(TorchFunctionMode):
     def _follow(self, result: object, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
         with suppress(Exception):  # what does not work on numbers alone is not known
             real = _run(func, args, kwargs)
-            if isinstance(result, Tensor) and result not in self._known and real.numel() <= _SMALL:
-                self._known[result] = real
+            if isinstance(result, Tensor) and id(result) not in self._known and real.numel() <= _SMALL:
+                self._known[id(result)] = _Known(result, real)
 
-    def _forget(self, tensors: Iterable[Tensor]) -> None:
+    def _forget(self, written: Iterable[_Known]) -> None:
         """Forget tensors, with all that lie in the same memory."""
-        written = {self._known[tensor].untyped_storage().data_ptr() for tensor in tensors}
-        for tensor, real in list(self._known.items()):
-            if real.untyped_storage().data_ptr() in written:
-                del self._known[tensor]
+        places = {one.place for one in written}
+        self._known = {key: one for key, one in self._known.items() if one.place not in places}
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
+class _Known:
+    """A traced tensor, which is kept so that its id stays its own, its numbers, and where these lie."""
+
+    def __init__(self, tensor: Tensor, real: Tensor) -> None:
+        self.tensor, self.real, self.place = tensor, real, real.untyped_storage().data_ptr()
+
+
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]
 
 
 def _run(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a function on numbers, outside of the trace."""
-    with _disable_current_modes():
+    with _OUTSIDE() if _OUTSIDE is not None else nullcontext():
         return func(*args, **kwargs)
 
 
@@ -107,11 +115,14 @@ def _is_settled(leaf: object) -> bool:
     return isinstance(leaf, _SETTLED)
 
 
+def _draws(func: Callable[..., Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    return any(part in name for part in _DRAWN)
+
+
 def _writes(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
     """Tell whether a function writes into one of its arguments, by torch's names: add_, __iadd__, out=."""
     name = getattr(func, "__name__", "")
-    if name in ("batch_norm", "instance_norm"):
-        return True  # in training, into the statistics
     inside = name.startswith("__i") and name.endswith("__") and name not in ("__int__", "__index__", "__invert__")
     return "out" in kwargs or name in ("__setitem__", "__set__") or inside or (name.endswith("_") and name[-2:] != "__")
 

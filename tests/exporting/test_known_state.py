@@ -104,8 +104,12 @@ def asks_what_the_input_went_into(self: Any, x: Tensor) -> Tensor:
     return x * 2 if self.many.sum() > 0 else x
 
 
-@pytest.mark.parametrize("function", [asks_the_input, asks_what_the_input_went_into])
-def test_what_hangs_on_the_input_is_refused(function: Callable[[Any, Tensor], Tensor], tmp_path: Path) -> None:
+def asks_what_is_drawn(self: Any, x: Tensor) -> Tensor:
+    return x * 2 if torch.rand_like(self.many).sum() > 2 else x
+
+
+@pytest.mark.parametrize("function", [asks_the_input, asks_what_the_input_went_into, asks_what_is_drawn])
+def test_what_no_state_tells_is_refused(function: Callable[[Any, Tensor], Tensor], tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="control flow depends on tensor values"):
         nd.export(Stateful(function).eval(), (torch.randn(3, 4),), tmp_path / "net.onnx", verify=False)
     assert not list(tmp_path.iterdir())
