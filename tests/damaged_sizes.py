@@ -61,6 +61,9 @@ SIZES: list[Pair] = [
     pair("the largest of sizes", "float[N,T] x", "float[N,T] y", "s = Shape(x) l = Gather(s, one) "
          "c = Concat<axis = 0>(l, b) k = ReduceMin<keepdims = 1>(c) f = Cast<to = 1>(@) y = Add(x, f)", "l", "k",
          known=_ONES + ", int64[1] b = {1000}", at=_MANY),
+    pair("a part that is empty at few", "float[N,T] x", "float[N,U] y", "r = Relu(x) e = Slice(x, b, n, one) y = @",
+         "Concat<axis = 1>(r, e)", "Identity(r)", at=_MANY,
+         known=_ONES + ", int64[1] b = {1000}, int64[1] n = {9223372036854775807}"),
     pair("an output of sizes", "float[N,T] x", "int64 y", _LENGTH + "k = Min(l, b) y = Identity(@)", "l", "k",
          known=_ONES + ", int64 b = {1000}", at=_MANY),
     # sizes that data decide

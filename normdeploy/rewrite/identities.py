@@ -1,5 +1,6 @@
 """Identity, Dropout in evaluation, Reshape and Expand to the same sizes, and a Concat, Sum, Mean, Max or Min of one
-operand hand their input on: they leave the graph.
+operand hand their input on: they leave the graph. Of a Concat of many, so do operands without an element along its axis
+(what a rotary embedding of all of a head leaves alone).
 
 So does a Where whose condition is one constant (torch.lerp's, which chooses a formula by its weight), with what it
 never chooses.
@@ -35,6 +36,7 @@ class RemoveIdentities(ir.passes.InPlacePass):
             if not is_standard(node):
                 continue
             shapes.visit(node)
+            modified |= _without_empty_parts(node)
             chosen = _chosen(node)
             of_one = node.op_type in _OF_MANY and len(node.inputs) == 1
             if chosen or of_one or node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
@@ -42,6 +44,25 @@ class RemoveIdentities(ir.passes.InPlacePass):
                 modified |= hand_on(node, node.inputs[chosen])
                 take_out_unread(others)
         return ir.passes.PassResult(model, modified)
+
+
+def _without_empty_parts(node: ir.Node) -> bool:
+    """Let a Concat read no operand that has no element along its axis; one operand stays."""
+    if node.op_type != "Concat":
+        return False
+    axis, operands = node.attributes.get_int("axis", 0), list(node.inputs)
+    full = [value for value in operands if value is None or not _is_empty(value, axis)] or operands[:1]
+    if len(full) == len(operands):
+        return False
+    node.resize_inputs(len(full))
+    for index, value in enumerate(full):
+        node.replace_input_with(index, value)
+    take_out_unread([value for value in operands if value not in full])
+    return True
+
+
+def _is_empty(value: ir.Value, axis: int) -> bool:
+    return value.shape is not None and -len(value.shape) <= axis < len(value.shape) and value.shape[axis] == 0
 
 
 def _chosen(node: ir.Node) -> int:

@@ -10,11 +10,14 @@ import pytest
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 
-HEAD = '<ir_version: 8, opset_import: ["" : {opset}]> g (float[n,4] x) => (float[n,4] y{more}) {constants} {{ {body} }}'
+HEAD = (
+    '<ir_version: 8, opset_import: ["" : {opset}]> g (float[n,4] x) => (float[n,{columns}] y{more}) {constants}'
+    " {{ {body} }}"
+)
 
 
-def rewritten(body: str, *, opset: int = 18, more: str = "", constants: str = "") -> ir.Model:
-    model = ir.from_onnx_text(HEAD.format(opset=opset, more=more, constants=constants, body=body))
+def rewritten(body: str, *, opset: int = 18, more: str = "", constants: str = "", columns: str = "4") -> ir.Model:
+    model = ir.from_onnx_text(HEAD.format(opset=opset, columns=columns, more=more, constants=constants, body=body))
     result = rewrite(model).model
     onnx.checker.check_model(ir.to_proto(result), full_check=True)
     assert [value.name for value in result.graph.outputs] == [value.name for value in model.graph.outputs]
@@ -65,6 +68,27 @@ def operators(model: ir.Model) -> list[str]:
 )
 def test_an_inactive_one_leaves(body, options, left):
     assert operators(rewritten(body, **options)) == left
+
+
+CUT = "a = Relu (x) b = Slice (x, s, e, d) "
+CUTS = "int64[1] s = {4}, int64[1] e = {9223372036854775807}, int64[1] d = {1}"
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (CUT + "c = Concat <axis = 1> (a, b) y = Exp (c)", ["Relu", "Exp"]),
+        (CUT + "c = Concat <axis = -1> (b, a, b) y = Exp (c)", ["Relu", "Exp"]),
+        (
+            CUT + "c = Concat <axis = 1> (a, b, x) f = Exp (c) y = Slice (f, d, s, d)",
+            ["Relu", "Concat", "Exp", "Slice"],
+        ),
+        (CUT + "c = Concat <axis = 1> (b, b) y = Concat <axis = 1> (c, a)", ["Relu"]),
+        (CUT + "c = Concat <axis = 1> (b, b) f = Exp (c) y = Concat <axis = 1> (f, a)", ["Relu"]),
+    ],
+)
+def test_parts_without_an_element_are_not_joined(body, left):
+    assert operators(rewritten(body, constants=f"<{CUTS}>", columns="m")) == left
 
 
 SHAPE = "s = Shape (x) "
@@ -118,6 +142,6 @@ def test_one_in_training_stays(flag):
         model = ir.from_onnx_text(text.format(body="d = Dropout (x, , t) y = Relu (d)"))
     else:
         model = ir.from_onnx_text(
-            HEAD.format(opset=18, more="", constants=flag, body="d = Dropout (x, r, t) y = Relu (d)")
+            HEAD.format(opset=18, columns="4", more="", constants=flag, body="d = Dropout (x, r, t) y = Relu (d)")
         )
     assert operators(rewrite(model).model) == ["Dropout", "Relu"]

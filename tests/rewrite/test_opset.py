@@ -76,6 +76,20 @@ def test_an_operator_of_an_old_version_computes_the_same(case):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("float16", np.float16), ("double", np.float64)])
+def test_numbers_that_were_attributes_have_the_type_of_what_they_bound(kind, dtype):
+    text = f"""<ir_version: 4, opset_import: ["" : 9]> g ({kind}[2,5] x) => ({kind}[2,8] y) {{
+        r = Relu (x) c = Clip <min = 0.1, max = 0.7> (r) y = Pad <pads = [0, 1, 0, 2], value = 2.3> (c) }}"""
+    model = ir.from_proto(parser.parse_model(text))
+    RaiseOpset()(model)
+    x = np.random.default_rng(0).standard_normal((2, 5)).astype(dtype)
+    low, high, edge = (np.float32(number).astype(dtype) for number in (0.1, 0.7, 2.3))
+    expected = np.pad(np.clip(x, low, high), [(0, 0), (1, 2)], constant_values=edge)
+    got = runtime(ir.to_proto(model), {"x": x})[0]
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_operators_side_by_side_become_what_each_becomes_alone():
     """onnx converts all of a graph's in one call: values, constants and nodes of one stay apart from another's."""
     for version in (7, 10):

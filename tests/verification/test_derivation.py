@@ -405,6 +405,26 @@ def test_networks_drawn_at_random_are_confirmed(seed: int, kind: Any, tmp_path: 
     assert report.confirmed, [(row.name, row.reason) for row in report.open]
 
 
+class AllOfAHead(nn.Module):
+    """Turns all of what a part is written for, as rotary embeddings do; the other part has no element."""
+
+    def __init__(self, turned: int) -> None:
+        super().__init__()
+        self.turned, self.before, self.behind = turned, nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.before(x)
+        found: torch.Tensor = self.behind(torch.cat([y[..., : self.turned].sin(), y[..., self.turned :]], -1))
+        return found
+
+
+@pytest.mark.parametrize(("turned", "joined"), [(8, False), (6, True)])
+def test_a_part_without_an_element_is_confirmed_to_be_nothing(turned: int, joined: bool, tmp_path: Path):
+    report = confirmed(AllOfAHead(turned).eval(), (torch.randn(2, 5, 8),), tmp_path)
+    assert report.confirmed, [(row.name, row.reason) for row in report.open]
+    assert ("Concat" in {node.op_type for node in load_graph(tmp_path / "net.onnx").graph}) == joined
+
+
 def test_a_merged_kernel_is_confirmed_and_its_last_bit_is_not(tmp_path: Path):
     model, x = random_networks.merging()
     traced = trace(model, (x,))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import constant64, constant_tensor
+from normdeploy.graph import FLOATS, constant64, constant_tensor, round_once, tensor64
 from normdeploy.rewrite.opset.own_conversions import describe
 
 _IR_VERSION = 8
@@ -60,6 +60,8 @@ def _converted(nodes: Sequence[ir.Node], old: int, new: int) -> list[ir.Graph]:
     for node, part in zip(nodes, parts, strict=True):
         if node.op_type == "Upsample" or (node.op_type == "Resize" and old == 10):
             _asymmetric(part, node)
+        elif node.op_type in ("Clip", "Pad"):
+            _of_one_type(part)
     return parts
 
 
@@ -112,6 +114,20 @@ def _parts(whole: onnx.GraphProto, count: int) -> list[onnx.GraphProto]:
             for names in (node.input, node.output):
                 names[:] = [name.removesuffix(f"/{at}") for name in names]
     return parts
+
+
+def _of_one_type(converted: ir.Graph) -> None:
+    """Give numbers that were attributes, of which the converter makes float32, the type of what stands beside them."""
+    for node in converted:
+        kind = None if not node.inputs or node.inputs[0] is None else node.inputs[0].dtype
+        if kind not in FLOATS or kind == ir.DataType.FLOAT:
+            continue
+        for value in node.inputs[1:]:
+            maker, tensor = None if value is None else value.producer(), constant_tensor(value)
+            if maker is not None and tensor is not None and tensor.dtype == ir.DataType.FLOAT:
+                name = tensor.name or ""
+                typed = ir.tensor(round_once(tensor64(tensor), kind), dtype=kind, name=name)
+                maker.attributes["value"] = ir.AttrTensor("value", typed)
 
 
 def _asymmetric(converted: ir.Graph, node: ir.Node) -> None:

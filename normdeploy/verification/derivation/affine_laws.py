@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation.beyond import decides
+from normdeploy.verification.derivation.beyond import decides, is_cut
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.gauges import Floats, composed, radius, ranked
@@ -159,6 +159,18 @@ def _chosen(side: Side, node: ir.Node) -> Affine | None:
     return None if x is None or side.is_constant(x) else Affine(x, *_unit(), nodes=(node,))
 
 
+def _joined_with_nothing(side: Side, node: ir.Node) -> Affine | None:
+    """Return what a Concat joins with nothing but operands that have no element along its axis."""
+    axis = node.attributes.get_int("axis", 0)
+    (x, *others) = [value for value in inputs_of(node) if value is None or not _is_empty(side, value, axis)] or [None]
+    return None if others or x is None or side.is_constant(x) else Affine(x, *_unit(), nodes=(node,))
+
+
+def _is_empty(side: Side, value: ir.Value, axis: int) -> bool:
+    shapes = side.shapes(value)
+    return bool(shapes) and all(shape[axis] == 0 for shape in shapes) and not is_cut(side, value)
+
+
 def _sum(side: Side, node: ir.Node) -> Affine | None:
     inputs = inputs_of(node)
     constants = [spread(side, value) for value in inputs]
@@ -253,6 +265,7 @@ _STEPS = {
     "Unsqueeze": _same,
     "Flatten": _same,
     "Where": _chosen,
+    "Concat": _joined_with_nothing,
     **dict.fromkeys(
         ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool"), _of_one_element
     ),

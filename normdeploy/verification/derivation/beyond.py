@@ -63,13 +63,13 @@ def _decides(side: Side, value: ir.Value) -> bool:
     if node is None:
         return False
     if kind(node) in ("Shape", "Size"):
-        return _is_cut(side, node.inputs[0])
+        return is_cut(side, node.inputs[0])
     if not side.follows(value):
         return False
     return any(decides(side, read) for read in inputs_of(node)) or _is_one_sided(side, node)
 
 
-def _is_cut(side: Side, value: ir.Value | None) -> bool:
+def is_cut(side: Side, value: ir.Value | None) -> bool:
     """Tell whether the shape of a value depends on a cut that was seen from one side."""
     if not side.cut_known:
         side.cut_known = True
