@@ -2,9 +2,9 @@
 
 The definitions of these operators call them optional, a session of such a file opens, and its first run ends the
 process: com.microsoft's Attention without a bias and DFT with an absent axis that is written (as an empty name) read
-past nothing (SIGSEGV), QLinearLeakyRelu and QLinearSigmoid without a zero point of the result abort; and no operator
-of any number of operands looks for an absent one among them (onnxruntime 1.31.1, CPU; docs/upstream/onnxruntime.md).
-No caller can catch that, so the node is named before a session is opened.
+past nothing (SIGSEGV), QLinearLeakyRelu and QLinearSigmoid without a zero point of the result abort; and but for Concat
+no operator of any number of operands looks for an absent one among them (onnxruntime 1.31.1, CPU;
+docs/upstream/onnxruntime.md). No caller can catch that, so the node is named before a session is opened.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _READ = {
 }
 """Operators of com.microsoft: the operand's place, what it is, and what stands for it where it is absent."""
 
-_ALL = frozenset({"Max", "Min", "Sum", "Mean", "Concat", "Einsum"})
-"""Standard operators of any number of operands."""
+_ALL = frozenset({"Max", "Min", "Sum", "Mean", "Einsum"})
+"""Standard operators of any number of operands; Concat looks for itself."""
 
 
 def check_operands(path: str | os.PathLike[str]) -> None:

@@ -167,8 +167,10 @@ def _joined_with_nothing(side: Side, node: ir.Node) -> Affine | None:
 
 
 def _is_empty(side: Side, value: ir.Value, axis: int) -> bool:
-    shapes = side.shapes(value)
-    return bool(shapes) and all(shape[axis] == 0 for shape in shapes) and not is_cut(side, value)
+    lengths = [
+        dict(zip(range(-len(shape), len(shape)), shape * 2, strict=True)).get(axis) for shape in side.shapes(value)
+    ]
+    return bool(lengths) and set(lengths) == {0} and not is_cut(side, value)
 
 
 def _sum(side: Side, node: ir.Node) -> Affine | None:
