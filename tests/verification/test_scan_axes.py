@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.graph import load_graph
-from normdeploy.verification import verify
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
 
@@ -116,4 +115,7 @@ def test_hierarchical_sampling_is_confirmed_for_every_input(tmp_path: Path) -> N
     inner.op_type = "Add"
     del proto.metadata_props[:]
     onnx.save(proto, tmp_path / "wrong.onnx")
-    assert verify(model, tmp_path / "wrong.onnx", args=(rays,), level="quick").status == "fail"
+    source, sizes = load_graph(tmp_path / "net.onnx"), [{"rays": (n, 6)} for n in (2, 3)]
+    right, wrong = (load_graph(tmp_path / f"{name}.onnx") for name in ("net", "wrong"))
+    assert check_derivation(source, right, unchanged(source), sizes).confirmed
+    assert not check_derivation(source, wrong, unchanged(source), sizes).confirmed
