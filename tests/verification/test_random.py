@@ -97,3 +97,20 @@ def test_bfloat16_for_tune_is_refused_with_the_inputs_type(tmp_path: Path):
     path = write(tmp_path / "p.onnx", PLAIN)
     with pytest.raises(InputError, match=r"bfloat16.*expected x: float32"):
         nd.tune(path, data=torch.zeros(6, 4).bfloat16())
+
+
+def test_a_failure_says_that_the_file_draws(tmp_path: Path) -> None:
+    """Places in a drawn order are integers: nothing is measured that could tell them from wrong ones."""
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[n, 9] x) => (int64[n, 9] y)'
+    body = "r = RandomUniformLike (x) s = Add (r, x) t, y = TopK <axis = 1> (s, k)"
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(f"{head} <int64[1] k = {{9}}> {{ {body} }}"), path)
+
+    class Shuffled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.topk(x + torch.rand_like(x), 9).indices
+
+    verdict = nd.verify(Shuffled(), path, args=(torch.zeros(2, 9),), level="quick")
+    assert verdict.status == "fail"
+    assert "what RandomUniformLike" in verdict.check("rounding").detail
+    assert "draws nothing in evaluation" in verdict.check("rounding").detail

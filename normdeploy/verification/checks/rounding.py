@@ -9,6 +9,10 @@ from itertools import chain
 import numpy as np
 
 from normdeploy.errors import GraphError
+from normdeploy.graph import module_path
+from normdeploy.graph.operators.random import has_effect
+from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import nodes_of
 from normdeploy.ort.levels import available_levels
 from normdeploy.ort.settings import CPU
 from normdeploy.verification.check_context import Context
@@ -61,7 +65,7 @@ def check_rounding(context: Context) -> list[Check]:
         context.wrong_under = list(problems)
         measured = Ratios(worst, settings=tuple(map(str, problems)))
         known = known_kernels(context.subject.model.graph) if logic_holds else narrower_weights(context)
-        text = f"{where}: {shortened(first)}" + (f"; {known}" if known else "")
+        text = "; ".join(filter(None, (f"{where}: {shortened(first)}", known, _drawn(context))))
         return [Check(Question.ROUNDING, Status.FAIL, text, measured)]
     if context.evaluator is None:
         text = "no graph of the reference to measure rounding on; eager's error alone judges"
@@ -76,6 +80,18 @@ def check_rounding(context: Context) -> list[Check]:
             f"(at most {held:.2f} of what rounding explains of it)"
         )
     return [Check(Question.ROUNDING, Status.PASS, text, Ratios(worst, runs=total))]
+
+
+def _drawn(context: Context) -> str:
+    """Return in a clause that the file draws numbers that reach an output, the first place of it; "" if it does not."""
+    drawn = [n for n in nodes_of(context.subject.model) if has(n, Trait.RANDOM) and has_effect(n.outputs[0])]
+    if not drawn:
+        return ""
+    at = module_path(drawn[0]) or str(drawn[0].name)
+    return (
+        f"what {drawn[0].op_type} {at!r} draws at random reaches an output, so that no two runs agree: expected a "
+        "model that draws nothing in evaluation"
+    )
 
 
 def check_decided(context: Context) -> list[Check]:
