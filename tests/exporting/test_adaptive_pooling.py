@@ -10,29 +10,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from each_function import Each
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normdeploy as nd
 
 Pool = Callable[[Tensor], Any]
-
-
-class Each(nn.Module):
-    """Returns all that the functions make of one input."""
-
-    def __init__(self, functions: dict[str, Pool]) -> None:
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for name, function in self.functions.items():
-            result = function(x)
-            parts = result if isinstance(result, tuple) else (result,)
-            found |= {f"{name}_{number}": part for number, part in enumerate(parts)}
-        return found
-
 
 IMAGES: dict[str, Pool] = {
     "average": lambda x: F.adaptive_avg_pool2d(x, 4),

@@ -9,28 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from each_function import Each
 from torch import Tensor, nn
 
 import normdeploy as nd
 
 NAN, INF = float("nan"), float("inf")
-
-
-class Each(nn.Module):
-    """Returns all that the functions make of one input."""
-
-    def __init__(self, functions: dict[str, Callable[[Tensor], Any]]) -> None:
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for name, function in self.functions.items():
-            result = function(x)
-            parts = result if isinstance(result, tuple) else (result,)
-            found |= {f"{name}_{number}": part for number, part in enumerate(parts)}
-        return found
-
 
 BOUNDS = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0])
 

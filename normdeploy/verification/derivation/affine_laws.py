@@ -167,10 +167,10 @@ def _joined_with_nothing(side: Side, node: ir.Node) -> Affine | None:
 
 
 def _is_empty(side: Side, value: ir.Value, axis: int) -> bool:
-    lengths = [
-        dict(zip(range(-len(shape), len(shape)), shape * 2, strict=True)).get(axis) for shape in side.shapes(value)
-    ]
-    return bool(lengths) and set(lengths) == {0} and not is_cut(side, value)
+    """Tell whether a value has no element along an axis, at all sizes."""
+    shapes = side.shapes(value)
+    empty = all(-len(shape) <= axis < len(shape) and shape[axis] == 0 for shape in shapes)
+    return bool(shapes) and empty and not is_cut(side, value)
 
 
 def _sum(side: Side, node: ir.Node) -> Affine | None:

@@ -15,7 +15,7 @@ values in its place, the cut graphs agree. What this shows and what it does not:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -73,10 +73,11 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
             if isinstance(found, str):
                 why = found
                 continue
-            if not _lies_behind(found, site):  # what adds an epsilon to a sum of another value and a number
+            held = _values_of(found)
+            if not _lies_among(held, site):  # what adds an epsilon to a sum of another value and a number
                 why = "what it reads does not depend on one value alone"
                 continue
-            worst, failure = _feed(context, found, mine, _behind(found, evaluator, targets), until)
+            worst, failure = _feed(context, found, mine, _behind(held, evaluator, targets), until)
             if failure is not None:
                 return [failure]
             tried[site.where] = max(tried.get(site.where, 0.0), worst)
@@ -107,16 +108,24 @@ def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Targ
     return sorted(groups.values(), key=lambda group: places.get(group[0].output, len(places)))
 
 
-def _behind(made: Cut, evaluator: Evaluator, targets: Sequence[Target]) -> list[Target]:
-    """Return the survivors whose sites lie wholly in a cut graph, behind the cut or beside it."""
-    return [t for t in targets if t.evaluator is evaluator and not t.site.inner and _lies_behind(made, t.site)]
+def _behind(held: Set[str], evaluator: Evaluator, targets: Sequence[Target]) -> list[Target]:
+    """Return the survivors whose sites lie wholly in a cut graph of these values, behind the cut or beside it."""
+    return [t for t in targets if t.evaluator is evaluator and not t.site.inner and _lies_among(held, t.site)]
 
 
-def _lies_behind(made: Cut, site: Site) -> bool:
-    """Tell whether a cut graph holds all that a site reads, and its result."""
+def _values_of(made: Cut) -> set[str]:
+    """Return the names of the values that a cut graph holds."""
     graph = made.mutated.graph
-    values = {str(v.name) for node in graph for v in node.outputs} | {str(v.name) for v in graph.inputs}
-    return values.union(graph.initializers).issuperset({*filter(None, site.inputs), site.output})
+    return (
+        {str(v.name) for node in graph for v in node.outputs}
+        | {str(v.name) for v in graph.inputs}
+        | {*graph.initializers}
+    )
+
+
+def _lies_among(held: Set[str], site: Site) -> bool:
+    """Tell whether all that a site reads, and its result, are among some values."""
+    return held >= {*filter(None, site.inputs), site.output}
 
 
 def _feed(
