@@ -309,11 +309,10 @@ def test_a_kill_at_any_moment_leaves_nothing_that_the_next_run_does_not_clear(li
 def test_a_disk_that_is_full_costs_no_parts_of_an_unfinished_run(tmp_path, monkeypatch):
     with Workspace(tmp_path / "w", {"a": 1}) as first:
         part_path(first.folder, 3).touch()
-    with monkeypatch.context() as patched:
-        full = os.open("/dev/full", os.O_WRONLY)
-        patched.setattr(os, "write", lambda _, text: write(full, text))
+    write = os.write
+    with monkeypatch.context() as patched, Path("/dev/full").open("wb", buffering=0) as full:
+        patched.setattr(os, "write", lambda _, text: write(full.fileno(), text))
         with pytest.raises(StorageError, match="No space left"):
             Workspace(tmp_path / "w", {"a": 1})
-        os.close(full)
     with Workspace(tmp_path / "w", {"a": 1}) as second:
         assert part_path(second.folder, 3).exists()
