@@ -19,9 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-_LOCK, _MADE = "lock", "made"
+LOCK, _MADE = "lock", "made"
 _OURS = "normdeploy writes here; what a dead process left is removed by the next one\n"
-_MARKED = 0o1700
 _TRIES, PAUSE = 100, 0.02  # a writer holds a folder for a few renames
 
 
@@ -43,7 +42,7 @@ def private_folder(target: Path) -> Iterator[Path]:
             # what cannot be removed now is marked, and goes with the next writer
             shutil.rmtree(outer / _MADE, ignore_errors=True)
             with suppress(OSError):
-                (outer / _LOCK).unlink()
+                (outer / LOCK).unlink()
                 outer.rmdir()
 
 
@@ -51,20 +50,52 @@ def _locked(target: Path) -> tuple[Path, IO[str]]:
     """Make a folder and lock it; another, where somebody took the new one for a dead one before it was locked."""
     while True:
         outer = target.parent / f".{target.name}.{secrets.token_hex(4)}"
-        with suppress(FileExistsError, FileNotFoundError):
-            outer.mkdir(mode=_MARKED)
-            lock = (outer / _LOCK).open("a+")
-            if hold(lock):
-                try:
-                    os.write(lock.fileno(), _OURS.encode())
-                except OSError:  # a full disk
-                    shutil.rmtree(outer, ignore_errors=True)
-                    lock.close()
-                    raise
+        with suppress(FileNotFoundError):
+            if not outer.exists() and (lock := claimed(outer, _OURS, mode=0o700)) is not None:
                 return outer, lock
-            lock.close()
         if not target.parent.is_dir():
             raise FileNotFoundError(f"{target.parent} does not exist")
+
+
+def claimed(folder: Path, words: str, *, mode: int = 0o777) -> IO[str] | None:
+    """Make a folder of ours where there is none, lock it and say so in its lock; None where another process has it.
+
+    Args:
+        folder: new, or known to be ours, or empty.
+        words: what its lock is to say.
+        mode: who may use a new one, less the umask.
+
+    Raises:
+        OSError: the disk refuses; a new folder is gone again.
+    """
+    new = not folder.exists()
+    folder.mkdir(mode=mode | stat.S_ISVTX, exist_ok=True)
+    lock = (folder / LOCK).open("a+")
+    if not hold(lock):
+        lock.close()
+        return None
+    try:
+        lock.truncate(0)
+        os.write(lock.fileno(), words.encode())
+    except OSError:  # a full disk
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
+        raise
+    return lock
+
+
+def is_ours(folder: Path, words: str) -> bool:
+    """Tell whether a folder was claimed: by what its lock begins with, or by its mark where nothing was written yet."""
+    with suppress(OSError, UnicodeDecodeError):
+        mode, begun, entries = folder.lstat().st_mode, "", {entry.name for entry in folder.iterdir()}
+        regular = LOCK in entries and stat.S_ISREG((folder / LOCK).lstat().st_mode)
+        if regular:
+            with (folder / LOCK).open(encoding="utf-8") as lock:
+                begun = lock.read(len(words))
+        unsaid = begun == "" and bool(mode & stat.S_ISVTX) and (regular or entries <= {_MADE})
+        return stat.S_ISDIR(mode) and (begun == words or unsaid)
+    return False
 
 
 def hold(lock: IO[str]) -> bool:
@@ -118,21 +149,8 @@ def clear_dead(target: Path) -> None:
     if sys.platform == "win32":  # no lock tells the living from the dead there
         return
     for folder in target.parent.glob(f".{glob.escape(target.name)}.*"):
-        with suppress(OSError, UnicodeDecodeError):
-            if _is_ours(folder):
-                with (folder / _LOCK).open("a+") as lock:
+        with suppress(OSError):
+            if is_ours(folder, _OURS) and {entry.name for entry in folder.iterdir()} <= {LOCK, _MADE}:
+                with (folder / LOCK).open("a+") as lock:
                     if hold(lock):
                         shutil.rmtree(folder)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Tell whether a folder is one of ours, and holds nothing else: by its mark, or by the words in its lock."""
-    mode, entries = folder.lstat().st_mode, {entry.name for entry in folder.iterdir()}
-    if not stat.S_ISDIR(mode) or not entries <= {_LOCK, _MADE}:
-        return False
-    words = ""
-    if _LOCK in entries:
-        if not stat.S_ISREG((folder / _LOCK).lstat().st_mode):
-            return False
-        words = (folder / _LOCK).read_text("utf-8")
-    return words == _OURS or (words == "" and bool(mode & stat.S_ISVTX))

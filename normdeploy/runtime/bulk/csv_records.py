@@ -20,50 +20,49 @@ import numpy as np
 class Lines:
     """Lines for the csv module, which can be given back; ``taken`` are those of the record at hand.
 
-    A line that was inside a quote of a record that was not believed, and leaves one open itself, would be followed to
-    the same end: no record of several lines begins there. Else each of n such lines would be read n times.
-
-    Args:
-        lines: with their ends.
-        inside: how many of the next lines are such; who goes on from a later line hands it on.
+    Quotes come in pairs: a record that asks for another line while those of its lines are even has a stray one, and
+    gets none. So a line is followed to the next one with a quote left over, not to the end of the text, and n lines are
+    handed out 2 n times at most.
     """
 
-    def __init__(self, lines: Iterable[str], inside: int = 0) -> None:
+    def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._back, self.taken = iter(lines), deque[str](), list[str]()
-        self.inside, self._alone = inside, False
+        self._open = False
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        if self.taken and self._alone:
-            raise csv.Error("a quote is opened where another one was")
+        if self.taken and not self._open:
+            raise csv.Error("a quote is opened and all are in pairs")
         line = self._back.popleft() if self._back else next(self._lines)
-        if not self.taken:
-            self._alone = self.inside > 0
-        self.inside = max(0, self.inside - 1)
+        self._open ^= line.count('"') % 2 == 1
         self.taken.append(line)
         return line
+
+    def begin(self) -> None:
+        """Begin a record with the next line."""
+        self._open = False
+        self.taken.clear()
 
     def give_back(self) -> None:
         """Give all lines back but the first."""
         self._back.extendleft(reversed(self.taken[1:]))
-        self.inside = max(self.inside, len(self.taken) - 2)  # in the last line the quote ended, or the text
         del self.taken[1:]
 
 
-def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) -> Iterator[tuple[str, str]]:
-    """Yield text and fault ("" if none) of each record; the texts together are the lines, blank ones included.
+def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) -> Iterator[tuple[str, list[str], str]]:
+    """Yield text, cells and fault ("" if none) of each record; the texts together are the lines, blank ones included.
 
     Args:
-        lines: with their ends, from the beginning of a record on; `Lines` where earlier ones were read.
+        lines: with their ends, from the beginning of a record on.
         width: how many cells a record has; 0 where that is not known.
         read: positions of the cells that hold numbers.
     """
-    source = lines if isinstance(lines, Lines) else Lines(lines)
+    source = Lines(lines)
     reader = csv.reader(source, strict=True)
     while True:
-        source.taken.clear()
+        source.begin()
         cells, fault = list[str](), "a quote is opened and not closed, or stands where no cell begins or ends"
         try:
             cells, fault = next(reader), ""
@@ -82,7 +81,7 @@ def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) ->
             fault = f"{fault}: {shown!r}; expected quotes in pairs around cells: correct the line"
         elif cells and width and len(cells) != width:
             fault = f"has {len(cells)} cells; expected {width}: correct the line"
-        yield text, fault
+        yield text, cells, fault
 
 
 def is_plain(text: bytes) -> bool:

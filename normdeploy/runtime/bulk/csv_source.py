@@ -1,8 +1,7 @@
-"""Rows from CSV files: pyarrow.csv reads them, part by part; what it cannot read is looked at cell by cell."""
+"""Rows from CSV files: pyarrow.csv reads them, part by part; cells that it cannot read are looked at one by one."""
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import re
@@ -19,17 +18,19 @@ import pyarrow.csv as pacsv
 from normdeploy.errors import InputError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.columns import match_columns
-from normdeploy.runtime.bulk.csv_records import Lines, is_plain, records
+from normdeploy.runtime.bulk.csv_records import is_plain, records
 from normdeploy.runtime.bulk.source import Block, Part
 from normdeploy.runtime.casting import expectation
 
-Record = tuple[str, str]
-"""A record's text, each byte a character, and what is wrong with it, "" for nothing."""
-
 _BYTES, _MARK = "latin-1", b"\xef\xbb\xbf"
 _SAMPLE = 1 << 16
-_FEW = 8
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_SURE = {  # what Arrow reads as it is meant, whatever the type's range
+    pa.float64(): r"^-?[0-9]{1,18}(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?$",
+    pa.int64(): r"^-?[0-9]{1,18}$",
+    pa.uint64(): r"^[0-9]{1,18}$",
+    pa.string(): r"^[ -~]*$",
+}
 _WIDE = {"f": pa.float64(), "u": pa.uint64(), "i": pa.int64(), "b": pa.int64()}
 
 
@@ -83,17 +84,12 @@ class CsvSource:
                 stream.seek(offset)
                 sample = stream.read(_SAMPLE)
                 size = max(1, rows * len(sample) // max(1, sample.count(b"\n") or sample.count(b"\r")))
-                length, inside = self._cut(stream, offset, size, 0)
-                while length:
+                while length := self._cut(stream, offset, size):
                     yield Part(index, (file, offset), file, offset, length)
                     index, offset = index + 1, offset + length
-                    length, inside = self._cut(stream, offset, size, inside)
 
-    def _cut(self, stream: IO[bytes], offset: int, size: int, inside: int) -> tuple[int, int]:
-        """Return how many bytes from ``offset`` on hold whole records: about ``size``, or one record; 0 at the end.
-
-        ``inside`` (see `Lines`) is returned for what lies behind them: no quote is followed to the end once a part.
-        """
+    def _cut(self, stream: IO[bytes], offset: int, size: int) -> int:
+        """Return how many bytes from ``offset`` on hold whole records: about ``size``, or one record; 0 at the end."""
         stream.seek(offset)
         # room is made for what is asked for, whatever there is
         size = min(size, os.fstat(stream.fileno()).st_size - offset + 1)
@@ -105,16 +101,15 @@ class CsvSource:
                 text, size = text + stream.read(size), 2 * size
         end = end or len(text)
         if is_plain(text[:end]):
-            return end, max(0, inside - len(text[:end].splitlines())) if inside else 0
+            return end
         stream.seek(offset)
-        taken, text_stream = 0, TextIOWrapper(stream, _BYTES, newline="")
-        lines = Lines(text_stream, inside)
-        for record, _ in records(lines, len(self._names), self._read):
+        taken, lines = 0, TextIOWrapper(stream, _BYTES, newline="")
+        for record, _, _ in records(lines, len(self._names), self._read):
             taken += len(record)
             if taken >= end:
                 break
-        text_stream.detach()
-        return taken, lines.inside
+        lines.detach()
+        return taken
 
     def read(self, parts: Sequence[Part]) -> Iterator[Block]:
         """Yield the parts' rows; a record that cannot be read is a bad row."""
@@ -124,11 +119,7 @@ class CsvSource:
                 text, bad = stream.read(part.size), dict[int, str]()
             text = text if part.first else text.removeprefix(_MARK)
             table = self._at_once(text) if is_plain(text) else None
-            if table is None:
-                lines = TextIOWrapper(BytesIO(text), _BYTES, newline="")
-                found = [record for record in records(lines, len(self._names), self._read) if record[0].strip("\r\n")]
-                table = pa.concat_tables([self._at_once(b"\n"), *self._pieces(found, 0, bad)])
-            yield self._columns.block(table, bad)
+            yield self._columns.block(self._by_records(text, bad) if table is None else table, bad)
 
     def _at_once(self, text: bytes) -> pa.Table | None:
         """Return the columns used; None where Arrow refuses a cell, or may read another number than is written."""
@@ -145,32 +136,36 @@ class CsvSource:
         floats = [table.column(name) for name, kind in self._types.items() if pa.types.is_floating(kind)]
         return None if any(pc.any(pc.is_inf(column)).as_py() for column in floats) else table  # 1e400 becomes infinite
 
-    def _pieces(self, some: Sequence[Record], first: int, bad: dict[int, str]) -> Iterator[pa.Table]:
-        """Yield the columns of records that are not blank: all at once, else half by half, at last cell by cell."""
-        bad |= {at: fault for at, (_, fault) in enumerate(some, first) if fault}
-        if len(some) > _FEW:
-            nothing = ",".join(['""'] * len(self._names))
-            text = "".join(f"{nothing if fault else text.rstrip(chr(13) + chr(10))}\n" for text, fault in some)
-            table = self._at_once(text.encode(_BYTES))
-            if table is not None and len(table) == len(some):
-                yield table
-                return
-            half = len(some) // 2
-            yield from self._pieces(some[:half], first, bad)
-            yield from self._pieces(some[half:], first + half, bad)
-            return
-        values: dict[str, list[Any]] = {name: [] for name in self._types}
-        for at, (text, fault) in enumerate(some, first):
-            cells = [""] * len(self._names) if fault else next(csv.reader([text]))
-            for name, kind in self._types.items():
-                cell = cells[self._names.index(name)]
-                value, expected = _value(cell, kind, self._columns.dtypes.get(name, ""))
-                if expected:
-                    shown = cell.encode(_BYTES).decode(errors="replace")
-                    reason = f"column {name!r} is {shown!r}; expected {expected}: correct or remove the row"
-                    bad.setdefault(at, reason)
-                values[name].append(value)
-        yield pa.table({name: pa.array(values[name], kind) for name, kind in self._types.items()})
+    def _by_records(self, text: bytes, bad: dict[int, str]) -> pa.Table:
+        """Return the columns used; why rows are bad is added to ``bad``."""
+        rows = list[list[str]]()
+        lines = TextIOWrapper(BytesIO(text), _BYTES, newline="")
+        for _, cells, fault in records(lines, len(self._names), self._read):
+            if fault:
+                bad[len(rows)] = fault
+                rows.append([""] * len(self._names))
+            elif cells:  # the line is not blank
+                rows.append(cells)
+        columns = {}
+        for name, kind in self._types.items():
+            at = self._names.index(name)
+            columns[name] = _column(name, [cells[at] for cells in rows], kind, self._columns.dtypes.get(name, ""), bad)
+        return pa.table(columns)
+
+
+def _column(name: str, cells: list[str], kind: pa.DataType, dtype: str, bad: dict[int, str]) -> pa.Array:
+    """Return the values of a column's cells, null where they are empty or no number, which is added to ``bad``."""
+    texts = pa.array(cells, pa.string())
+    sure = pc.match_substring_regex(texts, _SURE[kind])
+    odd = []
+    for at in np.flatnonzero(~sure.to_numpy(zero_copy_only=False)).tolist():
+        value, expected = _value(cells[at], kind, dtype)
+        if expected:
+            shown = cells[at].encode(_BYTES).decode(errors="replace")
+            bad.setdefault(at, f"column {name!r} is {shown!r}; expected {expected}: correct or remove the row")
+        odd.append(value)
+    values = pc.if_else(sure, texts, None).cast(kind)
+    return pc.replace_with_mask(values, pc.invert(sure), pa.array(odd, kind))
 
 
 def _value(cell: str, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
@@ -202,15 +197,15 @@ def _first_record(path: Path) -> tuple[list[str], int]:
     with path.open(encoding=_BYTES, newline="") as stream:
         end = len(_MARK) if stream.read(len(_MARK)) == _MARK.decode(_BYTES) else 0
         stream.seek(end)
-        for text, fault in records(stream):
+        for text, cells, fault in records(stream):
             end += len(text)
             if fault:
                 raise InputError(f"{path} begins with {text[:60]!r}: {fault}")
-            if text.strip("\r\n"):
+            if cells:
                 break
         else:
             raise InputError(f"{path} is empty; expected a header or rows of numbers")
     try:
-        return [cell.encode(_BYTES).decode() for cell in next(csv.reader([text]))], end
+        return [cell.encode(_BYTES).decode() for cell in cells], end
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 ({error}); expected text: save it as UTF-8") from error

@@ -50,6 +50,14 @@ class MeasuredCandidate:
         """Its time over the untuned model's; infinite where it was not timed in rounds."""
         return self.ratio["value"] if self.ratio else float("inf")
 
+    @property
+    def slowdown(self) -> float | None:
+        """Its time over the untuned model's, of the rounds or of the first glance; None where it was not timed."""
+        if self.hopeless is not None:
+            mine, beside = self.hopeless
+            return mine.median / beside.median
+        return self.ratio["value"] if self.ratio else None
+
     def to_trial(self, winner: MeasuredCandidate, model: Path, file: Path) -> Trial:
         """Return the row of the plan file.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from normdeploy.ort.machine import this_machine
-from normdeploy.ort.settings import CPU, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
+from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.plan import Trial
 from normdeploy.runtime.tuning.candidates import Candidate, named
@@ -25,6 +25,10 @@ from normdeploy.runtime.tuning.trials import Tried
 _RANKING_SECONDS = 45.0
 WORTH = 0.95
 """Of the best accepted time: what int8 must be able to reach for a search which operators to keep."""
+
+INT8_REACH = 16.0
+"""How many times as fast as in float32 int8 may be on a processor: VNNI multiplies 4 times as fast, AMX 32 times, and
+what is not multiplied gains nothing. The most that docs/tuning.md has is 5."""
 
 
 class Int8Variants:
@@ -50,6 +54,9 @@ class Int8Variants:
             fast: what onnxruntime runs them with, threads aside.
         """
         tried = self._tried
+        if reason := self._out_of_reach():
+            tried.skipped.append(Trial("int8", "int8", "skipped", reason))
+            return
         tried.tell("taking the ranges of activations")
         try:
             quantizer = Quantizer(self._model, tried.judge.calibration, this_machine())
@@ -67,6 +74,22 @@ class Int8Variants:
             better, file = self._corrected(quantizer, recipe, file)
             self._written[file] = (better, quantizer)
             yield from self._settings(better.name, file, fast, openvino=not better.joined)
+
+    def _out_of_reach(self) -> str:
+        """Say why no int8, which runs on the processor, can be the fastest; "" where one may be.
+
+        Beside a GPU, to calibrate and to judge it on the processor would take most of the time, for nothing.
+        """
+        here = (entry for entry in self._tried.opened if entry.candidate.settings.provider not in GPU_PROVIDERS)
+        times = [entry.slowdown for entry in here if entry.slowdown is not None]
+        accepted = self._tried.accepted()
+        if not times or not accepted or min(times) <= INT8_REACH * accepted[0].relative:
+            return ""
+        best = accepted[0]
+        return (
+            f"it runs on the processor, where float32 takes {min(times) / best.relative:.0f} times as long as "
+            f"{best.candidate.name}: more than int8 can gain ({INT8_REACH:.0f} times)"
+        )
 
     def _write(self, quantizer: Quantizer, recipe: Int8Recipe) -> Path | None:
         """Write a variant; None where it cannot be, or would be another one."""

@@ -91,7 +91,7 @@ def test_splitting_takes_steps_in_proportion_to_the_text(monkeypatch):
     monkeypatch.setattr(module.Lines, "__next__", counting)
     for count in (1000, 4000):
         looked, text = 0, ['1,"2,3\n', "4,5,6\n"] * count
-        assert [bool(fault) for _, fault in records(text, 3, {0, 1, 2})] == [True, False] * count
+        assert [bool(fault) for _, _, fault in records(text, 3, {0, 1, 2})] == [True, False] * count
         assert looked < 3 * len(text)
 
 
@@ -259,7 +259,7 @@ def test_lines_that_leave_quotes_open_are_read_a_few_times_each(line: str, monke
 
     monkeypatch.setattr(csv_records.Lines, "__next__", counted)
     lines = [line] * 2000
-    assert "".join(text for text, _ in records(lines, 3, (0, 1, 2))) == "".join(lines)
+    assert "".join(text for text, _, _ in records(lines, 3, (0, 1, 2))) == "".join(lines)
     assert len(taken) < 4 * len(lines) + 10
 
 
@@ -292,5 +292,5 @@ def test_parts_of_open_quotes_take_reads_in_proportion_to_the_file(
 def test_a_record_of_several_lines_behind_a_stray_quote() -> None:
     lines = ['1,"x\n', "2,3\n", '4,"two\n', 'lines"\n', "5,6\n"]
     found = list(records(lines, 2, (0,)))
-    assert [text for text, _ in found] == [lines[0], lines[1], lines[2] + lines[3], lines[4]]
-    assert [bool(fault) for _, fault in found] == [True, False, False, False]
+    assert [text for text, _, _ in found] == [lines[0], lines[1], lines[2] + lines[3], lines[4]]
+    assert [bool(fault) for _, _, fault in found] == [True, False, False, False]

@@ -303,3 +303,16 @@ def test_a_kill_at_any_moment_leaves_nothing_that_the_next_run_does_not_clear(li
     with np.load(tmp_path / "o.npz") as out:
         np.testing.assert_array_equal(out["row"], np.arange(3000))
         np.testing.assert_array_equal(out["y"], load(linear[0]).batched(x, batch_size=2))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_disk_that_is_full_costs_no_parts_of_an_unfinished_run(tmp_path, monkeypatch):
+    with Workspace(tmp_path / "w", {"a": 1}) as first:
+        part_path(first.folder, 3).touch()
+    write = os.write
+    with monkeypatch.context() as patched, Path("/dev/full").open("wb", buffering=0) as full:
+        patched.setattr(os, "write", lambda _, text: write(full.fileno(), text))
+        with pytest.raises(StorageError, match="No space left"):
+            Workspace(tmp_path / "w", {"a": 1})
+    with Workspace(tmp_path / "w", {"a": 1}) as second:
+        assert part_path(second.folder, 3).exists()
