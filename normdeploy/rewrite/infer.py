@@ -15,10 +15,13 @@ from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.fitting_sizes import require_fit
 from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import nodes_of
+from normdeploy.graph.walk import bodies_of, nodes_of
 
 _KNOWN_BYTES = 1000
 """Constants up to this size are shown to the inference, which reads the targets of Reshape and the like."""
+
+_ELEMENTS = frozenset(int(dtype) for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED)
+"""The element types that there are."""
 
 _logger = logging.getLogger(__name__)
 
@@ -161,14 +164,15 @@ def described(model: ir.Model, nodes: Sequence[ir.Node] | None = None) -> onnx.M
     graph = proto.graph
     graph.name = "shapes"
     made = {output for node in nodes for output in node.outputs}
-    read = (value for node in nodes for value in node.inputs if value is not None and value not in made)
-    for value in dict.fromkeys((*model.graph.inputs, *model.graph.initializers.values(), *read)):
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in made)
+    if any(map(bodies_of, nodes)):  # these read what they like
+        read |= dict.fromkeys(model.graph.initializers.values())
+    for value in dict.fromkeys((*model.graph.inputs, *read)):
         tensor = value.const_value if value.is_initializer() else None
         if tensor is not None and tensor.nbytes <= _KNOWN_BYTES and not value.is_graph_input():
-            ir.serde.serialize_tensor_into(graph.initializer.add(), tensor)
-            graph.initializer[-1].name = value.name
+            _show_tensor(tensor, graph.initializer.add(name=value.name))
         elif tensor is not None:
-            graph.input.append(onnx.helper.make_tensor_value_info(str(value.name), tensor.dtype, tensor.shape.numpy()))
+            _show_type(graph.input.add(name=value.name), tensor.dtype, tensor.shape)
         else:
             _show(value, graph.input.add())
     for node in nodes:
@@ -185,17 +189,31 @@ def _show(value: ir.Value, proto: onnx.ValueInfoProto) -> None:
         ir.serde.serialize_value_into(proto, value)
         return
     proto.name = str(value.name)
+    _show_type(proto, value.type.dtype, value.shape)
+
+
+def _show_type(proto: onnx.ValueInfoProto, dtype: ir.DataType, shape: ir.ShapeProtocol | None) -> None:
     tensor = proto.type.tensor_type
-    tensor.elem_type = value.type.dtype
-    if value.shape is None:
+    tensor.elem_type = dtype
+    if shape is None:
         return
     tensor.shape.SetInParent()  # a scalar's has no sizes
-    for size in value.shape:
+    for size in shape:
         dim = tensor.shape.dim.add()
         if isinstance(size, int):
             dim.dim_value = size
         elif size.value is not None:
             dim.dim_param = str(size.value)
+
+
+def _show_tensor(tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
+    """Write down a constant; onnx_ir asks first which of several protocols it follows, which takes longer."""
+    if isinstance(tensor, ir.StringTensor | ir.ExternalTensor):  # what lies in another file is not read for this
+        ir.serde.serialize_tensor_into(proto, tensor)
+        return
+    proto.data_type = tensor.dtype
+    proto.dims.extend(tensor.shape.numpy())
+    proto.raw_data = tensor.tobytes()
 
 
 def _describe(node: ir.Node, proto: onnx.NodeProto) -> None:
@@ -234,14 +252,21 @@ def _complete(value: ir.Value, proto: onnx.TypeProto) -> None:
     """Take over what a value lacks: its type, its rank, and dimensions that are static after all."""
     if value.type is not None and value.shape is not None and value.shape.is_static():
         return
-    if value.type is None:
-        value.type = ir.serde.deserialize_type_proto_for_type(proto)
-    if value.shape is None:
-        value.shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    tensor = proto.tensor_type
+    if not proto.HasField("tensor_type") or tensor.elem_type not in _ELEMENTS:  # the rest takes ten times as long
+        if value.type is None:
+            value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        if value.shape is None:
+            value.shape = ir.serde.deserialize_type_proto_for_shape(proto)
         return
-    dims = proto.tensor_type.shape.dim  # of tensors alone: a tenth of the time that reading the whole shape takes
-    if len(dims) == len(value.shape):
-        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-        merged = [old if new is None else new for old, new in zip(value.shape, sizes, strict=True)]
+    if value.type is None:
+        value.type = ir.TensorType(ir.DataType(tensor.elem_type))
+    if not tensor.HasField("shape"):
+        return
+    sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim]
+    if value.shape is None:
+        value.shape = ir.Shape(sizes)
+    elif len(sizes) == len(value.shape):
+        merged = [new if isinstance(new, int) else old for old, new in zip(value.shape, sizes, strict=True)]
         if merged != list(value.shape):
             value.shape = ir.Shape(merged)

@@ -192,7 +192,7 @@ def test_rows_fed_to_an_affine_map_of_which_no_number_comes_fail_no_file(write: 
 def test_a_reference_whose_trace_is_another_function_shows_nothing_at_the_site(
     tokens: tuple[Tokens, Path], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(importlib.import_module("normdeploy.verification.checks.traced"), "_ratio", lambda *_: 7.0)
+    monkeypatch.setattr(importlib.import_module("normdeploy.verification.checks.traced"), "hold_trace", lambda *_: 7.0)
     model, path = tokens
     verdict = verify(model, path, args=IDS, level="quick")
     assert verdict.status == "not-exercised"

@@ -129,14 +129,21 @@ class LinearMap:
         group = math.gcd(self.group, other.group)
         width = self.ins // group
         places: list[tuple[LinearMap, Place]] = [(item, (..., *item.window.taps_in(window))) for item in (self, other)]
+        whole = (self.outs, width, *window.size)
+        places.sort(key=lambda pair: pair[0].shape != whole)
 
         def load() -> Reader:
             readers = [(item, place, item.open()) for item, place in places]
 
             def rows(start: int, stop: int) -> Array:
-                total = np.zeros((stop - start, width, *window.size))
+                total: Array | None = None
                 for item, place, read in readers:
                     own = read(start, stop)
+                    if total is None and item.shape == whole:
+                        total = own  # its own array, which holds a number at every place
+                        continue
+                    if total is None:
+                        total = np.zeros((stop - start, *whole[1:]))
                     if item.group == group:
                         total[place] += own
                         continue
@@ -144,6 +151,7 @@ class LinearMap:
                     moved = total[(at, columns)]  # a copy: [rows, I/g of the item, taps]
                     moved[place] += own
                     total[(at, columns)] = moved
+                assert total is not None
                 return total
 
             return rows

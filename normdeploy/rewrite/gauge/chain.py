@@ -65,10 +65,13 @@ def between(
     asked = np.zeros((ties.scales if scale else ties.shifts).size, bool)
     asked[list(unknowns - {0})] = True
     came_from: dict[ir.Node, ir.Node] = {start: start}
-    queue = deque([start])
+    queue, seen = deque([start]), set[ir.Value | None]()
     while queue:
         node = queue.popleft()
         for value in (*node.inputs, *node.outputs):
+            if value in seen:
+                continue
+            seen.add(value)
             gauge = None if value is None else ties.of.get(value)
             if value is None or gauge is None or not asked[gauge.scale_of if scale else gauge.shift_of].any():
                 continue

@@ -8,7 +8,7 @@ because what the product writes has one gauge for all rows; the search goes on t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -26,16 +26,15 @@ class Reached:
 
     Args:
         graph: the graph.
-        around: operators from which the search starts, rather than from every map: what hangs together with them.
+        around: values from which the search starts, rather than from every map: what hangs together with them.
     """
 
-    def __init__(self, graph: ir.Graph, around: Collection[ir.Node] = ()) -> None:
+    def __init__(self, graph: ir.Graph, around: Collection[ir.Value] = ()) -> None:
         self.graph = graph
         self.nodes: set[ir.Node] = set()
         self.products: list[ir.Node] = []
         self.values: set[ir.Value] = set()
-        start = around or [node for node in graph if is_affine(node)]
-        self.reach(value for node in start for value in (*node.inputs[:1], *node.outputs))
+        self.reach(around or [value for node in graph if is_affine(node) for value in ends_of(node)])
 
     def reach(self, values: Iterable[ir.Value | None]) -> bool:
         """Go on from values; tell whether one of them was not reached."""
@@ -55,13 +54,13 @@ class Reached:
                     queue += self._beyond(node)
         return started
 
-    def _beyond(self, node: ir.Node) -> list[ir.Value | None]:
+    def _beyond(self, node: ir.Node) -> Sequence[ir.Value | None]:
         """Return the values whose gauges an operator can tie to others."""
         rule = rule_of(node)
         if rule is None:
             return []
         if is_affine(node):  # it may leave
-            return [*node.inputs[:1], *node.outputs]
+            return ends_of(node)
         linear = linear_of(node) if rule.absorbs else None
         product = linear is not None and linear.form is Form.PRODUCT
         if rule.absorbs and (linear is None or stored_bias(linear) is None):
@@ -71,3 +70,8 @@ class Reached:
                 self.products.append(node)
                 return []
         return [*node.inputs, *node.outputs]
+
+
+def ends_of(node: ir.Node) -> list[ir.Value]:
+    """Return what an operator has first among its inputs, and what it writes."""
+    return [value for value in (*node.inputs[:1], *node.outputs) if value is not None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
@@ -56,19 +57,19 @@ class Search:
         unchanged: maps that stay as they are.
         pads: see :class:`.ties.Ties`.
         apart: maps to be asked alone at once, since they stayed in a search like this one.
-        around: operators; only maps that hang together with them are asked. All by default.
+        around: values; only maps that hang together with them are asked. All by default.
     """
 
     def __init__(
         self,
         graph: ir.Graph,
         opaque: Collection[ir.Node],
-        unchanged: Collection[ir.Node],
-        pads: Mapping[ir.Node, str],
+        unchanged: Collection[ir.Node] = (),
+        pads: Mapping[ir.Node, str] = MappingProxyType({}),
         apart: Collection[ir.Node] = (),
-        around: Collection[ir.Node] = (),
+        around: Collection[ir.Value] = (),
     ) -> None:
-        self._given = graph, opaque, pads
+        self._given = graph, opaque, pads, around
         self._apart = apart
         self._reached = Reached(graph, around)
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
@@ -84,8 +85,8 @@ class Search:
 
     def leaving(self, unchanged: Collection[ir.Node]) -> Search:
         """Return a search that starts anew, with maps that stay as they are."""
-        graph, opaque, pads = self._given
-        return Search(graph, opaque, unchanged, pads)
+        graph, opaque, pads, around = self._given
+        return Search(graph, opaque, unchanged, pads, around=around)
 
     def _built(self) -> Ties:
         """Return the ties of all that the maps reach."""

@@ -39,18 +39,19 @@ from normdeploy.rewrite.gauge.changed_values import takers_of
 from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
+from normdeploy.rewrite.gauge.reached import ends_of
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan, Search, halves_of, saved
 from normdeploy.rewrite.gauge.rules.stored_bias import WHOLE_STEPS, has_stored_bias
 from normdeploy.rewrite.gauge.smaller_places import closed, opened
 from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
 
-_Form = list[tuple[ir.Node, tuple[ir.Value | None, ...]]]
+_Form = dict[ir.Node, tuple[ir.Value | None, ...]]
 """The operators of a graph, and what they read."""
 
 
 def _form(graph: ir.Graph) -> _Form:
-    return [(node, tuple(node.inputs)) for node in graph]
+    return {node: tuple(node.inputs) for node in graph}
 
 
 class MoveAffine(RewritePass):
@@ -62,31 +63,48 @@ class MoveAffine(RewritePass):
 
     def __init__(self, context: RewriteContext) -> None:
         super().__init__(context)
-        self._left: dict[ir.Graph, _Form] = {}
+        self._left: dict[ir.Graph, tuple[_Form, set[ir.Node]]] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Remove what can be removed, in every graph of the model that is not as this pass has left it before."""
+        """Remove what can be removed, in every graph of the model, as far as it is not as this pass has left it."""
         modified = False
         share_names(model)
         note_holders(model)
         for graph in graphs_of(model):
-            if any(is_affine(node) for node in graph) and self._left.get(graph) != _form(graph):
+            if any(is_affine(node) for node in graph) and (around := self._changed(graph)) != set():
                 graph.sort()
-                modified |= self.move(graph)
+                modified |= self.move(graph, around or ())
         return ir.passes.PassResult(model, modified)
+
+    def _changed(self, graph: ir.Graph) -> set[ir.Value] | None:
+        """Return what operators read and write that are not as this pass has left them, or not there; None for all."""
+        if graph not in self._left:
+            return None
+        (left, halved), now = self._left[graph], _form(graph)
+        found = [value for node, read in left.items() if now.get(node) != read for value in read]
+        found += [value for node, read in now.items() if left.get(node) != read for value in read]
+        found += [
+            value for node in now if node not in left or node in halved for value in (*node.inputs, *node.outputs)
+        ]
+        return {value for value in found if value is not None}
 
     def settled(self, graph: ir.Graph) -> Plan:
         """Return what would become of one graph's maps; the graph stays as it is."""
         graph.sort()
-        return self._checked(lambda opaque: self._consistent(Search(graph, opaque, (), {})))[0]
+        return self._checked(lambda opaque: self._consistent(Search(graph, opaque)))[0]
 
-    def move(self, graph: ir.Graph) -> bool:
-        """Remove what can be removed from one graph, its bodies left out."""
-        plan, checks = self._checked(lambda opaque: self._best(graph, opaque))
+    def move(self, graph: ir.Graph, around: Collection[ir.Value] = ()) -> bool:
+        """Remove what can be removed from one graph, its bodies left out.
+
+        Args:
+            graph: the graph.
+            around: values; only maps that hang together with them are asked. All by default.
+        """
+        plan, checks = self._checked(lambda opaque: self._best(graph, opaque, around))
         for node, reason in plan.stays.items():
             set_reason(node, str(reason), reason.chain)
         if not plan.gone and not plan.halves:
-            self._left[graph] = _form(graph)
+            self._left[graph] = _form(graph), set()
             return False
         takers = {node: takers_of(node, plan) for node in (*plan.gone, *plan.halves)}
         paths = {taker: module_path(taker) for found in takers.values() for taker in found}  # as the user names them
@@ -108,8 +126,8 @@ class MoveAffine(RewritePass):
         for node, half in plan.halves.items():
             set_taken(node, half, dict.fromkeys(paths[taker] for taker in takers[node]))
         composed = [edit.node for edit in plan.edits if edit.absorbs and is_affine(edit.node)]
-        if not any(halves_of(node) for node in composed):  # of what such a map has become a half may leave
-            self._left[graph] = _form(graph)
+        halved = {node for node in composed if halves_of(node)}  # of what such a map has become a half may leave
+        self._left[graph] = _form(graph), halved
         return True
 
     def _checked(self, solve: Callable[[set[ir.Node]], Plan]) -> tuple[Plan, list[tuple[Edit, Check]]]:
@@ -126,32 +144,33 @@ class MoveAffine(RewritePass):
             if len(opaque) == left:
                 return plan, checks
 
-    def _best(self, graph: ir.Graph, opaque: set[ir.Node]) -> Plan:
+    def _best(self, graph: ir.Graph, opaque: set[ir.Node], around: Collection[ir.Value]) -> Plan:
         """Solve; where maps stay, try whether other gauges of Pads in the way, or smaller places, save more."""
-        best = self._consistent(Search(graph, opaque, (), {}))
+        best = self._consistent(Search(graph, opaque, around=around))
         in_the_way = {other for reason in best.stays.values() for other in reason.nodes}
         pads = [node for node in in_the_way if node.op_type == "Pad"]
 
-        def with_pads(mode: str, around: Collection[ir.Node] = ()) -> Search:
-            return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys(), around)
+        def with_pads(mode: str, among: Collection[ir.Value]) -> Search:
+            return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys(), among)
 
-        if pads and (loose := with_pads("loose", pads)).can_save_more(best):  # what no Pad keeps none has to let go
-            for mode, near in (("uniform", with_pads("uniform", pads)), ("loose", loose)):
+        padded = [value for node in pads for value in ends_of(node)]
+        if pads and (loose := with_pads("loose", padded)).can_save_more(best):  # what no Pad keeps none has to let go
+            for mode, near in (("uniform", with_pads("uniform", padded)), ("loose", loose)):
                 if near.can_save_more(best):
-                    best = max(best, self._consistent(with_pads(mode)), key=saved)
+                    best = max(best, self._consistent(with_pads(mode, around)), key=saved)
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
             modes = {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}
-            other = self._consistent(Search(graph, opaque, (), modes, best.stays.keys()))
+            other = self._consistent(Search(graph, opaque, (), modes, best.stays.keys(), around))
             if saved(other) >= saved(best) and other.stays.keys() <= best.stays.keys():
                 best = other
             broken = {node for reason in other.stays.values() for node in reason.nodes}
             left = [node for node in biases if node not in broken]
             biases = left if len(left) < len(biases) else []
         contradicting = [reason.stating for reason in best.stays.values()]
-        places = opened(graph, frozenset().union(*contradicting) if all(contradicting) else None)
+        places = opened(graph, set().union(*contradicting) if all(contradicting) else best.solution.ties.nodes)
         if places:
-            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads, best.stays.keys()))
+            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads, best.stays.keys(), around))
             if saved(other) > saved(best):
                 return other
             closed(places)

@@ -23,15 +23,15 @@ SMALLER = 8
 """How many times smaller than the product an operand is to be, so that a further operator on it is worth its call."""
 
 
-def opened(graph: ir.Graph, among: Collection[ir.Node] | None) -> list[ir.Node]:
+def opened(graph: ir.Graph, among: Collection[ir.Node]) -> list[ir.Node]:
     """Put an identity in front of each small operand of a product, and return them.
 
     Args:
         graph: changed in place.
-        among: operators that take part in a contradiction: other places would leave it as it is; None for all.
+        among: operators that take part in a contradiction: other places would leave it as it is.
     """
     made: list[ir.Node] = []
-    for node in [node for node in graph if among is None or node in among]:
+    for node in [node for node in graph if node in among]:
         index = _small_operand(node)
         if index is None:
             continue

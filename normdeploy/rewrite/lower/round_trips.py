@@ -61,10 +61,10 @@ class RemoveRoundTrips(ir.passes.InPlacePass):
             starts.append((source, list(chain)))
             node = source.producer()
         for source, nodes in reversed(starts):
-            if not _may_replace(y, source) or regions.is_side(source):
+            if not _may_replace(y, source):
                 continue
             known = (source, str(source.shape), *(item for node in nodes for item in (node, *node.inputs)))
-            if known in self._moving:
+            if known in self._moving or regions.is_side(source):
                 continue
             region = regions.chain(source, nodes)
             if region is not None and _returns(region, y):

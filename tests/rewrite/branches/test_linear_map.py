@@ -37,7 +37,11 @@ def maps(draw, rank: int, ins: int, outs: int) -> LinearMap:
     kernel, bias = rng.standard_normal((outs, ins // group, *size)), rng.standard_normal(outs)
     given_bias = (lambda: bias) if draw(st.booleans()) else None
     window = Window(size, stride, dilation, begin, end)
-    return LinearMap(outs, ins, group, window, SIZES[:rank], lambda: lambda start, stop: kernel[start:stop], given_bias)
+
+    def read(start: int, stop: int) -> np.ndarray:
+        return kernel[start:stop].copy()
+
+    return LinearMap(outs, ins, group, window, SIZES[:rank], lambda: read, given_bias)
 
 
 @st.composite
@@ -120,7 +124,7 @@ def test_a_dynamic_size_fits_all_sizes_or_none(convolve):
 
     def both(size: int | None) -> list[LinearMap]:
         return [
-            LinearMap(2, 2, 1, window, (size,), lambda kernel=kernel: lambda start, stop: kernel[start:stop])
+            LinearMap(2, 2, 1, window, (size,), lambda kernel=kernel: lambda start, stop: kernel[start:stop].copy())
             for window, kernel in zip(windows, kernels, strict=True)
         ]
 

@@ -96,8 +96,8 @@ def settled(proto, monkeypatch) -> list[tuple[ir.Graph, ir.Node, Reason]]:
     found: list[tuple[ir.Graph, ir.Node, Reason]] = []
     right = MoveAffine._best
 
-    def noting(self, graph, opaque):
-        plan = right(self, graph, opaque)
+    def noting(self, graph, opaque, around):
+        plan = right(self, graph, opaque, around)
         found.extend((graph, node, reason) for node, reason in plan.stays.items())
         return plan
 

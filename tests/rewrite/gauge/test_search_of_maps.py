@@ -75,7 +75,7 @@ def test_returning_to_a_mark_is_asking_anew(graph, seed):
     g.output(x)
     found = canonical(g)
     maps = [node for node in found if is_affine(node)]
-    search = Search(found, (), (), {})
+    search = Search(found, ())
     search.plan({}, (), {})
     stays: dict[ir.Node, Reason] = {}
     light: dict[ir.Node, Reason] = {}
@@ -85,7 +85,7 @@ def test_returning_to_a_mark_is_asking_anew(graph, seed):
         whole |= {node for node in stays if rng.random() < 0.5}
         light |= {node: Reason("too much to carry") for node in maps if rng.random() < 0.2}
         again = search.plan(stays, whole, light)
-        assert outcome(again) == outcome(Search(found, (), (), {}).plan(stays, whole, light))
+        assert outcome(again) == outcome(Search(found, ()).plan(stays, whole, light))
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -165,7 +165,7 @@ def test_what_lies_in_front_of_a_product_is_asked_if_it_may_take_what_varies_alo
     y = g.op("Mul", g.op("MatMul", x, rng.normal(size=(4, 2))), rng.uniform(0.5, 2, (3, 1)))
     g.output(g.op("Sigmoid", y))
     inner = canonical(g)
-    search = Search(inner, (), (), {})
+    search = Search(inner, ())
     search.plan({}, (), {})
     (made,) = [node for node in inner if node.op_type == front.split()[0]]
     assert (made in search.ties.nodes) is asked

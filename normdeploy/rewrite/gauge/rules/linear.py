@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import compress, constant_tensor, is_constant
+from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
 from normdeploy.graph.operator_inputs import array_of, optional
 from normdeploy.graph.traits import is_standard
@@ -147,14 +147,14 @@ def write(edit: Edit) -> None:
     assert weight is not None
     channels = linear.channels(weight.shape)
     scale, shift = _front(edit, channels, linear.data_axis(len(weight.shape)))
-    factor = compress(scale[channels.read])
+    factor = scale[channels.read]
     if channels.written is None:
         rescale(edit, linear.weight, weight, factor, rows=channels.taps)
         _recurrent_bias(edit, weight, channels, shift)
         return
     s, t = edit.result()
     s, t = (np.broadcast_to(array.reshape(-1), (channels.outs,)) for array in (s, t))
-    rescale(edit, linear.weight, weight, factor / compress(s[channels.written]), rows=channels.taps)
+    rescale(edit, linear.weight, weight, factor, s[channels.written], rows=channels.taps)
     assert linear.bias is not None
     bias = linear.value(linear.bias)
     moved = _through(weight, channels, shift)

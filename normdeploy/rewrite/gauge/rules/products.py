@@ -131,9 +131,9 @@ def write(edit: Edit) -> None:
         return
     ties, weight = edit.at.ties, product.weight
     inside, behind = (compress(edit.at.scale(ties.ports[edit.node, at])) for at in (-1, -2))
-    factor = _fit(inside.swapaxes(-1, -2), weight.shape) / _fit(behind, weight.shape)
-    factor = _oriented(factor, product.linear.turned_weight)
-    rescale(edit, product.linear.weight, weight, factor, rows=(product.summed,))
+    factor, divisor = _fit(inside.swapaxes(-1, -2), weight.shape), _fit(behind, weight.shape)
+    factor, divisor = (_oriented(array, product.linear.turned_weight) for array in (factor, divisor))
+    rescale(edit, product.linear.weight, weight, factor, divisor, rows=(product.summed,))
     scale, shift = (
         _oriented(array, product.linear.turned_result) for array in edit.result(0, product.result.producer())
     )

@@ -49,46 +49,66 @@ def divided(numbers: Floats, scale: Floats) -> Floats:
     return np.where(nothing & (np.abs(found) < NOTHING), 0.0, found) if nothing.any() else found
 
 
-def rescale(edit: Edit, index: int, weight: Weight, factor: Floats, *, rows: Sequence[int]) -> None:
-    """Let input ``index`` of the edited operator be the weight times ``factor``, which broadcasts against it.
+def rescale(
+    edit: Edit, index: int, weight: Weight, factor: Floats, divisor: Floats | None = None, *, rows: Sequence[int]
+) -> None:
+    """Let input ``index`` of the edited operator be the weight times ``factor`` over ``divisor``.
 
     Args:
         edit: the change; gets the cost of a copy.
         index: of the operator's input.
         weight: the old weight.
-        factor: of the weight's rank.
+        factor, divisor: of the weight's rank, broadcast against it.
         rows: the axes that are summed over together, for what storing may cost.
 
     Raises:
         Refused: it cannot be stored.
     """
-    factor = compress(factor)
-    extremes = _extremes(factor)
-    if extremes[0] < VANISHES:
-        factor = np.where(np.abs(factor) < VANISHES, 0.0, factor)
-        extremes = _extremes(factor)
-    if extremes == (1.0, 1.0) and (factor == 1).all():
+    steps = _steps(compress(factor), None if divisor is None else compress(divisor), math.prod(weight.shape))
+    if not steps:
         return
     if weight.quantized is not None:
-        requantize(edit, index, weight, factor)
+        requantize(edit, index, weight, _product(steps))
         return
     tensor = constant_tensor(weight.value)
     assert tensor is not None
-    require_storable(edit.node, weight, factor, rows, extremes)
+    require_storable(edit.node, weight, steps, rows)
     parts = parts64(tensor)
+    for step in steps:
+        parts = None if parts is None else parts.scaled(step)
     shared = len(weight.value.uses()) > 1  # another operator may want the same of it
-    key = (weight.value, factor.shape, factor.tobytes()) if shared else None
+    key = (weight.value, *((step.shape, step.tobytes()) for step in steps)) if shared else None
     new = edit.constant(
-        lambda: tensor64(tensor) * factor,
+        lambda: tensor64(tensor) * _product(steps),
         weight.shape,
         tensor.dtype,
         name=str(weight.value.name),
         succeeds=weight.value,
-        parts=None if parts is None else parts.scaled(factor),
+        parts=parts,
         key=key,
     )
     edit.copies(weight.value, [edit.node], key)
     edit.read(index, new)
+
+
+def _steps(factor: Floats, divisor: Floats | None, size: int) -> list[Floats]:
+    """Return what a weight of some size is multiplied with, one array after the other; nothing that changes nothing.
+
+    Scales of inputs and of outputs stay two where their products would be as many as the weight's numbers. Where one of
+    them stands for 0 or for infinity, the quotient tells which numbers are 0.
+    """
+    if divisor is not None:
+        apart = math.prod(np.broadcast_shapes(factor.shape, divisor.shape)) == size > max(factor.size, divisor.size)
+        if apart and all(VANISHES < least <= most < 1 / VANISHES for least, most in map(_extremes, (factor, divisor))):
+            return [factor, 1.0 / divisor]
+        factor = factor / divisor
+    if _extremes(factor)[0] < VANISHES:
+        factor = np.where(np.abs(factor) < VANISHES, 0.0, factor)
+    return [] if (factor == 1).all() else [factor]
+
+
+def _product(steps: Sequence[Floats]) -> Floats:
+    return steps[0] if len(steps) == 1 else steps[0] * steps[1]
 
 
 def put(
@@ -126,28 +146,26 @@ def put(
     edit.read(index, new, node)
 
 
-def require_storable(
-    node: ir.Node, weight: Weight, factor: Floats, rows: Sequence[int], extremes: tuple[float, float]
-) -> None:
-    """Refuse a float weight times a factor that its type cannot hold as well as the weight.
+def require_storable(node: ir.Node, weight: Weight, steps: Sequence[Floats], rows: Sequence[int]) -> None:
+    """Refuse a float weight times factors that its type cannot hold as well as the weight.
 
     Args:
         node: the operator.
         weight: its weight.
-        factor: of the weight's rank.
+        steps: the factors, of the weight's rank.
         rows: the axes that are summed over together.
-        extremes: the smallest size of the factor's numbers that are not zero, and the greatest.
 
     Raises:
         Refused: it overflows, or its type has fewer digits for what it would be.
     """
     _, smallest, largest = FORMATS[weight.dtype]
-    least, greatest = extremes
-    if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30 and factor.all():
+    least, greatest = (math.prod(ends) for ends in zip(*map(_extremes, steps), strict=True))
+    if weight.dtype != ir.DataType.FLOAT16 and greatest < 1e30 and least > 1e-30 and all(map(np.all, steps)):
         size, shown = _bounds(weight, rows)
         # a row of n numbers, one of them w, has a root mean square of w / sqrt(n) and more: n rounded steps are less
         if size * greatest <= largest and shown * least >= smallest * math.prod(weight.shape):
             return
+    factor = _product(steps)
     new = weight.array() * factor
     if not (np.abs(new) <= largest).all():
         require_no_zero_undone(node, factor)
