@@ -301,9 +301,9 @@ def test_wherever_a_value_is_off_it_is_found(deep: Exported, computed_as: Callab
 def test_two_cuts_have_no_border_in_common_and_hold_every_operator(deep: Exported):
     graph = Subject(deep.folded).model.graph
     for size in parts.SIZES:
-        cuts = list(parts._cuts(graph, size))
-        for cut in cuts:
+        pair = list(parts.cuts(graph, size))
+        for cut in pair:
             assert [n for part in cut for n in part.nodes] == [n for n in graph if n.op_type != "Constant"]
-        first, second = ({part.nodes[0] for part in cut[1:]} for cut in cuts)
+        first, second = ({part.nodes[0] for part in cut[1:]} for cut in pair)
         assert not first & second
         assert first
