@@ -93,8 +93,10 @@ def companions(feeds: Feeds, batched: Sequence[str], size: int, seed: int) -> Fe
     return result
 
 
-def dependence(run: Run, feeds: Feeds, batched: Sequence[str], static: int | None, *, tolerance: float) -> Any:
-    """Return the ``Dependence`` of sample 0 on its companions; None if there is none, or no batch to show it in.
+def dependence(
+    run: Run, feeds: Feeds, batched: Sequence[str], static: int | None, *, tolerance: float
+) -> Dependence | None:
+    """Return the dependence of sample 0 on its companions; None if there is none, or no batch to show it in.
 
     Args:
         run: the function: feeds to outputs by name.

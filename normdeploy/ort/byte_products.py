@@ -7,11 +7,11 @@ by weights that are stored in integers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 from normdeploy.files import words_in
 from normdeploy.onnxfile import parsed, read_outline
+from normdeploy.onnxfile.stored import with_bodies
 from normdeploy.ort.machine import Machine, this_machine
 
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
@@ -73,9 +73,9 @@ def can_be_asked(model: Any) -> bool:
     Args:
         model: as `normdeploy.onnxfile.schema` describes it.
     """
-    nodes = list(_nodes(model))
-    graphs = [model.graph, *(body for node in nodes for body in _bodies(node))]
-    ranks = {tensor.name: len(tensor.dims) for graph in graphs for tensor in graph.initializer}
+    graphs = list(with_bodies(model.graph, *model.functions))
+    nodes = [node for graph in graphs for node in graph.node]
+    ranks = {tensor.name: len(tensor.dims) for graph in graphs for tensor in getattr(graph, "initializer", ())}
     quantized = {name for node in nodes if node.op_type == _QUANTIZE for name in node.output}
     read, adds = set[str](), _version() >= _ADDS_ZERO_POINTS
     for node in nodes:
@@ -92,18 +92,3 @@ def _version() -> tuple[int, ...]:
     import onnxruntime
 
     return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-
-
-def _nodes(model: Any) -> Iterator[Any]:
-    waiting = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += [inner for body in _bodies(node) for inner in body.node]
-
-
-def _bodies(node: Any) -> Iterator[Any]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs

@@ -27,7 +27,7 @@ from normdeploy.report.page import (
 )
 from normdeploy.report.quantized_table import print_quantized, quantized_section
 from normdeploy.report.sections import (
-    again_section,
+    commands_section,
     error_by_depth_section,
     network_section,
     plan_section,
@@ -113,7 +113,7 @@ def build_page(report: Mapping[str, Any]) -> Page:
     sections.append(_verdict(report["verdict"]))
     if report["verdict"].get("depth"):
         sections.append(error_by_depth_section(report["verdict"]["depth"]))
-    sections += [_inspection(report), _origin(report), again_section(report)]
+    sections += [_inspection(report), _origin(report), commands_section(report)]
     return Page(
         title=report["name"],
         subtitle=VERDICT_WORDS[status],

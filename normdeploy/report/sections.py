@@ -49,8 +49,8 @@ def error_by_depth_section(points: Sequence[Mapping[str, Any]]) -> Section:
     )
 
 
-def again_section(report: Mapping[str, Any]) -> Section:
-    """Say how to do it again."""
+def commands_section(report: Mapping[str, Any]) -> Section:
+    """Name the commands that do it again."""
     name, recipe = report["name"], report["recipe"]
     commands: list[tuple[str, Cell]] = [
         ("what is out of date, again", f"normdeploy build {recipe}"),

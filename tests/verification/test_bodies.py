@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
-from body_graphs import BRANCHES, SCAN, STEPS
+from norms_in_bodies import BRANCHES, SCAN, STEPS
 from onnx import GraphProto, ModelProto, parser
 
 from normdeploy.rewrite import rewrite

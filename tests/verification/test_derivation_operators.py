@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import body_graphs
+import norms_in_bodies
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -66,7 +66,7 @@ def norm(channels: int) -> dict[str, np.ndarray]:
 
 PICTURES: Sizes = [{"x": (n, 3, 5, 6)} for n in (1, 2)]
 ROWS: Sizes = [{"x": (n, 4)} for n in (2, 3)]
-BODIES: Sizes = [{"x": (n, body_graphs.N), "c": ()} for n in (2, 3)]
+BODIES: Sizes = [{"x": (n, norms_in_bodies.N), "c": ()} for n in (2, 3)]
 
 GRAPHS: dict[str, Graph] = {
     "Gemm with alpha and beta": Graph(
@@ -93,8 +93,8 @@ GRAPHS: dict[str, Graph] = {
         [{**shapes, "c": ()} for shapes in PICTURES],
         {"w1": drawn(4, 3, 1, 1), "w2": drawn(4, 3, 1, 1), "d": drawn(4), **norm(4)},
     ),
-    "norms in branches": Graph(body_graphs.BRANCHES, BODIES),
-    "norms in a Loop": Graph(body_graphs.STEPS, BODIES),
+    "norms in branches": Graph(norms_in_bodies.BRANCHES, BODIES),
+    "norms in a Loop": Graph(norms_in_bodies.STEPS, BODIES),
     "Einsum": Graph(
         """g (float[N,T,4] x) => (float[N,T,5] y) {
             a = Mul(x, s) b = Einsum<equation = "nti,oi->nto">(a, w) y = Add(b, c) }""",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.checks.joined import Joined, _spreads
+from normdeploy.verification.checks.joined import Joined, spreads
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.samples.family import Family
 
@@ -27,7 +27,7 @@ def test_the_parts_make_their_runs_together_and_no_more_than_are_asked_for():
         return Case(Family("x", {}), ["y"], [TRUTH[0]], [TRUTH[0]], spread, "float32", None)
 
     parts = [part(1.0, 2.0), part(5.0)]
-    found = _spreads(parts)
+    found = spreads(parts)
     assert [s[0][0] for s in next(found)] == [0.0, 0.0]
     assert [s[0][0] for s in next(found)] == [1.0, 5.0]
     assert not parts[0].rounding.measured

@@ -25,7 +25,7 @@ from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
 from normdeploy.verification.mutation.probes import KILLED
-from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
+from normdeploy.verification.mutation.split_graph import dominators, first_equal, joined, with_input_at
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())
@@ -192,7 +192,7 @@ def test_rows_fed_to_an_affine_map_of_which_no_number_comes_fail_no_file(write: 
 def test_a_reference_whose_trace_is_another_function_shows_nothing_at_the_site(
     tokens: tuple[Tokens, Path], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(importlib.import_module("normdeploy.verification.checks.traced"), "_ratio", lambda *_: 7.0)
+    monkeypatch.setattr(importlib.import_module("normdeploy.verification.checks.traced"), "hold_trace", lambda *_: 7.0)
     model, path = tokens
     verdict = verify(model, path, args=IDS, level="quick")
     assert verdict.status == "not-exercised"
@@ -229,14 +229,14 @@ def test_a_cut_graph_computes_the_rest():
     assert first_equal(whole, {"a": a}, x, 1e-12) == "x"
     assert first_equal(whole, {"a": a}, a, 1e-12) == ""  # an input needs no cut
     assert first_equal(whole, {"a": a}, x + 1.0, 1e-12) == ""
-    behind = cut(model, "x")
+    behind = with_input_at(model, "x")
     assert behind is not None
     expected = whole.run({"a": a})["y"]
     torch.testing.assert_close(Evaluator(behind).run({"a": 9 * a, "x": x})["y"], expected)
     assert "Exp" not in {node.op_type for node in behind.graph}
     assert "Exp" in {node.op_type for node in model.graph}
-    assert cut(model, "y") is None
-    assert cut(model, "nothing") is None
+    assert with_input_at(model, "y") is None
+    assert with_input_at(model, "nothing") is None
 
 
 def char_transformer(tmp_path: Path) -> tuple[nn.Module, Any, Path]:

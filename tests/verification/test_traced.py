@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite
-from normdeploy.verification import verify
+from normdeploy.verification import moved_constants, trace_agreement, verify
 from normdeploy.verification.check_levels import LEVELS
-from normdeploy.verification.checks import traced as checked
-from normdeploy.verification.checks.traced import with_moved_constants
 from normdeploy.verification.float64_chain import Chain
+from normdeploy.verification.moved_constants import with_moved_constants
 from normdeploy.verification.sides.flat_values import run_evaluator
 
 U = 2.0**-24
@@ -87,8 +86,8 @@ def judged(model: nn.Module, x: Tensor, folder: Path, monkeypatch: pytest.Monkey
         graphs.append(with_moved_constants(*args))
         return graphs[-1]
 
-    monkeypatch.setattr(checked, "Chain", chain)
-    monkeypatch.setattr(checked, "with_moved_constants", moved)
+    monkeypatch.setattr(trace_agreement, "Chain", chain)
+    monkeypatch.setattr(moved_constants, "with_moved_constants", moved)
     traced = trace(model, x)
     rewritten = rewrite(traced.model)
     path = save_graph(rewritten.model.clone(), folder / "net.onnx")

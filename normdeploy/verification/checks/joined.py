@@ -107,7 +107,7 @@ def join(context: Context, batch: str, rows: int) -> Joined | None:
         return [_joint([part[i] for part in values], place, samples) for i, place in enumerate(places)]
 
     truth, one = joint([part.truth for part in parts]), parts[0]
-    rounding = Spread([np.shape(y) for y in truth], lambda _, __: map(joint, _spreads(parts)))
+    rounding = Spread([np.shape(y) for y in truth], lambda _, __: map(joint, spreads(parts)))
     family = Family(f"{batch}={rows}", once)
     own = joint([part.eager for part in parts])
     case = Case(family, one.names, truth, own, rounding, one.precision, one.noisy, one.seed)
@@ -117,7 +117,7 @@ def join(context: Context, batch: str, rows: int) -> Joined | None:
     return joined if alone else None
 
 
-def _spreads(parts: Sequence[Case]) -> Iterator[list[list[Array]]]:
+def spreads(parts: Sequence[Case]) -> Iterator[list[list[Array]]]:
     """Yield S of each part as far as it is known, each time with one more run of those that have runs left."""
     yield [part.rounding.least for part in parts]
     while sum(part.rounding.more() for part in parts):  # one of each, not only of the first that has some left

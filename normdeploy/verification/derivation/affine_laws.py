@@ -58,20 +58,26 @@ def nothing(value: ir.Value) -> Affine:
 
 def back(side: Side, value: ir.Value) -> Iterator[Affine]:
     """Return a value as an affine map of itself, of what it is computed from, and so on."""
-    found = nothing(value)
-    yield found
-    for _ in range(_LONGEST):
-        step = step_of(side, found.value)
-        if step is None:
-            return
-        with np.errstate(invalid="ignore"):  # a mask's infinity times 0 is nan, which confirms nothing
-            scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
-            off_scale = found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale
-            off_shift = found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift
-            guard = guard_beside(side, value, found.shift, found.scale * step.shift)
-        guard = smaller_guard(found.guard, guard)
-        found = Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes), guard)
-        yield found
+    if value not in side.behind:
+        side.behind[value] = [nothing(value)]
+    known = side.behind[value]  # as far as it was followed before
+    for place in range(1 + _LONGEST):
+        if place == len(known):
+            step = step_of(side, known[-1].value)
+            if step is None:
+                return
+            known.append(_one_further(side, value, known[-1], step))
+        yield known[place]
+
+
+def _one_further(side: Side, value: ir.Value, found: Affine, step: Affine) -> Affine:
+    """Return a value, of which one map is known, as a map of what is one step further back."""
+    with np.errstate(invalid="ignore"):  # a mask's infinity times 0 is nan, which confirms nothing
+        scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
+        off_scale = found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale
+        off_shift = found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift
+        guard = smaller_guard(found.guard, guard_beside(side, value, found.shift, found.scale * step.shift))
+    return Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes), guard)
 
 
 def step_of(side: Side, value: ir.Value) -> Affine | None:

@@ -63,6 +63,7 @@ class Side:
         self._tensors: dict[ir.Value, ir.TensorProtocol | None] = {}
         self._shapes: dict[ir.Value, tuple[Shape, ...]] = {}
         self.steps: dict[ir.Value, Any] = {}  # what :func:`.affine_laws.step_of` found
+        self.behind: dict[ir.Value, list[Any]] = {}  # what :func:`.affine_laws.back` found
         self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
         self.cut, self.cut_known = set[ir.Value](), False
         self.opened: set[ir.Value] = set()

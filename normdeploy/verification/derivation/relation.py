@@ -136,12 +136,18 @@ class Relation:
         numbers = [side.type_of(value) in FLOATS for side, value in ((self.source, w), (self.file, v))]
         return bool(shapes) and shapes == self.file.shapes(v) and numbers[0] == numbers[1]
 
-    def express(self, w: ir.Value, *, rows: bool = False) -> Iterator[Claim]:
-        """Return claims for a value of the source, or for its rows, through the affine maps in front of it."""
+    def express(self, w: ir.Value, *, rows: bool = False, by: ir.Value | None = None) -> Iterator[Claim]:
+        """Return claims for a value of the source, or for its rows, through the affine maps in front of it.
+
+        Args:
+            w: of the source. rows: the claims about its rows. by: the value of the file they are to be about; any.
+        """
         held = self.rows if rows else self.by_source
         for step in back(self.source, w):
             rank = self.rank(w)
             for claim in held.get(step.value, ()):
+                if by is not None and claim.value is not by:
+                    continue
                 if step.value is w:
                     yield claim
                 elif rank is not None:
@@ -165,8 +171,7 @@ class Relation:
 
     def known(self, w: ir.Value, v: ir.Value, *, rows: bool = False) -> Claim | None:
         """Return the claim that is there, about the values or about rows, without looking further."""
-        found = [claim for claim in self.express(w, rows=rows) if claim.value is v]
-        return min(found, key=lambda claim: claim.assumed, default=None)
+        return min(self.express(w, rows=rows, by=v), key=lambda claim: claim.assumed, default=None)
 
     def near(self, values: list[ir.Value]) -> list[ir.Value]:
         """Return values of the source that are computed from what values of the file stand for, nearest first.

@@ -105,7 +105,7 @@ def held_in_parts(subject: Subject, feeds: Feeds, outputs: Sequence[Array], sett
     why = ""
     for size in SIZES:
         found: list[InParts] = []
-        for parts in _cuts(subject.model.graph, size):
+        for parts in cuts(subject.model.graph, size):
             try:
                 one = _held(subject, parts, feeds, outputs, setting, seed)
             except GraphError as error:
@@ -163,7 +163,7 @@ def _same_bits(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def _cuts(graph: ir.Graph, size: int) -> Iterator[list[_Part]]:
+def cuts(graph: ir.Graph, size: int) -> Iterator[list[_Part]]:
     """Yield two cuts of a graph into parts of about ``size`` operators, without a border in common."""
     fixed = fixed_nodes(graph).by_constants  # weights stored in integers among them
     nodes = [node for node in graph if node not in fixed]

@@ -17,7 +17,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.cut_sides import Cut, CutFile
 from normdeploy.verification.mutation.mutants import Site
-from normdeploy.verification.mutation.split_graph import cut, dominators, first_equal, joined
+from normdeploy.verification.mutation.split_graph import dominators, first_equal, joined, with_input_at
 from normdeploy.verification.mutation.unfed import unfed
 from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.part_reference import PartReference
@@ -94,7 +94,7 @@ def _made(context: Context, site: Site, evaluator: Evaluator, entry: str) -> Cut
             name = first_equal(own, feeds, value, tolerance)
         except GraphError as error:  # onnxruntime takes more than we give a meaning to
             return f"{which} cannot be evaluated in float64 ({error})"
-        model_cut = cut(model, name) if name else None
+        model_cut = with_input_at(model, name) if name else None
         if model_cut is None:
             return f"{which} does not compute its input as a value of its own"
         names.append(name)

@@ -83,7 +83,7 @@ def first_equal(evaluator: Evaluator, feeds: Feeds, wanted: Array, tolerance: fl
     return found[0] if found else ""
 
 
-def cut(model: ir.Model, name: str) -> ir.Model | None:
+def with_input_at(model: ir.Model, name: str) -> ir.Model | None:
     """Return a copy of a graph in which a computed value is an input; None where it cannot be one.
 
     Args:

@@ -23,8 +23,18 @@ _NEAR = 64.0
 class Watch:
     """What operators returned in every run of the file in float64.
 
+    An operator acts where it returns something else than what it reads, both answers, or several numbers.
+
     Args:
-        names: of their first results.
+        names: of the operators' first results; by these each of them is known below.
+        runs: how many there were.
+        acted: those that were seen to act.
+        ran: all that returned anything, with their nodes.
+        answers: the one answer that an operator of booleans gave so far.
+        same: the operands that an operator's result was equal to in every run so far, by place.
+        numbers: the one number that all of a result was in every run so far, None if it was not; of a sum the number
+            that keeps it from 0.
+        values: all values of the run at hand.
     """
 
     names: frozenset[str]

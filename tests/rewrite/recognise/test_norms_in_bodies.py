@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from body_graphs import BRANCHES, CONSTANTS, SCAN, STEPS, N, layer_norm
+from norms_in_bodies import BRANCHES, CONSTANTS, SCAN, STEPS, N, layer_norm
 from torch import nn
 
 from normdeploy.exporting.trace import trace
