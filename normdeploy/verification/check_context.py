@@ -83,7 +83,8 @@ class Context:
         wrong_under: runtime settings under which some output was wrong.
         localization: where a failure starts. depth: the error along the graph.
         watched: how many sites of the traced graph were held against the module value by value, and by how many times
-            each mutant (module path, value, name) would have shown there.
+            each mutant (module path, value, name) would have shown there. watched_coarsely: the same where another
+            order of rounding of the file's numbers is let pass.
         called: the same of calls of the module on the example; None where they were not looked at.
         sites_by_graph: where mutants are made, by the graph that they are evaluated on, once they were looked for.
         example, example_traced: what the example gives in the reference, and in its graph in float64, once known.
@@ -122,6 +123,7 @@ class Context:
     localization: Localization | None = None
     depth: list[Depth] = field(default_factory=list)
     watched: tuple[int, dict[tuple[str, str, str], float]] = (0, {})
+    watched_coarsely: dict[tuple[str, str, str], float] = field(default_factory=dict)
     called: dict[tuple[str, str, str], float] | None = None
     sites_by_graph: list[tuple[Evaluator, list[Site]]] | None = None
     example: Evaluated | None = None

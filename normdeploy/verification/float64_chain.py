@@ -20,6 +20,16 @@ network that float32 can run, far below one float32 rounding (6e-8)."""
 FINEST = 1e-13
 """Nothing finer than this relative difference is claimed to be seen in float64."""
 
+ROUNDED_ONCE = 8.0
+"""Ratio to the spread of a few random roundings up to which a file of numbers known to be rounded once may differ."""
+
+ROUNDED_OTHERWISE = 20 * ROUNDED_ONCE
+"""The same where each is known to within another order of rounding, which is up to twenty half units
+(:mod:`normdeploy.verification.derivation.stored_rounding`)."""
+
+OTHER_ROUNDING = 20 * 2.0**-24
+"""The relative difference that it makes to such a number in float32."""
+
 FLOAT64_NOISE = 64 * 2.0**-53
 """Float64's own rounding of a network, over one unit of the noise model."""
 
@@ -68,8 +78,15 @@ class Links:
     Args:
         checks: their answers. traced: nothing was found between the module and its traced graph.
         hold: that, and the file is confirmed for every input, so that the chain can show a mutant.
+        nearly: the same, but for last digits of its numbers, which another order of rounding explains.
     """
 
     checks: tuple[Check, ...] = ()
     traced: bool = True
     hold: bool = False
+    nearly: bool = False
+
+    @property
+    def limit(self) -> float:
+        """Ratio to the spread of a few random roundings up to which the file as a whole may differ in float64."""
+        return ROUNDED_ONCE if self.hold else ROUNDED_OTHERWISE if self.nearly else 1.0

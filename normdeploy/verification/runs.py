@@ -53,7 +53,8 @@ def judge_outputs(
 ) -> tuple[list[str], float]:
     """Hold one run's outputs against its case; record a measurement per float output.
 
-    Where rounding does not explain an output of a file that is confirmed for every input, the run is held part by part:
+    Where rounding does not explain an output of a file that is confirmed for every input, or but for last digits of its
+    numbers, the run is held part by part:
     what holds there is the network's own amplification of rounding, and counts as such from then on
     (:mod:`normdeploy.verification.judging.parts`).
 
@@ -72,7 +73,7 @@ def judge_outputs(
     if len(outputs) != len(case.truth):
         return counted, float("inf")
     flips = part or context.flips
-    may_be_cut = part is None and context.links.hold and not context.failed
+    may_be_cut = part is None and (context.links.hold or context.links.nearly) and not context.failed
     refined = not may_be_cut or quantizes(context.subject.evaluator)  # flips are told apart by all that S explains
     results, parts = hold_against(case, outputs, refined=refined), InParts(False)
     results = [r for r in results if not flips.explain(case, r, outputs, setting)]
@@ -119,7 +120,7 @@ def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting) -> InPar
     """
     context.effort.spend(_CUTS, case.family.feeds)
     try:
-        wrong, _ = logic_problems(case, context.subject.logic(case.family.feeds), chain=True)
+        wrong, _ = logic_problems(case, context.subject.logic(case.family.feeds), limit=context.links.limit)
         if wrong and not (_amplifies(case) and _traced_there(context, case)):
             return InParts(False, why="the file in float64 is not the reference there")
     except GraphError as error:

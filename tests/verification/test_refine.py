@@ -10,6 +10,7 @@ import onnx_ir as ir
 from normdeploy.verification.bounds.criteria import judge
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.family_case import Case, make_case
+from normdeploy.verification.float64_chain import ROUNDED_ONCE, ROUNDED_OTHERWISE
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
@@ -54,8 +55,14 @@ def test_a_real_difference_still_fails(tmp_path: Path):
 
 def test_the_chain_leaves_a_sanity_check(tmp_path: Path):
     made = case(tmp_path, 1.0)
-    for factor, fails in ((8.0, False), (200.0, True)):
-        problems, ratio = logic_problems(made, [made.truth[0] + factor * made.spread[0]], chain=True)
+    once, otherwise = ROUNDED_ONCE, ROUNDED_OTHERWISE
+    for factor, limit, fails in (
+        (8.0, once, False),
+        (200.0, once, True),
+        (200.0, otherwise, False),
+        (5e3, otherwise, True),
+    ):
+        problems, ratio = logic_problems(made, [made.truth[0] + factor * made.spread[0]], limit=limit)
         assert ratio > 1
         assert bool(problems) == fails
     assert logic_problems(made, [made.truth[0] + 8 * made.spread[0]])[0]

@@ -41,7 +41,7 @@ def _file_against_truth(context: Context) -> Check:
         except GraphError as error:
             context.not_checked.append("logic of the file in float64")
             return Check(Question.LOGIC, Status.WEAK, f"the file cannot be evaluated in float64: {error}")
-        found, ratio = logic_problems(case, outputs, chain=proven)
+        found, ratio = logic_problems(case, outputs, limit=context.links.limit)
         worst = max(worst, ratio)
         problems += found
     measured = Ratios(worst)

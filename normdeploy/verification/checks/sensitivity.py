@@ -98,6 +98,8 @@ def check_sensitivity(context: Context) -> list[Check]:
 
 def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
     """Kill what the comparison of the traced graph's sites with the reference would have shown."""
+    if context.links.nearly:
+        _seen_within_rounding(context, targets)
     if not context.links.hold:
         return
     by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
@@ -109,6 +111,22 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
     if lone:
         family = two_rows(context)
         _kill_seen(context, lone, watched_on(context, lone, family), by, family.name)
+
+
+def _seen_within_rounding(context: Context, targets: Sequence[Target]) -> None:
+    """Do the same where the file's numbers are known to within another order of rounding.
+
+    What that rounding hides of an affine map, which is folded into such numbers, is no larger than they may be off.
+    """
+    by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
+    dead = set() if by is Killer.MODULE else dead_sites(context, targets)
+    asked = [t for t in targets if id(t.site) not in dead]
+    family, kill = context.cases[0].family.name, context.cases[0].constants.kill
+    _kill_seen(context, asked, context.watched_coarsely, by, family)
+    for target in alive_of(asked):
+        if target.mutant.affine and context.watched[1].get(key_of(target), 0.0) >= kill:
+            proof = "another order of rounding of the numbers that it is folded into is as large"
+            target.report = MutantReport(target.mutant.name, False, target.ratio, family, proof, harmless=True)
 
 
 def _kill_seen(

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Evaluated
+from normdeploy.verification.float64_chain import OTHER_ROUNDING
 from normdeploy.verification.mutation.called_parts import CallWatch, key_of
 from normdeploy.verification.mutation.rerun import Target, site_groups
 from normdeploy.verification.mutation.watched_sites import SiteWatch
@@ -109,8 +110,6 @@ def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[
         watches = [one for one in (watch, calls) if one is not None]
         context.weigh(example, hook=_each([one.graph_hook for one in watches]))
         truth, weak = _truth(context, example, _each([one.module_call for one in watches]))
-        if watch is not None:
-            context.watched = watch.compared()
         if calls is not None:
             context.called = {key_of(targets[place]): ratio for place, ratio in calls.ratios.items()}
             context.effort.spend(calls.work, example)
@@ -120,8 +119,8 @@ def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[
         own = context.reference.has_truth and context.reference.graph is not None and not weak
         watch = _watch(context, example) if own else None
         context.weigh(example, hook=None if watch is None else watch.graph_hook)
-        if watch is not None:
-            context.watched = watch.compared()
+    if watch is not None:
+        context.watched, context.watched_coarsely = watch.compared(), watch.compared(OTHER_ROUNDING)[1]
     context.example = Evaluated(example, truth, expected)
     return expected, truth, weak
 

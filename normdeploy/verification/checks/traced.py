@@ -64,5 +64,6 @@ def check_traced(context: Context) -> Links:
         "float32's bound judges alone",
         Ratios(worst),
     )
-    proven = context.proven is not None and context.proven.confirmed
-    return Links((check,), traced=tight, hold=tight and proven)
+    report = context.proven
+    proven, nearly = (False, False) if report is None else (report.confirmed, report.nearly)
+    return Links((check,), traced=tight, hold=tight and proven, nearly=tight and nearly and not proven)

@@ -74,6 +74,12 @@ class Report:
         return not self.outputs
 
     @property
+    def nearly(self) -> bool:
+        """Outputs are the source's for every input, but for last digits of numbers that another rounding explains."""
+        wrong = {part: row.wrong for row in self.open if row.wrong for part in (*row.wrong.parts, row.node)}
+        return self.follows and all(row.node in wrong and wrong[row.node].rounding for row in self.open)
+
+    @property
     def open(self) -> list[Row]:
         """The operators that nothing is known of."""
         return [row for row in self.rows if not row.identity]

@@ -12,25 +12,21 @@ from normdeploy.verification.sides.flat_values import Array
 LOGIC = replace(CONSTANTS, rms=3.0, peak=6.0)
 """Constants for float64 runs of rounded weights: there is no runtime to allow for."""
 
-_CHAIN_LIMIT = 8.0
-"""Ratio up to which the file as a whole may differ where each of its numbers is known to be rounded once."""
 
-
-def logic_problems(case: Case, outputs: list[Array], *, chain: bool = False) -> tuple[list[str], float]:
+def logic_problems(case: Case, outputs: list[Array], *, limit: float = 1.0) -> tuple[list[str], float]:
     """Hold float64 outputs against the truth; return problems and the worst ratio.
 
     Args:
-        chain: all links hold: what is left is the rounding of each stored number, by proof, and the spread of a few
-            random roundings is a sanity check only.
+        limit: the largest ratio allowed. Above 1, all links hold: what is left is the rounding of each stored number,
+            by proof, and the spread of a few random roundings is a sanity check only.
     """
-    limit = _CHAIN_LIMIT if chain else 1.0
     if len(outputs) != len(case.truth):
         return [f"the file returns {len(outputs)} outputs; the reference returns {len(case.truth)}"], float("inf")
     eager = case.noisy is None
     judged = case if eager else replace(case, constants=LOGIC)
     problems: list[str] = []
     worst = 0.0
-    for result in hold_against(judged, outputs, eager=eager or chain, exact=False):
+    for result in hold_against(judged, outputs, eager=eager or limit > 1, exact=False):
         problems += [f"{case.family.name}: {text}" for text in result.problems]
         if result.judgement is not None:
             worst = max(worst, result.judgement.ratio)

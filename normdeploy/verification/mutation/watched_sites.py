@@ -59,9 +59,13 @@ class _Seen:
     moved: dict[str, float] = field(default_factory=dict)
     away: float = math.inf
 
-    def ratio(self, mutant: str) -> float:
-        """Return by how many times a mutant would have shown; 0 where nothing of the module was compared."""
-        return self.moved.get(mutant, 0.0) / max(MARGIN * self.away, FINEST) if self.away <= SAME else 0.0
+    def ratio(self, mutant: str, least: float = FINEST) -> float:
+        """Return by how many times a mutant would have shown; 0 where nothing of the module was compared.
+
+        Args:
+            least: the relative difference that is let pass in any case.
+        """
+        return self.moved.get(mutant, 0.0) / max(MARGIN * self.away, least) if self.away <= SAME else 0.0
 
 
 class SiteWatch:
@@ -123,13 +127,17 @@ class SiteWatch:
             for at in torch.nonzero(away <= SAME).flatten().tolist():
                 sites[at].away = min(sites[at].away, float(away[at]))
 
-    def compared(self) -> tuple[int, dict[Key, float]]:
-        """Return how many sites were compared with the module; and by how many times each mutant would have shown."""
+    def compared(self, least: float = FINEST) -> tuple[int, dict[Key, float]]:
+        """Return how many sites were compared with the module; and by how many times each mutant would have shown.
+
+        Args:
+            least: the relative difference that is let pass in any case.
+        """
         found: dict[Key, float] = {}
         matched = [seen for sites in self._seen.values() for seen in sites if seen.away <= SAME]
         for seen in matched:
             for name in seen.moved:
-                found[(seen.site.where, seen.site.output, name)] = seen.ratio(name)
+                found[(seen.site.where, seen.site.output, name)] = seen.ratio(name, least)
         return len(matched), found
 
     def ratio(self, site: Site, mutant: str) -> float:

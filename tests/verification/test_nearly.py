@@ -1,0 +1,94 @@
+"""A file that is right but for last digits, as torch's own folding in float32 leaves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+import normdeploy as nd
+from normdeploy.verification import Verdict
+from normdeploy.verification.float64_chain import ROUNDED_ONCE, ROUNDED_OTHERWISE, Links
+
+
+class Net(nn.Module):
+    """Convolutions whose results are so large that a part of an epsilon is about a rounding of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(3):
+            conv = nn.Conv2d(6, 6, 3, padding=1, bias=False)
+            with torch.no_grad():
+                conv.weight *= 10
+            layers += [conv, nn.BatchNorm2d(6, momentum=None), nn.SiLU()]
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.layers(x).mean((2, 3)))
+        return result
+
+
+@dataclass
+class Folded:
+    model: nn.Module
+    x: Tensor
+    path: Path
+
+    def verdict(self, path: Path | None = None) -> Verdict:
+        return nd.verify(self.model, path or self.path, args=self.x, level="quick")
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Folded:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 6, 5, 5)
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.normal_(norm.bias, 0, 0.3)
+    model(torch.randn(64, 6, 5, 5))
+    model.eval()
+    path = tmp_path_factory.mktemp("nearly") / "torch.onnx"
+    torch.onnx.export(model, (x,), path, dynamo=True, verbose=False, external_data=False)
+    return Folded(model, x, path)
+
+
+def test_what_torch_folds_in_float32_passes_and_says_what_its_rounding_hides(folded: Folded) -> None:
+    assert not [node for node in onnx.load(folded.path).graph.node if node.op_type == "BatchNormalization"]
+    verdict = folded.verdict()
+    assert "right within another rounding" in verdict.check("derivation").detail
+    assert verdict.status == "pass", verdict.summary()
+    mutants = [(site, mutant) for site in verdict.sites for mutant in site.mutants]
+    hidden = [mutant for _, mutant in mutants if "another order of rounding" in mutant.note]
+    assert hidden
+    assert all(mutant.name.startswith("epsilon") and mutant.harmless for mutant in hidden)
+    assert all(mutant.killed or mutant.harmless for _, mutant in mutants)
+    smallest = min(float(n.running_var.min()) for n in folded.model.modules() if isinstance(n, nn.BatchNorm2d))
+    assert 1e-5 / smallest / 2 < 20 * 2.0**-24 * 2  # what is called hidden is no larger than what may be off
+
+
+@pytest.mark.parametrize("units", [64, 1000])
+def test_a_number_further_off_than_another_rounding_fails(folded: Folded, tmp_path: Path, units: int) -> None:
+    proto = onnx.load(folded.path)
+    (weights, *_) = [t for t in proto.graph.initializer if list(t.dims) == [6, 6, 3, 3]]
+    array = numpy_helper.to_array(weights).copy()
+    place = np.unravel_index(np.abs(array).argmax(), array.shape)
+    array[place] *= np.float32(1 + units * 2.0**-24)
+    weights.CopyFrom(numpy_helper.from_array(array, weights.name))
+    onnx.save(proto, tmp_path / "off.onnx")
+    verdict = folded.verdict(tmp_path / "off.onnx")
+    assert verdict.status == "fail", verdict.summary()
+    assert verdict.check("derivation").status == "fail", verdict.summary()
+
+
+def test_more_is_let_pass_the_less_is_known() -> None:
+    assert Links().limit == 1
+    assert Links(hold=True).limit == ROUNDED_ONCE
+    assert Links(nearly=True).limit == ROUNDED_OTHERWISE
