@@ -209,7 +209,8 @@ class MoveAffine(RewritePass):
             source, result = required(node, 0), node.outputs[0]
             named = result.name if solution.is_identity(ties.of.get(result)) else None
             self._settle(node, takers[node], paths, {edit.node: edit.notes for edit in plan.edits})
-            if result.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
+            given = source.is_graph_input() or source.is_graph_output() or source.graph is not graph
+            if result.is_graph_output() and given:
                 source = _passed_on(graph, node)
             self.context.carried.same(source, result)
             fixed = source.is_graph_input() or source.is_initializer()

@@ -378,6 +378,9 @@ FURTHER = {
             ),
         )
     ),
+    "any | behind it {} chooses among values that it scales by 0, which are all one": Case(
+        lambda g: ((g.op("ArgMax", g.op("Mul", conv(g, images(g)), np.array([[1.0], [0], [2]])), axis=2), np.int64),)
+    ),
     "any | {} would have to undo a scale of 0, by which nothing can be divided": Case(
         lambda g: zero_beside(g, lambda v: mul(g, v, 3, 1)), SINGLE
     ),
