@@ -33,6 +33,14 @@ RARE = {
     "Add | adds a number that would be lost beside a shift": Case(
         lambda g: end(g, g.op("Add", add(g, g.op("Sigmoid", images(g)), 3, 1), np.array(1e-20)))
     ),
+    "Max | has an operand of unknown rank, or more elements than are followed": Case(
+        lambda g: ranked(g, g.op("Max", add(g, x(g, "N", 3, 4), 3, 1), unranked(g)))
+    ),
+    "Where | has an operand of unknown rank, or more elements than are followed": Case(
+        lambda g: ranked(
+            g, g.op("Where", x(g, "N", 3, 4, name="c", dtype=np.bool_), add(g, x(g, "N", 3, 4), 3, 1), unranked(g))
+        )
+    ),
     "CumSum | adds up a shift from place to place": Case(
         lambda g: end(g, g.op("CumSum", add(g, images(g), 3, 1), np.array(2)))
     ),

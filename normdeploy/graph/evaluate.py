@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -34,7 +35,7 @@ Entered = Callable[[Mapping[str, Tensor]], None]
 """Sees what a body is fed, by name, each time it runs."""
 
 _SMALL = 64
-"""Numbers of a Constant that is kept between runs: sizes, axes, single numbers, of which a graph has hundreds."""
+"""Numbers of a constant that is kept between runs: sizes, axes, single numbers, of which a graph has hundreds."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Evaluator:
         model: the model, or a graph of one. Functions are inlined in a copy.
         dtype: float64 for logic, float32 for a second opinion.
 
-    Initializers are promoted as they are needed and freed after use. All that is kept between runs are small Constants,
-    for as long as they hold what they held.
+    Initializers are promoted as they are needed and freed after use. All that is kept between runs are small ones, and
+    small Constants, for as long as they hold what they held.
     """
 
     def __init__(self, model: ir.Model | ir.Graph, *, dtype: torch.dtype = torch.float64) -> None:
@@ -68,7 +69,7 @@ class Evaluator:
             self.graph = model
         self.dtype = dtype
         self._imports = dict(self.graph.opset_imports)
-        self._kept: dict[ir.Node, tuple[ir.Attr, list[Tensor]]] = {}
+        self._kept: dict[ir.Node | ir.Value, tuple[object, list[Tensor]]] = {}
 
     @property
     def input_names(self) -> list[str]:
@@ -142,7 +143,8 @@ class Evaluator:
                 return known[name]
             initializer = graph.initializers.get(name)
             if initializer is not None and initializer.const_value is not None:
-                return as_constant(initializer.const_value, self.dtype)
+                held = initializer.const_value
+                return self._small(initializer, held, lambda: [as_constant(held, self.dtype)])[0]
             return outer(name) if outer is not None else None
 
         for node, names in nodes:
@@ -193,12 +195,18 @@ class Evaluator:
 
     def _constant(self, node: ir.Node) -> list[Tensor]:
         attribute = next(iter(node.attributes.values()), None)
-        known = self._kept.get(node)
-        if known is not None and known[0] is attribute:
+        evaluated = partial(evaluate_node, node, [], dtype=self.dtype, opset_imports=self._imports)
+        return self._small(node, attribute, evaluated)
+
+    def _small(self, owner: ir.Node | ir.Value, held: object, promoted: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """Return a constant's numbers; where they are few, those of the last run while it holds the same."""
+        known = self._kept.get(owner)
+        if known is not None and known[0] is held:
             return known[1]
-        found = evaluate_node(node, [], dtype=self.dtype, opset_imports=self._imports)
-        if attribute is not None and found[0].numel() <= _SMALL:
-            self._kept[node] = attribute, found
+        found = promoted()
+        # what is computed on each use may draw its numbers anew, as weights with noise do
+        if held is not None and not isinstance(held, ir.LazyTensor) and found[0].numel() <= _SMALL:
+            self._kept[owner] = held, found
         return found
 
 

@@ -27,7 +27,7 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.affine_map import AffineMap, Array
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
-from normdeploy.rewrite.affine.far_from_zero import OFFSET, offset_of
+from normdeploy.rewrite.affine.far_from_zero import DEVIATION, OFFSET, offset_of
 
 BATCH_NORM = "BatchNormalization"
 AFFINE_KIND = "affine map"
@@ -121,7 +121,8 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
         return NoMatch(BATCH_NORM, _too_small(mapping.too_small))
     offset = offset_of(scale * arrays["mean"], np.hypot(arrays["scale"], arrays["bias"]))
     detail = {
-        "op": BATCH_NORM, "axis": 1, "epsilon": epsilon, "channels": int(arrays["scale"].size), OFFSET: offset
+        "op": BATCH_NORM, "axis": 1, "epsilon": epsilon, "channels": int(arrays["scale"].size), OFFSET: offset,
+        DEVIATION: float(np.median(np.sqrt(radicand))),
     }  # fmt: skip
     return Match(x, mapping, BATCH_NORM, detail)
 

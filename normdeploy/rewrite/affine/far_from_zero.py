@@ -24,6 +24,9 @@ from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.affine_node import affine_map, origins_of, written_of
 
 OFFSET = "offset"
+DEVIATION = "deviation"
+"""The median of the standard deviations of a BatchNormalization's channels."""
+
 LARGEST = 3.0
 """Largest offset that is folded forward: a bit and a half of 24. Images normalized by ImageNet's statistics have 2."""
 

@@ -79,10 +79,11 @@ class MovePads(RewritePass):
             for reading in search.of(source, Frame.IMAGE).readings.values()
             if reading.nodes and reading.map.window.is_point and reading.source.shape is not None
         ]
-        if not points or last.outputs[0].shape is None or source.is_graph_output():
+        if not points or last.outputs[0].shape is None:
             return False
-        if any(usage.node not in nodes for usage in source.uses()):
-            return False
+        inner = [source, *(value for node in nodes for value in node.outputs if value is not last.outputs[0])]
+        if any(value.is_graph_output() or any(usage.node not in nodes for usage in value.uses()) for value in inner):
+            return False  # it would be padded, too
         self._seen.update(nodes)
         written = any(node.op_type in WRITES for node in nodes)
         border = border_of(nodes, source, last.outputs[0])

@@ -38,14 +38,14 @@ class Frame(enum.Enum):
     ROWS = "along the last axis"
 
     def domain(self, value: ir.Value) -> tuple[int, Sizes] | None:
-        """Return the number of channels and the spatial dimensions of a value; None where they are not known."""
+        """Return the number of channels and the spatial dimensions of a value; None where it has no known number."""
         shape = value.shape
         if shape is None or shape.rank() < (3 if self is Frame.IMAGE else 2):
             return None
         channels = shape[1] if self is Frame.IMAGE else shape[shape.rank() - 1]
         behind = shape.dims[2:] if self is Frame.IMAGE else ()
         sizes = tuple(dim if isinstance(dim, int) else None for dim in behind)
-        return (channels, sizes) if isinstance(channels, int) else None
+        return (channels, sizes) if isinstance(channels, int) and channels > 0 else None
 
     def axis(self, rank: int) -> int:
         """Return the axis of the channels."""

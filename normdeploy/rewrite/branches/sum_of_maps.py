@@ -84,7 +84,8 @@ class AddMaps(RewritePass):
         region.adopt(whole, after=root)
         region.before = [*nodes, *tree.nodes]
         region.same(root.outputs[0], rebuild(region, root, whole.outputs[0], rest, after=whole))
-        dims = [max(pair) for pair in zip(total.scale.shape, total.shift.shape, strict=True)]
+        added = [array for leaf in tree.leaves if leaf not in rest and (array := constant64(leaf.value)) is not None]
+        dims = np.broadcast_shapes(total.scale.shape, total.shift.shape, *(array.shape for array in added))
         feeds = {source: self.context.normal(dims)}
         feeds = one_number_each(self.context, rest, total.rank) | feeds
         region.commit(self.context, "affine maps of one value into one", module_path(whole), feeds)

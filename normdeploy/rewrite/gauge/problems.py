@@ -22,7 +22,7 @@ from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan
 from normdeploy.rewrite.gauge.rules import rule_of
-from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact
+from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact, undecided
 
 _TOO_DEAR = "absorbing it would copy or compute more than the pass over its tensor that it saves"
 
@@ -34,6 +34,9 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
     problems = {node: Reason(text) for node, text in (inexact(plan.gone, solution) | far(plan.gone, solution)).items()}
     for node in divided_by_zero([*plan.gone, *plan.halves], solution):
         problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
+    for node in undecided(solution):
+        text = f"behind it {describe(node)} chooses among values that it scales by 0, which are all one"
+        problems |= dict.fromkeys(nearest_maps(node, plan), Reason(text))
     if problems:
         return problems
     plan.edits, refused = written_operators(solution, gone)

@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.graph.linear_view import Form, linear_of
-from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.rules.stored_bias import stored_bias
 
 
@@ -66,7 +66,7 @@ class Reached:
         if rule.absorbs and (linear is None or stored_bias(linear) is None):
             if linear is None or not product:
                 return []
-            if fixed_weight(linear.value(linear.weight)) is not None:
+            if product_of(node) is not None:
                 self.products.append(node)
                 return []
         return [*node.inputs, *node.outputs]

@@ -25,10 +25,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
-from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far, offset_in
+from normdeploy.graph.traits import Trait, has
+from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
+from normdeploy.rewrite.affine.far_from_zero import DEVIATION, is_centred, is_far, offset_in
 from normdeploy.rewrite.affine.operator_names import describe, readers
 from normdeploy.rewrite.gauge.operator_edit import Solution
+from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 
 DIGITS = 1e-8
@@ -56,6 +58,18 @@ def divided_by_zero(maps: Sequence[ir.Node], solution: Solution) -> list[ir.Node
         if ((mapping.scale == 0) & (lost | (np.abs(t_x) > np.abs(s_x) / VANISHES))).any():
             found.append(node)
     return found
+
+
+def undecided(solution: Solution) -> list[ir.Node]:
+    """Return the operators that choose by order among values that are scaled by 0: all of these are one number."""
+    ties = solution.ties
+
+    def vanishes(value: ir.Value | None) -> bool:
+        gauge = None if value is None else ties.of.get(value)
+        return gauge is not None and bool((np.abs(solution.scale(gauge)) < VANISHES).any())
+
+    choosing = [node for node in ties.nodes if has(node, Trait.DECIDES) and rule_of(node) is not None]
+    return [node for node in choosing if any(map(vanishes, node.inputs))]
 
 
 def inexact(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
@@ -123,6 +137,9 @@ def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
         factor = affine_map(node).scale
         with np.errstate(divide="ignore"):
             unit = float(np.median(1 / np.abs(factor)))
+        (*others, origin) = origins_of(node) or [None]
+        if origin is not None and not others and DEVIATION in origin.detail:
+            unit = min(unit, float(origin.detail[DEVIATION]))
         size = float(np.sqrt(np.square(carried).mean()))
         if size <= LARGEST * unit:
             continue

@@ -87,8 +87,8 @@ def write(edit: Edit) -> None:
         return
     dtype = node.outputs[0].dtype
     assert dtype is not None
+    require_no_zero_undone(node, new.scale, new.shift)
     if not storable(dtype, new.scale, new.shift):
-        require_no_zero_undone(node, new.scale, new.shift)
         raise Refused(node, f"composed with {describe(node)} it overflows")
     edit.absorbs = True
     edit.composed()

@@ -166,9 +166,9 @@ def require_storable(node: ir.Node, weight: Weight, steps: Sequence[Floats], row
         if size * greatest <= largest and shown * least >= smallest * math.prod(weight.shape):
             return
     factor = _product(steps)
+    require_no_zero_undone(node, factor)
     new = weight.array() * factor
     if not (np.abs(new) <= largest).all():
-        require_no_zero_undone(node, factor)
         raise _unstorable(node, weight.dtype, new)
     if (factor != 0).any():
         shown = np.sqrt(np.square(weight.array()).mean(axis=tuple(rows))) > 0
@@ -178,14 +178,15 @@ def require_storable(node: ir.Node, weight: Weight, steps: Sequence[Floats], row
 def require_no_zero_undone(node: ir.Node, *numbers: Floats) -> None:
     """Refuse numbers that stand for infinity: what a map scales by 0 would have to become again what it was.
 
-    Two large scales make as large a number; a graph without a scale of 0 has nothing else.
+    Two large scales make as large a number; a graph without a scale of 0 has nothing else. Float64 holds both.
 
     Raises:
         Refused: some do.
     """
+    if not any((np.abs(array) * VANISHES > 1).any() for array in numbers):
+        return
     beside = () if node.graph is None else node.graph
-    zero = any((affine_map(other).scale == 0).any() for other in beside if is_affine(other))
-    if zero and any((np.abs(array) * VANISHES > 1).any() for array in numbers):
+    if any((affine_map(other).scale == 0).any() for other in beside if is_affine(other)):
         raise Refused(node, f"{describe(node)} would have to undo a scale of 0, by which nothing can be divided")
 
 
@@ -241,8 +242,8 @@ def require_small(node: ir.Node, dtype: ir.DataType | None, *arrays: Floats) -> 
     Raises:
         Refused: one of them does.
     """
+    require_no_zero_undone(node, *arrays)
     if not storable(dtype, *arrays):
-        require_no_zero_undone(node, *arrays)
         raise _unstorable(node, dtype, *arrays)
 
 
