@@ -428,8 +428,8 @@ def where(op: str, d: Draw) -> Any:
 def clip(op: str, d: Draw) -> Any:
     low, high = np.float64(-0.5), np.float64(0.75)
     bounds = d.chosen(
-        list, lambda: [low], lambda: [None, high], lambda: [low, high], lambda: [high, low], lambda: [d.x()],
-        lambda: [low, d.x()],
+        list, lambda: [low], lambda: [0 * high], lambda: [None, high], lambda: [low, high], lambda: [high, low],
+        lambda: [d.x()], lambda: [low, d.x()],
     )  # fmt: skip
     return d.g.op(op, d.x(*d.dims()), *bounds)
 

@@ -204,7 +204,8 @@ class Evaluator:
         if known is not None and known[0] is held:
             return known[1]
         found = promoted()
-        if held is not None and found[0].numel() <= _SMALL:
+        # what is computed on each use may draw its numbers anew, as weights with noise do
+        if held is not None and not isinstance(held, ir.LazyTensor) and found[0].numel() <= _SMALL:
             self._kept[owner] = held, found
         return found
 

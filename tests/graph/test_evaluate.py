@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from normdeploy.errors import GraphError, InputError
-from normdeploy.graph import Evaluator, evaluate_region
+from normdeploy.graph import Evaluator, ExactTensor, evaluate_region
 
 CHAIN = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -59,6 +59,18 @@ def test_a_constant_that_is_exchanged_between_runs_is_the_new_one():
     del node.attributes["value_float"]
     node.attributes["value"] = ir.AttrTensor("value", other)
     assert evaluator.run({"x": x})["y"].tolist() == [12.0]
+
+
+def test_an_initializer_that_is_exchanged_or_computed_on_each_use_is_the_new_one():
+    model, x = ir.from_onnx_text(CHAIN), np.array([[1.0, 2.0, 3.0]])
+    evaluator, weight = Evaluator(model), model.graph.initializers["w"]
+    factors = [np.zeros(3), np.ones(3), np.full(3, 2.0)]
+    drawn = iter(factors)
+    held: list[ir.TensorProtocol] = [ir.Tensor(factor.astype(np.float32)) for factor in factors]
+    held += [ExactTensor(lambda: next(drawn), ir.DataType.FLOAT, (3,), "w")] * 3
+    for tensor, factor in zip(held, factors * 2, strict=True):
+        weight.const_value = tensor
+        np.testing.assert_allclose(evaluator.run({"x": x})["y"].numpy(), np.exp(x * factor) - x, rtol=1e-15)
 
 
 def test_hook_sees_every_node_and_may_change_its_results():

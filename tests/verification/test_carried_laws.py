@@ -270,6 +270,11 @@ LAWS: dict[str, list[Law]] = {
             {"l": (low - t) / s, "h": (0.5 - t) / s})
         for s in (2.0, -2.0) for t in (0.0, 1.0) for low in (-0.5, -0.25)
     ],
+    "Clip at 0, from below alone": [
+        Law("Clip(a, none)", (s, t), (s, 1.0), (t, 0.0), SQUARE, {"none": np.array(low)}, "Clip(a, l)",
+            {"l": np.array(file)})
+        for s in (2.0, -2.0, ROW, COLUMN) for t in (0.0, 1.0) for low in (0.0, 0.25) for file in (0.0, 0.25)
+    ],
     "Max with a constant": [
         Law("Max(a, c)", (s, t), (s, 1.0), (t, 0.0), SQUARE, {"c": np.array(0.25)}, "Max(a, d)", {"d": (c - t) / s})
         for s in (2.0, -2.0, ROW) for t in (0.0, 1.0, COLUMN) for c in (0.25, 0.5)

@@ -42,6 +42,7 @@ from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowe
 from normdeploy.rewrite.gauge.reached import ends_of
 from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan, Search, halves_of, saved
+from normdeploy.rewrite.gauge.rules.elementwise import is_relu
 from normdeploy.rewrite.gauge.rules.stored_bias import WHOLE_STEPS, has_stored_bias
 from normdeploy.rewrite.gauge.smaller_places import closed, opened
 from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
@@ -145,10 +146,10 @@ class MoveAffine(RewritePass):
                 return plan, checks
 
     def _best(self, graph: ir.Graph, opaque: set[ir.Node], around: Collection[ir.Value]) -> Plan:
-        """Solve; where maps stay, try whether other gauges of Pads in the way, or smaller places, save more."""
+        """Solve; where maps stay, try whether other gauges of what is in the way, or smaller places, save more."""
         best = self._consistent(Search(graph, opaque, around=around))
         in_the_way = {other for reason in best.stays.values() for other in reason.nodes}
-        pads = [node for node in in_the_way if node.op_type == "Pad"]
+        pads = [node for node in in_the_way if node.op_type == "Pad" or is_relu(node)]
 
         def with_pads(mode: str, among: Collection[ir.Value]) -> Search:
             return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys(), among)

@@ -40,8 +40,9 @@ class Ties:
         of: the gauge of each value that has one. ports: those of constant operands, by operator and input.
         parts: operators that belong to another one: the Add of a bias behind a MatMul.
         pads: Pads of zeros whose gauge shall be one number for all ("uniform"), rather than have no shift; or Pads that
-            restrict nothing ("loose"), since the channels may happen to send what is padded to one number; and layers
-            whose bias, stored in integers, may take shifts of whole steps ("whole steps").
+            restrict nothing ("loose"), since the channels may happen to send what is padded to one number; Clips at 0
+            that shall be no Relus (either); and layers whose bias, stored in integers, may take shifts of whole steps
+            ("whole steps").
         stiff: why an operator that has a rule cannot be followed where it stands.
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.

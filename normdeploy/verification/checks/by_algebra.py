@@ -17,6 +17,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.derivation.checked_side import Shape
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
 from normdeploy.verification.derivation.operands import kind
+from normdeploy.verification.derivation.plainly import written_plainly
 from normdeploy.verification.derivation.report import Report, Row
 from normdeploy.verification.hints import PLAIN, Hints
 from normdeploy.verification.record.answers import Check, Question, Status
@@ -35,20 +36,15 @@ def check_proven(context: Context) -> list[Check]:
     graph = context.reference.graph
     if graph is None or context.reduced:
         return []
-    sizes, outputs = assignments(context.specs), context.subject.output_names
     try:
-        found: list[tuple[Report, Hints]] = []
-        for hints in _tried(context.hints, graph):
-            report = check_derivation(graph, context.subject.model, hints.derivation, sizes, outputs=outputs)
-            if hints.anew is not None:  # what was read may be wrong itself: it confirms, and contradicts nothing
-                report.follows = False
-            elif found:
-                sure = [other for other, its in found if its.anew is None]
-                report.confirmed_by_others = {row.result for other in sure for row in other.rows if row.identity}
-            found.append((report, hints))
-            if report.confirmed:
-                break
-        report, hints = min(found, key=lambda pair: _nearness(pair[0]))
+        report, hints = _checked(context, graph, context.subject.model)
+        count = len(report.rows)
+        plainly = None if report.confirmed else written_plainly(graph, context.subject.model)
+        if plainly is not None:
+            again, its = _checked(context, plainly.source, plainly.file)
+            if again.confirmed or _wrong_rows(context, again, its):
+                inside = sum(row.result in plainly.between for row in again.rows)
+                report, hints, count = again, its, len(again.rows) - inside + plainly.gone
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
@@ -57,14 +53,31 @@ def check_proven(context: Context) -> list[Check]:
     context.kept = hints.derivation.pruned(report.used).to_json()
     counts = Counter(row.identity for row in report.rows if row.identity)
     rows = [OpenOperator(row.name, kind(row.node), row.reason) for row in report.open]
-    measured = Confirmed(len(report.rows), dict(counts), rows, hints.origin)
+    measured = Confirmed(count, dict(counts), rows, hints.origin)
     if report.confirmed:
-        text = f"for every input: each of {plural(len(report.rows), 'operator')} is what the traced graph computes"
+        text = f"for every input: each of {plural(count, 'operator')} is what the traced graph computes"
         return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]
     wrong = _wrong_rows(context, report, hints)
     if wrong:
         return [Check(Question.DERIVATION, Status.FAIL, shortened([_wrong(row) for row in wrong]), measured)]
     return [Check(Question.DERIVATION, Status.NOTE, _what_is_open(report), measured)]
+
+
+def _checked(context: Context, source: ir.Model, file: ir.Model) -> tuple[Report, Hints]:
+    """Return what is known of a file by the hints that say most of it, and these."""
+    sizes, outputs = assignments(context.specs), context.subject.output_names
+    found: list[tuple[Report, Hints]] = []
+    for hints in _tried(context.hints, source):
+        report = check_derivation(source, file, hints.derivation, sizes, outputs=outputs)
+        if hints.anew is not None:  # what was read may be wrong itself: it confirms, and contradicts nothing
+            report.follows = False
+        elif found:
+            sure = [other for other, its in found if its.anew is None]
+            report.confirmed_by_others = {row.result for other in sure for row in other.rows if row.identity}
+        found.append((report, hints))
+        if report.confirmed:
+            break
+    return min(found, key=lambda pair: _nearness(pair[0]))
 
 
 def _tried(hints: Hints, source: ir.Model) -> Iterator[Hints]:

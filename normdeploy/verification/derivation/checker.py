@@ -45,6 +45,7 @@ from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.hinted_values import Hinted
 from normdeploy.verification.derivation.linear_laws import confirm_linear
 from normdeploy.verification.derivation.moved_back import further
+from normdeploy.verification.derivation.movement import first_moved
 from normdeploy.verification.derivation.on_integers import OnIntegers
 from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.over_rows import laws_over_rows, over_rows_nearby
@@ -290,7 +291,7 @@ class _Checker:
             yield confirm_analytic(relation, value, target, self.constants)
 
     def _nearby(self, node: ir.Node, value: ir.Value) -> Iterator[Target]:
-        read = [v for v in node.inputs if v is not None]
+        read = [*(v for v in node.inputs if v is not None), *first_moved(value, self.relation.by_file)]
         read += [step.value for v in read for step in back(self.relation.file, v)]
         for w in self.relation.near(read):
             rank = self.relation.rank(w)

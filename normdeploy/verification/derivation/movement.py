@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 
 import numpy as np
 import onnx_ir as ir
@@ -38,6 +38,22 @@ def moved_by(node: ir.Node) -> list[ir.Value]:
     """Return the operands whose elements an operator moves."""
     inputs = [value for value in inputs_of(node) if value is not None]
     return inputs if kind(node) == "Concat" else inputs[:1]
+
+
+def first_moved(value: ir.Value, known: Container[ir.Value]) -> list[ir.Value]:
+    """Return the known value whose elements one operator after the other moved into a value; [] if there is none.
+
+    What lies between may be nobody's: keys that are flattened, transposed and put back in place.
+    """
+    for _ in range(DEPTH):
+        node = value.producer()
+        moved = moved_by(node) if node is not None and kind(node) in MOVES else []
+        if len(moved) != 1:
+            break
+        value = moved[0]
+        if value in known:
+            return [value]
+    return []
 
 
 def run_moves(side: Side, value: ir.Value, leaf: Leaf, k: int, *, marked: bool = False) -> Tensor:

@@ -167,12 +167,17 @@ def _constant_wrong(file: Side, value: ir.Value | None, have: Floats, expected: 
 
 
 def clip(at: Reading) -> Carried:
-    """clip(s x' + t, a, b) = s clip(x', (a - t) / s, (b - t) / s) + t for s > 0; bounds change places below 0."""
+    """clip(s x' + t, a, b) = s clip(x', (a - t) / s, (b - t) / s) + t for s > 0; bounds change places below 0.
+
+    A bound of 0 is one for all that is scaled.
+    """
     claim = at.first
     scale, shift = uniform(claim.scale), uniform(claim.shift)
     if any(name in at.node.attributes for name in ("min", "max")) and not claim.is_identity:
         return "Clip has its bounds as attributes"
     if scale is None or shift is None or scale <= 0:
+        if (claim.scale > 0).all() and not claim.shift.any() and _cuts_at_nought(at):
+            return claim.scale, claim.shift
         return "Clip has one bound for what is scaled differently, or by a negative number"
     ours, theirs = inputs_of(at.origin), inputs_of(at.node)
     for w, v in zip(ours[1:], theirs[1:], strict=True):
@@ -185,6 +190,13 @@ def clip(at: Reading) -> Carried:
             if lost:
                 return lost
     return claim.scale, claim.shift
+
+
+def _cuts_at_nought(at: Reading) -> bool:
+    """Tell whether both Clips have 0 for a lower bound and no upper one: relu(s x') = s relu(x') for s > 0."""
+    sides = (at.relation.source, inputs_of(at.origin)), (at.relation.file, inputs_of(at.node))
+    lows = [side.constant(read[1]) for side, read in sides if len(read) > 1 and all(high is None for high in read[2:])]
+    return len(lows) == len(sides) and all(low is not None and not low.any() for low in lows)
 
 
 def where(at: Reading) -> Carried:

@@ -58,7 +58,13 @@ CROSSING = {
         lambda g: mul(g, g.op("Clip", conv(g, images(g)), x(g, name="low")))
     ),
     "Clip | cuts all channels at the same values": Case(
-        lambda g: mul(g, g.op("Clip", conv(g, images(g)), np.array(0.0)), 3, 1)
+        lambda g: mul(g, g.op("Clip", conv(g, images(g)), np.array(0.5)), 3, 1)
+    ),
+    "Clip | cuts at 0, which a shift would move": Case(
+        lambda g: add(g, g.op("Clip", conv(g, images(g)), np.array(0.0)), 3, 1)
+    ),
+    "Clip | needs a scale above 0: with another its other side would be cut": Case(
+        lambda g: minus(g, g.op("Clip", conv(g, images(g)), np.array(0.0)), 3, 1)
     ),
     "Clip | gives its upper bound, which is below the lower one": Case(
         lambda g: minus(g, g.op("Clip", conv(g, images(g)), np.array(1.0), np.array(0.0)))

@@ -220,20 +220,34 @@ def test_where_beside_a_constant(graph, fold, seed, behind, first):
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Where": 1, "Conv": 1}
 
 
-@given(SEED, st.booleans(), st.sampled_from(["lower", "upper", "both"]))
+@given(SEED, st.booleans(), st.sampled_from(["lower", "upper", "both", "zero"]))
 def test_a_clip_by_a_negative_number(graph, fold, seed, behind, cut):
     """The bounds change places."""
     rng = np.random.default_rng(seed)
     g = graph()
     x, scale, shift = g.input("x", ["N", 3, 4]), np.float64(-rng.uniform(0.5, 2)), np.float64(rng.normal())
     low, high = np.float64(-0.5), np.float64(0.75)
-    bounds = {"lower": [low], "upper": [None, high], "both": [low, high]}[cut]
+    bounds = {"lower": [low], "upper": [None, high], "both": [low, high], "zero": [np.float64(0)]}[cut]
     if behind:
         y = g.op("Add", g.op("Mul", g.op("Clip", conv(g, x, rng), *bounds), scale), shift)
     else:
         y = conv(g, g.op("Clip", g.op("Add", g.op("Mul", x, scale), shift), *bounds), rng)
     g.output(y)
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Clip": 1, "Conv": 1}
+
+
+@given(SEED, st.booleans())
+def test_a_clip_at_zero_alone_is_a_relu(graph, fold, seed, positive):
+    """Each channel may have a scale of its own above 0, as ``torch.clamp(min=0)`` behind a norm has."""
+    rng = np.random.default_rng(seed)
+    g, scale = graph(), rng.uniform(0.5, 2, (3, 1)) * (1 if positive else np.array([[1], [-1], [1]]))
+    y = g.op("Clip", conv(g, g.input("x", ["N", 3, 4]), rng), np.float64(0), name="cut")
+    g.output(g.op("Sigmoid", g.op("Mul", y, scale)))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    if positive:
+        assert result.folded().ops == {"Conv": 1, "Clip": 1, "Sigmoid": 1}
+    else:
+        result.kept("Clip 'cut' ")
 
 
 @pytest.mark.parametrize("scale", [2.0, -2.0])

@@ -4,8 +4,8 @@
 - Products: Mul, Div. s_y = product (quotient) of the factors' scales, no shift.
 - Homogeneous functions, f(s x) = s f(x) for s > 0: Relu, LeakyRelu, PRelu, Abs.
 - Choices between operands: Max, Min (s > 0), Where: operands and result carry one gauge.
-- Clip: one number everywhere, and the bounds follow: (bound - t) / s; they change places where s < 0, which
-  an upper bound below the lower one, that then holds everywhere, does not allow.
+- Clip at 0, from below alone, is a Relu. Any other: one number everywhere, and the bounds follow: (bound - t) / s; they
+  change places where s < 0, which an upper bound below the lower one, that then holds everywhere, does not allow.
 - Neg: t changes its sign. Trilu: t = 0.
 - Cast between floats: as it is.
 
@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, compress, constant64, is_constant
 from normdeploy.graph.operator_inputs import array_of, optional
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, put, require_small
@@ -193,11 +194,21 @@ def where(node: ir.Node, ties: Ties) -> bool:
     return True
 
 
+def is_relu(node: ir.Node) -> bool:
+    """Tell whether an operator is a Clip at 0, from below alone."""
+    low, high = optional(node, 1), optional(node, 2)
+    if low is None or high is not None or not is_standard(node, "Clip"):
+        return False
+    return is_constant(low) and not array_of(low).any()
+
+
 def clip(node: ir.Node, ties: Ties) -> bool:
-    """Tie Clip."""
+    """Tie Clip; one that is a Relu first as such, then as any other, which a number of any sign and a shift pass."""
     gauge = ties.operand(node, 0)
     if gauge is None:
         return False
+    if is_relu(node) and node not in ties.pads:
+        return homogeneous(node, ties)
     bounds = [bound for index in (1, 2) if (bound := optional(node, index)) is not None]
     if not all(is_constant(bound) for bound in bounds):
         return ties.refuse(node, "has bounds that are computed at run time")
@@ -210,9 +221,9 @@ def clip(node: ir.Node, ties: Ties) -> bool:
 
 def write_clip(edit: Edit) -> None:
     """Let the bounds follow."""
-    node = edit.node
-    scale, shift = (array.reshape(-1)[0] for array in edit.result())
-    if scale == 1 and shift == 0:
+    node, found = edit.node, edit.result()
+    scale, shift = (array.reshape(-1)[0] for array in found)
+    if (scale == 1 and shift == 0) or (is_relu(node) and (found[0] > 0).all() and not found[1].any()):
         return
     bounds: list[tuple[ir.Value, float] | None] = []
     for index in (1, 2):
