@@ -177,7 +177,7 @@ def trace(
         kwargs: keyword arguments.
         input_names: names of the graph's inputs, in order; by default the arguments' names.
         output_names: names of the graph's outputs, in order; by default the keys or field names of the returned
-            mapping, dataclass or plain object, "output" for a single tensor, "output_0", "output_1", ... for a sequence.
+            mapping, dataclass or object, "output" for a single tensor, "output_0", "output_1", ... for a sequence.
         dynamic_shapes: as in ``torch.onnx.export``; replaces the default. ``{}`` makes every dimension static.
         opset_version: the ONNX operator set, 18 or newer; by default torch's own default.
 
