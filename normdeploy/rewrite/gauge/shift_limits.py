@@ -129,11 +129,10 @@ def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
     """Return the maps for which what several read carries more than :data:`LARGEST` times its size, and how much."""
     found: dict[ir.Node, str] = {}
     for node in gone:
-        source = node.inputs[0]
-        assert source is not None
-        if len(readers(source)) < 2:
+        shared = _shared(node, solution)
+        if shared is None:
             continue
-        carried = solution.shift(solution.ties.of[source])
+        carried = solution.shift(solution.ties.of[shared])
         factor = affine_map(node).scale
         with np.errstate(divide="ignore"):
             unit = float(np.median(1 / np.abs(factor)))
@@ -155,3 +154,20 @@ def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
                 "values, and be rounded with it"
             )
     return found
+
+
+def _shared(node: ir.Node, solution: Solution) -> ir.Value | None:
+    """Return the nearest value in front of a map that several read, and that carries a shift for it."""
+    queue = [*node.inputs[:1]]
+    while queue:
+        value = queue.pop(0)
+        gauge = None if value is None else solution.ties.of.get(value)
+        if value is None or gauge is None or not solution.shift(gauge).any():
+            continue
+        if len(readers(value)) > 1:
+            return value
+        producer = value.producer()
+        rule = None if producer is None else rule_of(producer)
+        if producer is not None and rule is not None and not rule.absorbs and producer not in solution.ties.parts:
+            queue += producer.inputs
+    return None

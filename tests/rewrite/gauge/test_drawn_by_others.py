@@ -81,6 +81,22 @@ def test_a_norm_that_is_switched_off_everywhere_is_no_unit_of_a_stream(gamma: fl
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("between", ["Transpose <perm = [0, 2, 1]> (c)", "Neg (c)", "Identity (c)"])
+def test_a_far_shift_is_not_carried_by_what_others_read_in_front_of_a_move(between: str) -> None:
+    """What a map takes off at its own place it would add to all of the stream, whatever moves elements on the way."""
+    sizes = "N, H, 2" if between.startswith("T") else "N, 2, H"
+    text = f"""net (float[N, 2, H] x) => (float[{sizes}] y, float[N, 3, H] z)
+        <float[2, 2, 1] w = {{1, 2, -1, 0.5}}, float[3, 2, 1] k = {{1, -1, 2, 1, 0.5, 1}}, float far = {{3e4}}> {{
+          c = Conv (x, w)  m = {between}  y = Sub (far, m)  z = Conv (c, k) }}"""
+    source = parser.parse_model(HEAD + text)
+    result = rewrite(ir.from_proto(source))
+    (row,) = result.ledger
+    assert row.action == "kept"
+    feeds = {"x": drawn(2, 2, 7).astype(np.float32)}
+    for expected, got in zip(_run(source, feeds), _run(ir.to_proto(result.model), feeds), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def _run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return [np.asarray(value) for value in session.run(None, feeds)]
