@@ -237,7 +237,8 @@ _WITH_DATA = (
 
 
 def _outline_tensor(tensor: TensorProto, made: TensorProto) -> None:
-    if not uses_external_data(tensor) and tensor.ByteSize() <= _OUTLINED:
+    few = prod(tensor.dims) <= _OUTLINED  # protobuf's ByteSize writes the message to count it
+    if few and not uses_external_data(tensor) and tensor.ByteSize() <= _OUTLINED:
         made.CopyFrom(tensor)
         return
     made.name, made.data_type = tensor.name, tensor.data_type
