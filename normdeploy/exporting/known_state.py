@@ -2,7 +2,7 @@
 
 Hand-written layers keep flags and counters in buffers, and decide by them::
 
-    if self.initialized == 0: ...        if self.step < self.warmup: ...        n = int(self.heads)
+    if self.initialized == 0: ...    if self.step < self.warmup: ...    n = int(self.heads)    pad(x, (self.left, 0))
 
 A traced tensor has no numbers, and torch.export gives up at such an `if`. But the file holds the state as it is now, so
 the answer is what eager torch would say now. Each small parameter and buffer is followed by a copy of its numbers, and
@@ -20,7 +20,7 @@ import torch
 import torch.utils._python_dispatch as dispatch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 _SMALL = 4096
 """Elements up to which a tensor is followed: flags, counters and what is kept per channel, no weights of products."""
@@ -28,6 +28,13 @@ _ANSWERS = frozenset({
     Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__contains__, Tensor.item,
     Tensor.tolist, torch.is_nonzero, torch.equal, torch.allclose, Tensor.is_nonzero, Tensor.equal, Tensor.allclose,
 })  # fmt: skip
+_BY_NUMBERS = frozenset({
+    nn.functional.pad, torch.reshape, torch.narrow, torch.tile, torch.roll, Tensor.reshape, Tensor.view, Tensor.expand,
+    Tensor.repeat, Tensor.narrow, Tensor.tile, Tensor.roll, Tensor.__getitem__,
+})  # fmt: skip
+"""Functions that take a tensor of one number behind their first argument for a size or a place, as they take an int."""
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+"""Not uint8: as an index it is a mask."""
 _SETTLED = (
     int, float, complex, str, NoneType, EllipsisType, torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
@@ -63,6 +70,8 @@ class KnownState(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if torch.compiler.is_dynamo_compiling():  # of the bodies of torch.cond and its kin, which it follows itself
             return func(*args, **kwargs)
+        if func in _BY_NUMBERS:
+            args, kwargs = (*args[:1], *self._as_numbers(args[1:])), self._as_numbers(kwargs)
         leaves = tree_leaves((args, kwargs))
         known = [self._known[id(leaf)] for leaf in leaves if id(leaf) in self._known]
         settled = len(known) + sum(map(_is_settled, leaves)) == len(leaves) and not _draws(func)
@@ -79,6 +88,18 @@ class KnownState(TorchFunctionMode):
         if isinstance(result, Tensor) or _writes(func, kwargs):
             self._follow(result, func, real_args, real_kwargs)
         return result
+
+    def _as_numbers(self, arguments: Any) -> Any:
+        """Return arguments with the numbers in place of known tensors of one integer; inside of slices, too."""
+
+        def number(leaf: Any) -> Any:
+            if isinstance(leaf, slice):
+                return slice(number(leaf.start), number(leaf.stop), number(leaf.step))
+            found = self._known.get(id(leaf))
+            whole = found is not None and not found.real.dim() and found.real.dtype in _INTEGERS
+            return found.real.item() if found is not None and whole else leaf
+
+        return tree_map(number, arguments)
 
     def _follow(self, result: object, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
         with suppress(Exception):  # what does not work on numbers alone is not known

@@ -68,12 +68,20 @@ def loop(self: Any, x: Tensor) -> Tensor:
     return x
 
 
+def padded(self: Any, x: Tensor) -> Tensor:
+    return nn.functional.pad(x, (self.plain - 2, self.plain * 0))[..., : self.plain + 1]
+
+
+def repeated(self: Any, x: Tensor) -> Tensor:
+    return x.repeat(1, self.plain - 1).view(-1, self.plain - 1, 4)[:, self.plain - 2] + self.many[self.enabled[0]].sum()
+
+
 class InARow(nn.Module):
     """Each of them, behind the one before."""
 
     def __init__(self) -> None:
         super().__init__()
-        each = (flag, counted, written, number, parameter, observer, loop)
+        each = (flag, counted, written, number, parameter, observer, loop, padded, repeated)
         self.parts = nn.ModuleList([Stateful(function) for function in each])
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
