@@ -1,7 +1,8 @@
 """The model's forward as a function of flat tensors: what torch.export understands without further registration.
 
-Arguments may be nested in tuples, lists, dicts and registered types, mixed with plain Python values (which become
-constants); results may be dicts, (named) tuples and dataclasses. The trace itself sees tensors in, tensors out.
+Arguments may be nested in tuples, lists, dicts, registered types and plain objects, mixed with plain Python values
+(which become constants); results may be dicts, (named) tuples, dataclasses and plain objects. The trace itself sees
+tensors in, tensors out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.known_state import KnownState, small_state
+from normdeploy.exporting.plain_objects import Path, held_tensors, is_plain, renewed
 from normdeploy.nn.object_walk import Snapshot
 
 
@@ -72,10 +74,14 @@ def split_arguments(
     device = devices.pop() if len(devices) == 1 else None
 
     def usable(leaf: Any) -> Any:
+        if is_plain(leaf):
+            return renewed(leaf, {id(tensor): usable(tensor) for _, tensor in held_tensors(leaf, private=True)})
         if not isinstance(leaf, torch.Tensor):
             return leaf
         with torch.inference_mode(False):  # a copy of an inference tensor can be traced, it cannot
             leaf = leaf.clone() if leaf.is_inference() else leaf
+            # a view of something larger has strides that no dynamic size tells, and ONNX has none
+            leaf = leaf.contiguous() if leaf.layout == torch.strided else leaf
             return leaf if device is None else leaf.to(device)
 
     return cast("tuple[tuple[Any, ...], dict[str, Any]]", pytree.tree_map(usable, (positional, named)))
@@ -99,30 +105,42 @@ def flatten_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     names: list[str] = []
     paths: list[tuple[Any, ...]] = []
     constants: list[str] = []
-    slots: list[int] = []
+    slots: list[tuple[int, int]] = []
+    tensors: list[torch.Tensor] = []
     for number, (keys, leaf) in enumerate(entries):
         path = tuple(_key(entry) for entry in keys)
         if signature.parameters[path[0]].kind is inspect.Parameter.VAR_KEYWORD:
             path = path[1:]
-        name = "_".join(str(part) for part in path)
-        if isinstance(leaf, torch.Tensor):
-            names.append(_identifier(name, names))
-            paths.append(path)
-            slots.append(number)
-        elif leaf is not None:
-            constants.append(name)
+        inner: dict[int, tuple[Path, torch.Tensor]] = {}
+        for inside, tensor in held_tensors(leaf) if isinstance(leaf, torch.Tensor) or is_plain(leaf) else ():
+            inner.setdefault(id(tensor), (inside, tensor))
+        for inside, tensor in inner.values():
+            names.append(_identifier("_".join(str(part) for part in (*path, *inside)), names))
+            paths.append((*path, *inside))
+            slots.append((number, id(tensor)))
+            tensors.append(tensor)
+        if not inner and leaf is not None:
+            constants.append("_".join(str(part) for part in path))
     if not slots:
         raise InputError("the example arguments hold no tensor; expected at least one: pass args as in model(*args)")
     values = [leaf for _, leaf in entries]
 
     def build(tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        filled = list(values)
-        for slot, tensor in zip(slots, tensors, strict=True):
-            filled[slot] = tensor
+        given: dict[int, dict[int, torch.Tensor]] = {}
+        for (number, old), tensor in zip(slots, tensors, strict=True):
+            given.setdefault(number, {})[old] = tensor
+        filled = [_filled(value, given.get(number, {})) for number, value in enumerate(values)]
         arguments = inspect.BoundArguments(signature, pytree.tree_unflatten(filled, spec))
         return arguments.args, arguments.kwargs
 
-    return Arguments(names, [values[slot] for slot in slots], paths, build, constants)
+    return Arguments(names, tensors, paths, build, constants)
+
+
+def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
+    """Return what stands for an example's leaf: another tensor, an object of other tensors, or the value itself."""
+    if isinstance(value, torch.Tensor):
+        return tensors[id(value)]
+    return renewed(value, tensors) if is_plain(value) else value
 
 
 def _identifier(name: str, taken: list[str]) -> str:
@@ -180,12 +198,17 @@ def _collect(name: str, value: Any, found: Outputs) -> None:
         found.dropped.append(f"{name or 'output'}={value!r}")
     else:
         leaves, spec = pytree.tree_flatten(value)
-        if spec.is_leaf():
+        if not spec.is_leaf():
+            _collect(name, leaves, found)
+            return
+        held = list(held_tensors(value)) if is_plain(value) else []
+        if not held:
             raise ModelError(
                 f"forward returns a {type(value).__name__} at {name or 'the top'}; expected tensors in dicts, lists, "
-                "tuples or dataclasses: return the tensors themselves"
+                "tuples, dataclasses or plain objects: return the tensors themselves"
             )
-        _collect(name, leaves, found)
+        for path, tensor in held:
+            _collect(inner("_".join(map(str, path))), tensor, found)
 
 
 @contextmanager

@@ -170,13 +170,13 @@ def trace(
     Args:
         model: the model, on any device, in any mode; given back as it was (training flags, attributes, gradient
             mode, random state).
-        args: a tensor or a tuple of positional arguments; nested dicts, lists and tuples of tensors are allowed,
-            other Python values become constants. As in ``torch.onnx.export``, keyword arguments may come as a dict at
-            the end of the tuple, where its keys are names of parameters.
+        args: a tensor or a tuple of positional arguments: nested dicts, lists, tuples and plain objects (a decoder's
+            cache) whose tensors are inputs; other Python values become constants. As in ``torch.onnx.export``, keyword
+            arguments may come as a dict at the end of the tuple, where its keys are names of parameters.
         kwargs: keyword arguments.
         input_names: names of the graph's inputs, in order; by default the arguments' names.
-        output_names: names of the graph's outputs, in order; by default the keys or field names of the returned
-            mapping or dataclass, "output" for a single tensor, "output_0", "output_1", ... for a sequence.
+        output_names: names of the graph's outputs, in order; by default the keys, fields or attributes of what comes
+            back, "output" for a single tensor, "output_0", "output_1", ... for a sequence.
         dynamic_shapes: as in ``torch.onnx.export``; replaces the default. ``{}`` makes every dimension static.
         opset_version: the ONNX operator set, 18 or newer; by default torch's own default.
 

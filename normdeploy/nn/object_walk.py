@@ -41,7 +41,7 @@ _MODULE_INTERNALS = frozenset(
         "_load_state_dict_post_hooks",
     }
 )
-_ATOMS = (
+ATOMS = (
     str,
     bytes,
     int,
@@ -104,8 +104,8 @@ def slots_of(value: object) -> list[str]:
     return names
 
 
-def _children(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (name, child, whether nn.Module registers it)."""
+def children(value: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield (name, child, whether nn.Module registers it) of a module, a container, a function or a plain object."""
     if isinstance(value, nn.Module):
         state = vars(value)
         for registry in REGISTRIES:
@@ -168,10 +168,10 @@ def walk(root: nn.Module) -> Iterator[Reached]:
                 continue
             seen.add(id(current.value))
         yield current
-        if isinstance(current.value, _ATOMS):
+        if isinstance(current.value, ATOMS):
             continue
-        for name, child, by_module in _children(current.value):
-            if isinstance(child, _ATOMS) and not isinstance(child, torch.Tensor):
+        for name, child, by_module in children(current.value):
+            if isinstance(child, ATOMS) and not isinstance(child, torch.Tensor):
                 continue
             path = f"{current.path}.{name}" if current.path else name
             if by_module and current.registered and child is not None:

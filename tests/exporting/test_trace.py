@@ -271,6 +271,24 @@ def test_wrong_names_and_shapes_are_told():
         trace(model, torch.randn(2, 3), output_names=["a", "b"])
 
 
+class Followed(nn.Module):
+    """A product with what came before, as a decoder's step has it."""
+
+    def forward(self, x, past):
+        seen = torch.cat([past, x.chunk(2, -1)[0]], 1)
+        return (x.chunk(2, -1)[1] @ seen.mT).softmax(-1) @ seen
+
+
+def test_an_example_may_be_a_view_of_something_larger(tmp_path):
+    whole = torch.randn(2, 6, 16)
+    x, past = whole[:, 5:], torch.randn(2, 8, 5).mT
+    shapes = {"x": {0: "batch"}, "past": {0: "batch", 1: "seen"}}
+    result = nd.export(Followed(), (x, past), tmp_path / "net.onnx", dynamic_shapes=shapes, verify="quick")
+    assert result.verdict.passed
+    found = nd.load(tmp_path / "net.onnx")({"x": x.numpy(), "past": past.numpy()})
+    assert np.allclose(found["output"], Followed()(x, past), atol=1e-5)
+
+
 def test_what_is_no_eager_module_is_refused():
     with pytest.raises(ModelError, match="function"):
         trace(lambda x: x, torch.randn(2, 3))
