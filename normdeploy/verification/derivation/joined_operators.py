@@ -104,10 +104,11 @@ class _Writer:
         """Put the nodes in the operator's place; return the names of the values that came in between."""
         graph, node = self.model.graph, self.node
         graph.insert_before(node, self.nodes)
+        kept: set[str | None] = set()
         for place, value in {**self.shown, 0: self.nodes[-1].outputs[0]}.items():
             if place < len(node.outputs) and node.outputs[place].name:
                 take_place(value, node.outputs[place])
-        kept = {value.name for value in (*self.shown.values(), self.nodes[-1].outputs[0])}
+                kept.add(value.name)
         graph.remove(node, safe=True)
         return {str(n.outputs[0].name) for n in self.nodes} - kept
 
