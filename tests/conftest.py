@@ -19,6 +19,9 @@ from short_turns import SHORT
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# One worker more than there are cores: a ninth of a worker's time is waiting, for processes that tests start and end.
+os.environ.setdefault("PYTEST_XDIST_AUTO_NUM_WORKERS", str((os.cpu_count() or 1) + 1))
+
 # torch's compiler believes the processor: it would compile and run a program for each set of instructions, 10 s in all
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
