@@ -197,6 +197,8 @@ GUARD = "p = Softmax(s) n = IsNaN(p) y = Where(n, zero, p)"
         ("q = MatMul(x, w) s = Add(q, closed)", 0),  # a mask of -inf
         ("q = MatMul(x, w) s = Add(q, x)", 0),  # a mask of floats that is fed
         ("q = MatMul(x, w) s = Log(q)", 0),
+        ("s = LayerNormalization(x, row)", 2),
+        ("s = LayerNormalization<epsilon=0.0>(x, row)", 0),
         ("q = MatMul(x, w) s = Div(q, w)", 2),
         ("q = MatMul(x, w) z = Sub(w, w) s = Div(q, zero)", 0),
     ],
@@ -207,7 +209,7 @@ def test_a_guard_goes_where_scores_are_real_numbers(body: str, gone: int) -> Non
         f"{{ {body} {GUARD} }}"
     )
     arrays = {
-        "w": np.ones((4, 4), F32), "finite": np.full((4, 4), -3e38, F32), "zero": F32(0),
+        "w": np.ones((4, 4), F32), "finite": np.full((4, 4), -3e38, F32), "zero": F32(0), "row": np.ones(4, F32),
         "closed": np.array([[0, 0, 0, -np.inf]], F32),
     }  # fmt: skip
     proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), key) for key, a in arrays.items())

@@ -78,7 +78,8 @@ class _Finite:
 
     def _take(self, node: ir.Node, fed: bool) -> None:
         if has(node, Trait.WEIGHS | Trait.NORMALIZES) and not is_standard(node, "Mul", "Pow"):
-            self._real.update(node.outputs)
+            if node.attributes.get_float("epsilon", 1.0) > 0:  # without one, rows of equal numbers are 0 / 0
+                self._real.update(node.outputs)
         elif has(node, Trait.MOVES | Trait.JOINS | Trait.CONVERTS) or is_standard(node, *_CARRY) or self._divides(node):
             (self._fed if fed else self._real).update(node.outputs)
 
