@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import re
 import sys
 import traceback
@@ -42,6 +43,11 @@ class Cause(Enum):
     FIXED_DIMENSION = (
         "it fixes a dimension that was asked to be dynamic",
         "take the size from x.shape in the model, or pass dynamic_shapes without that dimension",
+    )
+    REFUSES = (
+        "it runs, and refuses by itself what it is given while it is traced",
+        "look at the condition in front of that line: sizes may be symbols there, and libraries ask whether they are "
+        "traced",
     )
     LEAVES_TORCH = ("it leaves torch (numpy, raw memory) inside forward", "compute with torch operators")
 
@@ -180,6 +186,16 @@ def cause_of(error: BaseException) -> Cause | None:
     return None
 
 
+def _raised_by_hand(error: BaseException) -> bool:
+    """Tell whether a ``raise`` of the model's code raised an exception, by the instruction that it stopped at."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or _is_machinery(last.tb_frame.f_code.co_filename):
+        return False
+    return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
 class _Departures(TorchFunctionMode):
     """Sees whether a tensor is handed to something other than torch."""
 
@@ -219,6 +235,8 @@ def explain(
     cause = cause_of(error)
     if cause is None and traces_fixed is not None and traces_fixed():
         cause = Cause.FIXED_DIMENSION
+    if cause is None and _raised_by_hand(first):
+        cause = Cause.REFUSES
     if cause is None and _leaves_torch(model, tensors):
         cause = Cause.LEAVES_TORCH
     said = f"{type(first).__name__}: {essential_line(first)}"

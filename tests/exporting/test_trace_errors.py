@@ -49,6 +49,16 @@ class Decomposed(nn.Module):
         return torch.linalg.svd(x)[0]
 
 
+class Refusing(nn.Module):
+    """Asks for other sizes where it is traced, and looks at numbers outside of torch before."""
+
+    def forward(self, x):
+        assert np.isfinite(float(x.detach().cpu().numpy()[0, 0])) if not torch.compiler.is_compiling() else True
+        if torch.compiler.is_compiling() and x.shape[1] != 4:
+            raise ValueError(f"a mask of {x.shape[1]}")
+        return x
+
+
 class Fixed(nn.Module):
     def forward(self, x):
         return x.reshape(2, 3) * 2
@@ -62,6 +72,7 @@ class Fixed(nn.Module):
         (Bytes(), "leaves torch"),
         (Pointer(), "leaves torch"),
         (Exchanged(), "leaves torch"),
+        (Refusing(), "refuses by itself"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -103,7 +114,9 @@ def test_where_torch_has_moved_its_classes_a_trace_fails_with_what_torch_said(mo
 
 def test_words_in_a_message_tell_no_cause():
     for shapes in (None, {"x": {0: "rows"}}):
-        with pytest.raises(TraceError, match=r"cannot be traced \(ValueError: data-dependent.*expected a forward"):
+        with pytest.raises(
+            TraceError, match=r"refuses by itself .* \(ValueError: data-dependent.*look at the condition"
+        ):
             trace(Misleading(), torch.rand(2, 3), dynamic_shapes=shapes)
 
 
