@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.known_state import KnownState, small_state
-from normdeploy.exporting.plain_objects import Path, held_tensors, is_plain, renewed
+from normdeploy.exporting.plain_objects import ObjectPath, held_tensors, is_plain, renewed
 from normdeploy.nn.object_walk import Snapshot
 
 
@@ -111,16 +111,16 @@ def flatten_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
         path = tuple(_key(entry) for entry in keys)
         if signature.parameters[path[0]].kind is inspect.Parameter.VAR_KEYWORD:
             path = path[1:]
-        inner: dict[int, tuple[Path, torch.Tensor]] = {}
-        for inside, tensor in held_tensors(leaf) if isinstance(leaf, torch.Tensor) or is_plain(leaf) else ():
+        inner: dict[int, tuple[ObjectPath, torch.Tensor]] = {}
+        for inside, tensor in held_tensors(leaf):
             inner.setdefault(id(tensor), (inside, tensor))
         for inside, tensor in inner.values():
-            names.append(_identifier("_".join(str(part) for part in (*path, *inside)), names))
             paths.append((*path, *inside))
+            names.append(_identifier(_joined(paths[-1]), names))
             slots.append((number, id(tensor)))
             tensors.append(tensor)
         if not inner and leaf is not None:
-            constants.append("_".join(str(part) for part in path))
+            constants.append(_joined(path))
     if not slots:
         raise InputError("the example arguments hold no tensor; expected at least one: pass args as in model(*args)")
     values = [leaf for _, leaf in entries]
@@ -141,6 +141,10 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return tensors[id(value)]
     return renewed(value, tensors) if is_plain(value) else value
+
+
+def _joined(path: Iterable[object]) -> str:
+    return "_".join(map(str, path))
 
 
 def _identifier(name: str, taken: list[str]) -> str:
@@ -201,14 +205,14 @@ def _collect(name: str, value: Any, found: Outputs) -> None:
         if not spec.is_leaf():
             _collect(name, leaves, found)
             return
-        held = list(held_tensors(value)) if is_plain(value) else []
+        held = list(held_tensors(value))
         if not held:
             raise ModelError(
                 f"forward returns a {type(value).__name__} at {name or 'the top'}; expected tensors in dicts, lists, "
                 "tuples, dataclasses or plain objects: return the tensors themselves"
             )
         for path, tensor in held:
-            _collect(inner("_".join(map(str, path))), tensor, found)
+            _collect(inner(_joined(path)), tensor, found)
 
 
 @contextmanager

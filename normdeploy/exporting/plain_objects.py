@@ -19,7 +19,7 @@ from torch import nn
 from normdeploy.errors import InputError
 from normdeploy.nn.object_walk import ATOMS, children, is_foreign
 
-Path = tuple[str | int, ...]
+ObjectPath = tuple[str | int, ...]
 """Names of attributes and keys, and positions."""
 
 _NOT_DATA = (nn.Module, types.FunctionType, types.MethodType, functools.partial)
@@ -30,16 +30,18 @@ def is_plain(value: object) -> bool:
     return not isinstance(value, (*ATOMS, *_NOT_DATA)) and not is_foreign(value)
 
 
-def held_tensors(value: object, *, private: bool = False) -> Iterator[tuple[Path, torch.Tensor]]:
+def held_tensors(value: object, *, private: bool = False) -> Iterator[tuple[ObjectPath, torch.Tensor]]:
     """Yield path and tensor of each that an object holds, in attributes, containers and further objects.
 
     Args:
-        value: the object. private: those under names with an underscore, too.
+        value: the object; a tensor is its own, any other value holds none. private: those under names with an
+            underscore, too.
     """
-    return _held((), value, private, set())
+    if isinstance(value, torch.Tensor) or is_plain(value):
+        yield from _held((), value, private, set())
 
 
-def _held(path: Path, value: object, private: bool, above: set[int]) -> Iterator[tuple[Path, torch.Tensor]]:
+def _held(path: ObjectPath, value: object, private: bool, above: set[int]) -> Iterator[tuple[ObjectPath, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield path, value
         return

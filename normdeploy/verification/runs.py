@@ -54,9 +54,8 @@ def judge_outputs(
     """Hold one run's outputs against its case; record a measurement per float output.
 
     Where rounding does not explain an output of a file that is confirmed for every input, or but for last digits of its
-    numbers, the run is held part by part:
-    what holds there is the network's own amplification of rounding, and counts as such from then on
-    (:mod:`normdeploy.verification.judging.parts`).
+    numbers, the run is held part by part: what holds there is the network's own amplification of rounding, and counts
+    as such from then on (:mod:`normdeploy.verification.judging.parts`).
 
     Args:
         setting: how the file was run.

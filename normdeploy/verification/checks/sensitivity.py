@@ -98,13 +98,14 @@ def check_sensitivity(context: Context) -> list[Check]:
 
 def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
     """Kill what the comparison of the traced graph's sites with the reference would have shown."""
-    if context.links.nearly:
-        _seen_within_rounding(context, targets)
-    if not context.links.hold:
+    if not (context.links.hold or context.links.nearly):
         return
     by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
     dead = set() if by is Killer.MODULE else dead_sites(context, targets)
     asked = [t for t in targets if id(t.site) not in dead]
+    if context.links.nearly:
+        _seen_within_rounding(context, asked, by)
+        return
     _kill_seen(context, asked, context.watched[1], by, context.cases[0].family.name)
     between = [t for t in alive_of(asked) if t.mutant.between_rows]
     lone = [t for t in between if context.watched[1].get(key_of(t)) == 0] if batch_name(context.specs) else []
@@ -113,14 +114,11 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
         _kill_seen(context, lone, watched_on(context, lone, family), by, family.name)
 
 
-def _seen_within_rounding(context: Context, targets: Sequence[Target]) -> None:
+def _seen_within_rounding(context: Context, asked: Sequence[Target], by: Killer) -> None:
     """Do the same where the file's numbers are known to within another order of rounding.
 
     What that rounding hides of an affine map, which is folded into such numbers, is no larger than they may be off.
     """
-    by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
-    dead = set() if by is Killer.MODULE else dead_sites(context, targets)
-    asked = [t for t in targets if id(t.site) not in dead]
     family, kill = context.cases[0].family.name, context.cases[0].constants.kill
     _kill_seen(context, asked, context.watched_coarsely, by, family)
     for target in alive_of(asked):
