@@ -86,6 +86,8 @@ class Context:
             each mutant (module path, value, name) would have shown there. watched_coarsely: the same where another
             order of rounding of the file's numbers is let pass.
         called: the same of calls of the module on the example; None where they were not looked at.
+        named: the mutants of sites whose numbers calls of the module name and that are the right function all the same;
+            None where the traced graph was followed on the example.
         sites_by_graph: where mutants are made, by the graph that they are evaluated on, once they were looked for.
         example, example_traced: what the example gives in the reference, and in its graph in float64, once known.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.
@@ -125,6 +127,7 @@ class Context:
     watched: tuple[int, dict[tuple[str, str, str], float]] = (0, {})
     watched_coarsely: dict[tuple[str, str, str], float] = field(default_factory=dict)
     called: dict[tuple[str, str, str], float] | None = None
+    named: set[tuple[str, str, str]] | None = None
     sites_by_graph: list[tuple[Evaluator, list[Site]]] | None = None
     example: Evaluated | None = None
     example_traced: list[Any] | None = None
@@ -146,11 +149,11 @@ class Context:
         found = {n.attributes.get_float("epsilon", 1e-5) for n in nodes if n.op_type.endswith("Normalization")}
         return sorted(found) or [1e-5]
 
-    def weigh(self, example: Feeds, *, hook: Hook | None = None) -> None:
-        """Set what one evaluation of the network costs, and whether that is much; from sizes alone.
+    def run_traced(self, example: Feeds, *, hook: Hook | None = None, weigh: bool = True) -> None:
+        """Evaluate the reference's graph on the example.
 
         Args:
-            example: the inputs. hook: sees what each operator of the reference's graph returns meanwhile.
+            hook: sees what each of its operators returns. weigh: take what it costs as the cost of an evaluation.
         """
         found: Counted | None = None
         if self.evaluator is not None:
@@ -161,16 +164,27 @@ class Context:
                 if not isinstance(self.reference, EagerReference):
                     raise
                 self.without_graph(f"the reference's graph cannot be evaluated here ({error})")
+        if not weigh:
+            self.effort.spend(2, example)
+            return
         if found is None:
             try:
                 found = counted(self.subject.evaluator, example)
             except GraphError:  # the runtime may know what is not known here
-                found = Counted(0.0, 0, [])
+                found = Counted(0.0, 0)
+        self.weigh(found, example, runs=2)
+
+    def weigh(self, found: Counted, example: Feeds, *, runs: float) -> None:
+        """Set what one evaluation of the network costs, and whether that is much; from sizes alone.
+
+        Args:
+            found: what one costs on the example. runs: in float64 that were made of it.
+        """
         operators = max(found.operators, _FEWEST)
         limit = self.level.work * operators
         deciding = DECIDING * operators if math.isfinite(limit) else math.inf
         self.effort = Effort(limit, once=found.work, size=elements(example), deciding=deciding)
-        self.effort.spend(2 + 3 * SINGLE)  # the example, so far
+        self.effort.spend(runs + 3 * SINGLE)  # the example, so far
         self.heavy = found.work > self.level.heavy
 
     @cached_property

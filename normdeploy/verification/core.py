@@ -35,6 +35,7 @@ from normdeploy.verification.checks.reference_runs import check_reference
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verification.checks.sensitivity import check_sensitivity
 from normdeploy.verification.checks.structure import check_structure
+from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.comparison import (
     Incomparable,
     compared_file,
@@ -46,6 +47,7 @@ from normdeploy.verification.diagnosis.depth import error_by_depth
 from normdeploy.verification.diagnosis.localize import localize
 from normdeploy.verification.evaluation_cost import UNPROVEN
 from normdeploy.verification.hints import OWN, Hints, kept_hints
+from normdeploy.verification.mutation.followed import follow_after_all
 from normdeploy.verification.record.answers import DECISIVE, Check, Question, Status
 from normdeploy.verification.record.environment import environment, module_digest
 from normdeploy.verification.record.verdict import Verdict
@@ -184,6 +186,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
             context.subject.watch = Watch(frozenset(context.proven.to_be_seen))
         if context.proven is None or not context.proven.confirmed:
             context.effort.limit *= UNPROVEN
+            follow_after_all(context)
     with context.stage("reference"):
         context.checks += check_reference(context, example, data)
     if not context.cases:
@@ -198,6 +201,9 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     for check in (check_idle, check_grid, check_quantization, check_decided, check_open_decisions, check_finite):
         context.checks += check(context)
     context.subject.release()
+    if context.failed and context.named is not None:  # where a failure starts may hang on the trace
+        follow_after_all(context)
+        context.links = check_traced(context)
     _diagnose(context)
     if context.reduced:
         context.not_checked.append("mutants (the rounded weights of a reduced-precision file are their own reference)")

@@ -8,10 +8,12 @@ affords is a number of such units, so that what is checked depends on the networ
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator
@@ -83,7 +85,42 @@ class Counted:
 
     work: float
     operators: int
-    outputs: list[Array]
+    outputs: list[Array] = field(default_factory=list)
+
+
+def counted_by_sizes(graph: ir.Graph, feeds: Feeds) -> Counted:
+    """Return the work of evaluating a network once by the sizes that its graph states.
+
+    Where it states none, a result is taken to be as large as what its operator reads; what computes shapes is no work.
+
+    Args:
+        graph: of the network. feeds: its inputs.
+    """
+    named: dict[str, int] = {}
+    known: dict[ir.Value | None, list[int]] = {}
+    for value in graph.inputs:
+        known[value] = list(np.shape(feeds.get(str(value.name), ())))
+        for dim, size in zip(value.shape or (), known[value], strict=False):
+            if isinstance(dim, ir.SymbolicDim) and dim.value:
+                named[dim.value] = size
+    counter = Counter(feeds)
+    for node in graph:
+        read = None if is_standard(node, "Shape", "Size") else next((v for v in node.inputs if v in known), None)
+        for value in node.outputs:
+            sizes = _sizes(value, named)
+            if sizes is not None or read is not None:
+                known[value] = known[read] if sizes is None else sizes
+        counter(node, [torch.empty(known[value], device="meta") for value in node.outputs if value in known])
+    return Counted(counter.work, counter.operators)
+
+
+def _sizes(value: ir.Value, named: Mapping[str, int]) -> list[int] | None:
+    """Return a value's sizes, with some for the dimensions that have a name; None where one is unknown."""
+    if value.shape is None:
+        return None
+    found = [dim if isinstance(dim, int) else named.get(str(dim.value)) for dim in value.shape]
+    sizes = [size for size in found if size is not None]
+    return sizes if len(sizes) == len(found) else None
 
 
 def counted(evaluator: Evaluator, feeds: Feeds, *, hook: Hook | None = None) -> Counted:

@@ -207,7 +207,7 @@ def test_calls_are_compared_in_the_run_in_which_sites_are(tmp_path: Path, monkey
     net, x = Attention(0.5).eval(), inputs()
     save_graph(rewrite(trace(net, x).model).model, tmp_path / "net.onnx")
     monkeypatch.setattr(EagerReference, "truth", counted)
-    verdict = verify(net, tmp_path / "net.onnx", args=x, level="quick")
+    verdict = verify(net, tmp_path / "net.onnx", args=x, level="default")
     scales = [m for s in verdict.sites if s.kind == "affine map" for m in s.mutants if m.name.startswith("scale")]
     assert {(m.by, m.family) for m in scales} == {(Killer.MODULE, "example")}
     assert runs.count(True) == 1

@@ -74,7 +74,7 @@ def test_equal_constants_are_moved_alike_and_as_far_as_they_can_have_been_rounde
 
 
 def judged(model: nn.Module, x: Tensor, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chain], int, str]:
-    """Return what a quick verdict learns of each family, how many graphs it moves constants in, and its answer."""
+    """Return what a verdict learns of each family, how many graphs it moves constants in, and its answer."""
     chains: list[Chain] = []
     graphs: list[Evaluator] = []
 
@@ -91,7 +91,7 @@ def judged(model: nn.Module, x: Tensor, folder: Path, monkeypatch: pytest.Monkey
     traced = trace(model, x)
     rewritten = rewrite(traced.model)
     path = save_graph(rewritten.model.clone(), folder / "net.onnx")
-    verdict = verify(model, path, args=x, traced=traced, rewritten=rewritten, level="quick")
+    verdict = verify(model, path, args=x, traced=traced, rewritten=rewritten)
     return chains, len(graphs), verdict.check("traced").status
 
 

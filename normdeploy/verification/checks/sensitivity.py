@@ -14,10 +14,13 @@ import numpy as np
 from normdeploy.graph import Evaluator
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import probe_decisions
+from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.called_parts import key_of, kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
+from normdeploy.verification.mutation.followed import follow_after_all
+from normdeploy.verification.mutation.harmless import SAME_FUNCTION
 from normdeploy.verification.mutation.killing_input import SHARE, search
 from normdeploy.verification.mutation.lone_rows import two_rows, watched_on
 from normdeploy.verification.mutation.mutants import Site
@@ -57,6 +60,10 @@ def check_sensitivity(context: Context) -> list[Check]:
     if estimated and targets:
         context.leave_out("mutants one by one (tried at their site's own value, or by derivative)")
         _seen_at_sites(context, targets)
+        if context.named is not None and alive_of(targets):
+            follow_after_all(context)
+            context.links = check_traced(context)
+            _seen_at_sites(context, alive_of(targets))
         kill_by_calls(context, alive_of(targets))
     prove_unfed(context, alive_of(targets))
     if estimated and targets:
@@ -106,9 +113,14 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
     if context.links.nearly:
         _seen_within_rounding(context, asked, by)
         return
+    for target in asked:
+        if context.named is not None and key_of(target) in context.named:
+            target.report = MutantReport(target.mutant.name, False, 0.0, "", SAME_FUNCTION, harmless=True)
+    asked = alive_of(asked)
     _kill_seen(context, asked, context.watched[1], by, context.cases[0].family.name)
     between = [t for t in alive_of(asked) if t.mutant.between_rows]
-    lone = [t for t in between if context.watched[1].get(key_of(t)) == 0] if batch_name(context.specs) else []
+    known = context.watched[1]
+    lone = [t for t in between if known.get(key_of(t)) == 0] if batch_name(context.specs) else []
     if lone:
         family = two_rows(context)
         _kill_seen(context, lone, watched_on(context, lone, family), by, family.name)

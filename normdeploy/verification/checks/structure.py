@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
+from normdeploy.verification.evaluation_cost import counted_by_sizes
 from normdeploy.verification.family_case import Evaluated
-from normdeploy.verification.float64_chain import OTHER_ROUNDING
-from normdeploy.verification.mutation.called_parts import CallWatch, key_of
-from normdeploy.verification.mutation.rerun import Target, site_groups
-from normdeploy.verification.mutation.watched_sites import SiteWatch
+from normdeploy.verification.mutation.followed import follow_trace, keep_watched, run_named, site_watch
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.ensemble import RUNS, EnsembleReference
@@ -102,53 +100,22 @@ def check_structure(context: Context, example: Arrays) -> Structure:
 def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[Array], list[Check]]:
     """Return the reference's outputs in its own precision and in float64, and the answer where the latter is weak."""
     if isinstance(context.reference, EagerReference):
-        expected = context.reference.native(example)
-        watch = _watch(context, example)
-        targets = [] if watch is None else _mutants(context)
-        graph = context.evaluator
-        calls = None if watch is None or graph is None else CallWatch(graph, targets, example, sites=watch)
-        watches = [one for one in (watch, calls) if one is not None]
-        context.weigh(example, hook=_each([one.graph_hook for one in watches]))
-        truth, weak = _truth(context, example, _each([one.module_call for one in watches]))
-        if calls is not None:
-            context.called = {key_of(targets[place]): ratio for place, ratio in calls.ratios.items()}
-            context.effort.spend(calls.work, example)
+        expected = run_named(context, context.reference, example)
+        if context.named is not None:
+            assert context.evaluator is not None
+            context.weigh(counted_by_sizes(context.evaluator.graph, example), example, runs=1)
+            truth, weak = _truth(context, example)
+        else:
+            truth, weak = follow_trace(context, example, partial(_truth, context, example), weigh=True)
     else:  # the evaluator counts what a graph asks for; a runtime may be at it for years
         truth, weak = _truth(context, example)
         expected = context.reference.native(example)
         own = context.reference.has_truth and context.reference.graph is not None and not weak
-        watch = _watch(context, example) if own else None
-        context.weigh(example, hook=None if watch is None else watch.graph_hook)
-    if watch is not None:
-        context.watched, context.watched_coarsely = watch.compared(), watch.compared(OTHER_ROUNDING)[1]
+        watch = site_watch(context, example) if own else None
+        context.run_traced(example, hook=None if watch is None else watch.graph_hook)
+        keep_watched(context, watch)
     context.example = Evaluated(example, truth, expected)
     return expected, truth, weak
-
-
-def _watch(context: Context, example: Arrays) -> SiteWatch | None:
-    """Return what holds each site of the traced graph against the module; None where mutants are run one by one."""
-    if context.level.exact_mutants or not context.level.sensitivity or context.evaluator is None:
-        return None
-    if context.canonical is None or context.reference.graph is None:
-        return None
-    own = not isinstance(context.reference, EagerReference)
-    return SiteWatch(context.evaluator.graph, site_groups(context), example, reference=own)
-
-
-def _mutants(context: Context) -> list[Target]:
-    """Return what single calls of the module may show."""
-    groups = site_groups(context)
-    return [Target(own, site, m) for own, sites in groups for site in sites for m in site.mutants if not m.nothing]
-
-
-def _each(watches: Sequence[Callable[..., None]]) -> Callable[..., None] | None:
-    """Return what calls all of some, in this order; None where there is none."""
-
-    def each(*given: Any) -> None:
-        for watch in watches:
-            watch(*given)
-
-    return each if watches else None
 
 
 def _truth(context: Context, example: Arrays, seen: Seen | None = None) -> tuple[list[Array], list[Check]]:

@@ -18,9 +18,11 @@ from __future__ import annotations
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.float64_chain import Links
+from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.moved_constants import MovedConstants
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Ratios
+from normdeploy.verification.sides.two_sides import EagerReference
 from normdeploy.verification.trace_agreement import hold_trace
 
 _ALWAYS = 2
@@ -28,6 +30,30 @@ _ALWAYS = 2
 
 SHARE = 0.5
 """Share of a level's work after which they are compared on no further family."""
+
+
+def traced_by_file(context: Context) -> Links | None:
+    """Say that the trace is the module where the file's runs show it; None where the graph has to be evaluated.
+
+    The file is confirmed to be the traced graph for every input, so that its runs under the deployed settings hold the
+    trace against the module as well, to rounding; what is finer was compared number by number
+    (:mod:`normdeploy.verification.mutation.named_sites`).
+    """
+    if context.named is None or not context.known_by_algebra or not isinstance(context.reference, EagerReference):
+        return None
+    for case in context.cases:
+        try:
+            outputs = context.subject.run(case.family.feeds, context.settings[0])
+        except GraphError:
+            return None
+        if not all(result.holds for result in hold_against(case, outputs, refined=False)):
+            return None
+    context.leave_out(
+        "the traced graph against the module in float64 (it was to rounding, through the file, and the numbers of its "
+        "norms against those of the module's calls)"
+    )
+    text = "the file, which is the traced graph for every input, is the module to rounding"
+    return Links((Check(Question.TRACED, Status.PASS, text),), hold=True)
 
 
 def check_traced(context: Context) -> Links:

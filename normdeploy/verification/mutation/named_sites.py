@@ -1,0 +1,247 @@
+r"""Sites of the traced graph whose numbers the module's own calls name, and the mutants that this comparison sees.
+
+With `--quick` the traced graph is not evaluated where the file is confirmed to be it for every input: the file's runs
+say then, to rounding, whether the trace is the module. An epsilon, or a shift behind a hundred layers, is below that.
+So the numbers themselves are compared: those that an operator of the traced graph holds (scale, shift, mean, variance
+to the bit, an epsilon or another Python number to its rounding to float32) with those that a call of the module hands
+to torch, each call for one operator. Had the trace been a mutant, no call would have named its numbers.
+
+A mutant is seen where it is another function than the site: where it changes what the site makes of random numbers by
+more than float64's rounding. Where it leaves an affine map as it is, to the bit, it is the same function. A norm that
+the trace spells out, and numbers that no call names, are left to a comparison of values
+(:mod:`normdeploy.verification.mutation.watched_sites`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.graph import Evaluator, constant64, evaluate_node
+from normdeploy.graph.fixed_values import fixed_nodes
+from normdeploy.graph.traits import is_standard
+from normdeploy.verification.float64_chain import FINEST
+from normdeploy.verification.mutation.mutants import BATCH_NORM, Site, is_norm, opsets
+from normdeploy.verification.mutation.watched_sites import Key
+from normdeploy.verification.sides.calls import CallRecord, NormCall
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
+
+_ROWS_OF = ("Identity", "Slice", "Reshape")
+"""What takes rows of a norm's result."""
+
+_ROUNDED = 4 * UNIT_ROUNDOFF["float32"]
+"""Relative difference up to which a site is what operators of the traced graph make there: numbers of a site that is
+recognised in several are products of theirs, rounded."""
+
+_ROWS = 4
+"""Rows of random numbers on which a mutant is compared with its site."""
+
+
+class NamedSites:
+    """Sites that calls of the module name.
+
+    Args:
+        evaluator: of the traced graph. groups: sites, by the graph that they were found in. record: the module's calls.
+
+    Attributes:
+        ratios: by how many times what float64 rounds a mutant is another function than its site.
+        same: the mutants that are the same function. left: the sites that no call names, by the graph.
+        count: how many sites are named.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, groups: Sequence[tuple[Evaluator, list[Site]]], record: CallRecord
+    ) -> None:
+        self._record, self._norms = record, list(record.norms)
+        self._scales, self._shifts = list(record.scales), list(record.shifts)
+        graph = evaluator.graph
+        self._made = {str(value.name): node for node in graph for value in node.outputs}
+        self._constants = _constants(evaluator)
+        self.ratios: dict[Key, float] = {}
+        self.same: set[Key] = set()
+        self.left: list[tuple[Evaluator, list[Site]]] = []
+        self.count = 0
+        for own, sites in groups:
+            left = [site for site in sites if not self._named(site)]
+            self.count += len(sites) - len(left)
+            self.left += [(own, left)] if left else []
+
+    def _named(self, site: Site) -> bool:
+        made = self._made.get(site.output)
+        if made is None or site.inner or site.is_epsilon or site.output != site.node.outputs[0].name:
+            return False
+        kept = list(self._norms), list(self._scales), list(self._shifts)
+        values = self._by_map(site, made) if site.is_affine else self._by_norm(site, made)
+        if values is None:
+            self._norms, self._scales, self._shifts = kept
+            return False
+        return True
+
+    def _by_norm(self, site: Site, made: ir.Node) -> bool | None:
+        """Find the norm that a site is, or is rows and a multiple of, among the calls; None where none names it."""
+        scale, shift, value = self._way_up(made, site)
+        node = value.producer()
+        own = [None if value is None or not value.name else constant64(value) for value in site.node.inputs[1:]]
+        if node is None or not is_norm(node) or node.op_type != site.node.op_type:
+            return None
+        names = [None if value is None or not value.name else str(value.name) for value in node.inputs[1:]]
+        held = [None if name is None else self._constants.get(name) for name in names]
+        if any(name is not None and one is None for name, one in zip(names, held, strict=True)):
+            return None
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        at = next((i for i, call in enumerate(self._norms) if _same(call, node.op_type, held, epsilon)), None)
+        if at is None or not _rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon):
+            return None
+        call = self._norms.pop(at)
+        x = _drawn(node, held, epsilon)
+        values = [x, *(None if one is None else torch.from_numpy(np.array(one, np.float64)) for one in own)]
+        made_there = evaluate_node(node, [x, *held], opset_imports=opsets(node))[0]
+        return self._compare(site, values, made_there * scale + shift, rows=call.rows)
+
+    def _by_map(self, site: Site, made: ir.Node) -> bool | None:
+        """Find the operands of an affine map among those of the calls; None where one is not there."""
+        scale, shift, value = self._way_up(made, site)
+        x = site.node.inputs[0]
+        known = [constant64(site.node.inputs[place]) for place in (1, 2)]
+        if value.name != site.inputs[0] or x is None or x.shape is None or known[0] is None or known[1] is None:
+            return None
+        rank = (1,) * len(x.shape)
+        shape = np.broadcast_shapes(rank, *(one.shape for one in known if one is not None), scale.shape, shift.shape)
+        drawn = _random((_ROWS, *shape[1:]) if shape and shape[0] == 1 else shape)
+        return self._compare(site, [drawn], drawn * scale + shift, rows=0)
+
+    def _way_up(self, node: ir.Node, site: Site) -> tuple[Tensor, Tensor, ir.Value]:
+        """Go from a result towards what a site reads, as far as each operand is one of a call's, which is taken.
+
+        Returns:
+            s and t of s v + t, and the value v where the way ends.
+        """
+        value = next(value for value in node.outputs if value.name == site.output)
+        scale, shift = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        while value.name != site.inputs[0]:
+            at = value.producer()
+            if at is None or not at.inputs or at.inputs[0] is None:
+                break
+            if is_standard(at, *(("Identity",) if site.is_affine else _ROWS_OF)):
+                value = at.inputs[0]
+                continue
+            if not is_standard(at, "Mul", "Add", "Div", "Sub"):
+                break
+            names = ["" if read is None else str(read.name) for read in at.inputs]
+            place = next((i for i in (1, 0) if names[i] in self._constants), None)
+            inner = None if place is None else at.inputs[1 - place]
+            if place is None or inner is None or (place == 0 and at.op_type in ("Div", "Sub")):
+                break
+            number = self._constants[names[place]]
+            if at.op_type in ("Mul", "Div"):
+                factor = number if at.op_type == "Mul" else 1 / number
+                if not _take(self._scales, factor):
+                    break
+                scale = scale * factor  # a v + b with v = f w is a f w + b
+            else:
+                term = number if at.op_type == "Add" else -number
+                if not _take(self._shifts, term):
+                    break
+                shift = shift + scale * term
+            value = inner
+        return scale, shift, value
+
+    def _compare(self, site: Site, values: list[Tensor | None], there: Tensor, *, rows: int) -> bool | None:
+        """Compare mutants with their site; None where the site is not what the traced graph's operators make there."""
+        right = site.clean(values)
+        if _away(there, right) > _ROUNDED:
+            return None
+        for mutant in site.mutants:
+            if mutant.nothing or (mutant.between_rows and rows == 1):
+                continue
+            key, away = (site.where, site.output, mutant.name), _away(mutant.apply(values), right)
+            self.ratios[key] = min(away, 1.0) / FINEST
+            if mutant.proven_at_once and not away:
+                self.same.add(key)
+        return True
+
+
+def _rounded(found: float, number: float) -> bool:
+    """Tell whether one number is another, rounded to float32."""
+    return abs(found - number) <= UNIT_ROUNDOFF["float32"] * abs(number)
+
+
+def _same(call: NormCall, kind: str, held: Sequence[Tensor | None], epsilon: float) -> bool:
+    if call.kind != kind or not _rounded(epsilon, call.epsilon):
+        return False
+    if call.size and (held[0] is None or held[0].numel() != call.size):
+        return False
+    padded = [*held, *[None] * (len(call.numbers) - len(held))]
+    neutral = (1.0, 0.0, 0.0, 1.0)
+    return all(_equal(own, there, one) for own, there, one in zip(padded, call.numbers, neutral, strict=False))
+
+
+def _equal(held: Tensor | None, given: Tensor | None, neutral: float) -> bool:
+    """Tell whether two operands hold the same numbers in the same order; an absent one is neutral throughout."""
+    if held is None or given is None:
+        known = held if given is None else given
+        return known is None or bool((known == neutral).all())
+    return held.numel() == given.numel() and bool((held.reshape(-1) == given.detach().double().reshape(-1)).all())
+
+
+def _take(operands: list[Tensor | float], number: Tensor) -> bool:
+    """Take the first operand out that is a number of the graph; False where none is."""
+    for place, operand in enumerate(operands):
+        if isinstance(operand, Tensor):
+            found = operand.numel() == number.numel() and _equal(number, operand, 0.0)
+        else:  # a Python number, which the file holds rounded
+            away = (number - operand).abs()
+            found = number.numel() == 1 and bool((away <= UNIT_ROUNDOFF["float32"] * abs(operand)).all())
+        if found:
+            del operands[place]
+            return True
+    return False
+
+
+def _constants(evaluator: Evaluator) -> dict[str, Tensor]:
+    """Return the floats of a graph that follow from constants alone and are of moderate size, by name."""
+    graph = evaluator.graph
+    fixed = fixed_nodes(graph).by_constants
+    inputs = {str(value.name) for value in graph.inputs}
+    wanted = {
+        str(value.name)
+        for node in graph
+        if is_standard(node, "Mul", "Add", "Div", "Sub") or is_norm(node)
+        for value in node.inputs
+        if value is not None
+        and value.name
+        and value.name not in inputs
+        and (value.producer() in fixed if value.producer() is not None else value.is_initializer())
+    }
+    blank = {name: torch.zeros(0) for name in evaluator.input_names}
+    with torch.no_grad():
+        found = evaluator.run(blank, fetch=sorted(wanted)) if wanted else {}
+    return {name: value for name, value in found.items() if value.dtype == torch.float64}
+
+
+def _drawn(node: ir.Node, held: Sequence[Tensor | None], epsilon: float) -> Tensor:
+    """Return random numbers of which the norm's epsilon and statistics show: of its spread, or of the stored one."""
+    if node.op_type == BATCH_NORM:
+        mean, variance = held[2], held[3]
+        assert mean is not None
+        assert variance is not None
+        return _random((_ROWS, len(mean))) * (variance + epsilon).sqrt() + mean
+    assert held[0] is not None
+    return _random((_ROWS, *held[0].shape)) * math.sqrt(epsilon or 1.0)
+
+
+def _random(shape: Sequence[int]) -> Tensor:
+    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def _away(found: Tensor, wanted: Tensor) -> float:
+    """Return the largest difference over the largest of what is wanted; infinite for what is no number."""
+    if found.shape != wanted.shape:
+        return math.inf
+    away = float((found - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-300)
+    return away if math.isfinite(away) else math.inf

@@ -1,0 +1,112 @@
+"""The numbers that a run of a module hands to torch: what its norms are called with, what it multiplies by and adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_LARGEST = 1 << 16
+"""Elements of an operand that is kept: a number per channel, or per place and channel."""
+
+
+@dataclass(frozen=True)
+class NormCall:
+    """One call of a norm.
+
+    Args:
+        kind: ONNX's word for it. numbers: scale, shift and, of stored statistics, mean and variance; None where absent.
+        epsilon: its epsilon. rows: how many have statistics of their own; 0 where those are stored. size: of a row.
+    """
+
+    kind: str
+    numbers: tuple[Tensor | None, ...]
+    epsilon: float
+    rows: int = 0
+    size: int = 0
+
+
+def _batch_norm(
+    _: Tensor, mean: Any, variance: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    _momentum: float = 0.1, eps: float = 1e-5,
+) -> NormCall | None:  # fmt: skip
+    if training or mean is None or variance is None:
+        return None
+    return NormCall("BatchNormalization", (weight, bias, mean, variance), eps)
+
+
+def _layer_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> NormCall | None:
+    size = math.prod(normalized_shape)
+    return NormCall("LayerNormalization", (weight, bias), eps, x.numel() // size, size) if size else None
+
+
+_NORMS: Mapping[Any, Callable[..., NormCall | None]] = {
+    functional.batch_norm: _batch_norm,
+    functional.layer_norm: _layer_norm,
+}
+
+_SCALES = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"})
+_DIVIDES = frozenset({"div", "div_", "true_divide", "divide"})
+_SHIFTS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+_SUBTRACTS = frozenset({"sub", "sub_", "subtract"})
+
+
+class CallRecord(TorchFunctionMode):
+    """Takes down the numbers of a module's calls in the order of the calls; changes nothing.
+
+    Attributes:
+        norms: its calls of norms. scales, shifts: what it multiplies by and adds, tensors or numbers; a division by a
+            number is a scale, and of attention's scale the root is one twice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms: list[NormCall] = []
+        self.scales: list[Tensor | float] = []
+        self.shifts: list[Tensor | float] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run ``func`` and take down what it was called with."""
+        given = dict(kwargs or {})
+        result = func(*args, **given)
+        if func in _NORMS:
+            call = _NORMS[func](*args, **{name: value for name, value in given.items() if name != "momentum"})
+            self.norms += [] if call is None else [call]
+        elif func is functional.scaled_dot_product_attention:
+            scale = given.get("scale")
+            scale = args[0].shape[-1] ** -0.5 if scale is None else float(scale)
+            self.scales += [math.sqrt(scale)] * 2 if scale > 0 else []
+        elif isinstance(result, Tensor) and not given:
+            self._operands(getattr(func, "__name__", ""), args, result)
+        return result
+
+    def _operands(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
+        if name == "addcmul" and len(args) == 3:
+            self.shifts += [args[0]] if _kept(args[0], result) else []
+            self.scales += [one for one in args[1:] if _kept(one, result)]
+        if len(args) != 2:
+            return
+        if name in _SCALES:
+            self.scales += [one for one in args if _kept(one, result)]
+        elif name in _SHIFTS:
+            self.shifts += [one for one in args if _kept(one, result)]
+        elif name in _DIVIDES and isinstance(args[1], (int, float)) and args[1]:
+            self.scales.append(1 / args[1])
+        elif name in _SUBTRACTS and _kept(args[1], result):
+            self.shifts.append(-args[1])
+
+
+def _kept(operand: Any, result: Tensor) -> bool:
+    """Tell whether an operand is a number, or has fewer elements than the result, as one per channel has."""
+    if isinstance(operand, Tensor):
+        return operand.is_floating_point() and operand.numel() <= min(_LARGEST, result.numel())
+    return isinstance(operand, (int, float)) and not isinstance(operand, bool)
