@@ -178,6 +178,29 @@ def test_one_row_has_no_neighbour():
     assert not any("neighbouring row" in name for _, _, name in named(Row().eval()).ratios)
 
 
+def test_a_convolution_that_pads_what_a_norm_makes_is_named_by_weight_and_padding():
+    class Padded(nn.Module):
+        def __init__(self, padding: int = 1, seed: int = 5) -> None:
+            super().__init__()
+            torch.manual_seed(5)
+            self.norm = nn.BatchNorm2d(4)
+            self.norm.bias.data, self.norm.running_mean = torch.randn(4), torch.randn(4)
+            torch.manual_seed(seed)
+            self.conv = nn.Conv2d(4, 4, 3, padding=padding, dilation=2, groups=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.conv(self.norm(x))
+            return y
+
+    def borders(found: NamedSites) -> list[float]:
+        return [ratio for (_, _, name), ratio in found.ratios.items() if "border" in name]
+
+    (ratio,) = borders(named(Padded().eval()))
+    assert ratio > 2
+    assert borders(named(Padded().eval(), asked=Padded(padding=2).eval())) == []
+    assert borders(named(Padded().eval(), asked=Padded(seed=6).eval())) == []
+
+
 def test_taking_down_calls_changes_nothing_and_finds_attention_s_scale():
     q = torch.randn(1, 2, 5, 16)
     with torch.no_grad():

@@ -22,14 +22,14 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.graph import Evaluator, constant64, evaluate_node
+from normdeploy.graph import Evaluator, constant64, constant_tensor, evaluate_node
 from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Site, is_norm, opsets
 from normdeploy.verification.mutation.watched_sites import Key
 from normdeploy.verification.sides.calls import CallRecord, NormCall
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, to_numpy
 
 _ROWS_OF = ("Identity", "Slice", "Reshape")
 """What takes rows of a norm's result."""
@@ -64,6 +64,7 @@ class NamedSites:
         self._constants = _constants(evaluator)
         self.ratios: dict[Key, float] = {}
         self.same: set[Key] = set()
+        self._known: set[int] = set()  # norms of the graph that calls named
         self.left: list[tuple[Evaluator, list[Site]]] = []
         self.count = 0
         for own, sites in groups:
@@ -73,43 +74,73 @@ class NamedSites:
 
     def _named(self, site: Site) -> bool:
         made = self._made.get(site.output)
-        if made is None or site.inner or site.is_epsilon or site.output != site.node.outputs[0].name:
+        if made is None or site.inner or site.is_epsilon:
             return False
+        if site.output != site.node.outputs[0].name:
+            return self._by_border(site, made)
         kept = list(self._norms), list(self._scales), list(self._shifts)
-        values = self._by_map(site, made) if site.is_affine else self._by_norm(site, made)
-        if values is None:
-            self._norms, self._scales, self._shifts = kept
-            return False
-        return True
+        if self._by_map(site, made) if site.is_affine else self._by_norm(site, made):
+            return True
+        self._norms, self._scales, self._shifts = kept
+        return False
 
-    def _by_norm(self, site: Site, made: ir.Node) -> bool | None:
-        """Find the norm that a site is, or is rows and a multiple of, among the calls; None where none names it."""
+    def _by_border(self, site: Site, made: ir.Node) -> bool:
+        """Find the convolution that pads what a named norm makes among the calls, by its weight and padding."""
+        read = made.inputs[0] if made.inputs else None
+        norm = None if read is None else read.producer()
+        if norm is None or norm.op_type != BATCH_NORM or not is_standard(made, "Conv") or id(norm) not in self._known:
+            return False
+        weight, pads = constant_tensor(made.inputs[1]), tuple(made.attributes.get_ints("pads", ()))
+        own = [constant64(value) for value in (*norm.inputs[1:], *made.inputs[1:])]
+        if weight is None or any(one is None for one in own):
+            return False
+        stored = weight.numpy()
+        called = (
+            padding + padding == pads and np.array_equal(to_numpy(given), stored)
+            for given, padding in self._record.convolutions
+            if given.shape == stored.shape
+        )
+        if not any(called):
+            return False
+        steps = made.attributes.get_ints("dilations", (1,) * (stored.ndim - 2))
+        sizes = [step * (size - 1) + 1 for step, size in zip(steps, stored.shape[2:], strict=True)]
+        held = [torch.from_numpy(np.array(one, np.float64)) for one in own]
+        x = _random((1, len(held[0]), *sizes))
+        there = evaluate_node(norm, [x, *held[:4]], opset_imports=opsets(norm))[0]
+        there = evaluate_node(made, [there, *held[4:]], opset_imports=opsets(made))[0]
+        return self._compare(site, [x, *held], there, rows=0)
+
+    def _by_norm(self, site: Site, made: ir.Node) -> bool:
+        """Find the norm that a site is, or is rows and a multiple of, among the calls."""
         scale, shift, value = self._way_up(made, site)
         node = value.producer()
         own = [None if value is None or not value.name else constant64(value) for value in site.node.inputs[1:]]
         if node is None or not is_norm(node) or node.op_type != site.node.op_type:
-            return None
+            return False
         names = [None if value is None or not value.name else str(value.name) for value in node.inputs[1:]]
         held = [None if name is None else self._constants.get(name) for name in names]
         if any(name is not None and one is None for name, one in zip(names, held, strict=True)):
-            return None
+            return False
         epsilon = node.attributes.get_float("epsilon", 1e-5)
         at = next((i for i, call in enumerate(self._norms) if _same(call, node.op_type, held, epsilon)), None)
         if at is None or not _rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon):
-            return None
+            return False
         call = self._norms.pop(at)
         x = _drawn(node, held, epsilon)
         values = [x, *(None if one is None else torch.from_numpy(np.array(one, np.float64)) for one in own)]
-        made_there = evaluate_node(node, [x, *held], opset_imports=opsets(node))[0]
-        return self._compare(site, values, made_there * scale + shift, rows=call.rows)
+        there = evaluate_node(node, [x, *held], opset_imports=opsets(node))[0]
+        if not self._compare(site, values, there * scale + shift, rows=call.rows):
+            return False
+        self._known.add(id(node))
+        return True
 
-    def _by_map(self, site: Site, made: ir.Node) -> bool | None:
-        """Find the operands of an affine map among those of the calls; None where one is not there."""
+    def _by_map(self, site: Site, made: ir.Node) -> bool:
+        """Find the operands of an affine map among those of the calls."""
         scale, shift, value = self._way_up(made, site)
         x = site.node.inputs[0]
         known = [constant64(site.node.inputs[place]) for place in (1, 2)]
         if value.name != site.inputs[0] or x is None or x.shape is None or known[0] is None or known[1] is None:
-            return None
+            return False
         rank = (1,) * len(x.shape)
         shape = np.broadcast_shapes(rank, *(one.shape for one in known if one is not None), scale.shape, shift.shape)
         drawn = _random((_ROWS, *shape[1:]) if shape and shape[0] == 1 else shape)
@@ -151,11 +182,11 @@ class NamedSites:
             value = inner
         return scale, shift, value
 
-    def _compare(self, site: Site, values: list[Tensor | None], there: Tensor, *, rows: int) -> bool | None:
-        """Compare mutants with their site; None where the site is not what the traced graph's operators make there."""
+    def _compare(self, site: Site, values: Sequence[Tensor | None], there: Tensor, *, rows: int) -> bool:
+        """Compare mutants with their site; False where the site is not what the traced graph's operators make there."""
         right = site.clean(values)
         if _away(there, right) > _ROUNDED:
-            return None
+            return False
         for mutant in site.mutants:
             if mutant.nothing or (mutant.between_rows and rows == 1):
                 continue
@@ -185,8 +216,8 @@ def _equal(held: Tensor | None, given: Tensor | None, neutral: float) -> bool:
     """Tell whether two operands hold the same numbers in the same order; an absent one is neutral throughout."""
     if held is None or given is None:
         known = held if given is None else given
-        return known is None or bool((known == neutral).all())
-    return held.numel() == given.numel() and bool((held.reshape(-1) == given.detach().double().reshape(-1)).all())
+        return known is None or bool((known.detach() == neutral).all())
+    return held.numel() == given.numel() and bool((held.reshape(-1) == given.detach().cpu().double().reshape(-1)).all())
 
 
 def _take(operands: list[Tensor | float], number: Tensor) -> bool:

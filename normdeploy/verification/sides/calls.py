@@ -52,6 +52,9 @@ _NORMS: Mapping[Any, Callable[..., NormCall | None]] = {
     functional.layer_norm: _layer_norm,
 }
 
+_CONVOLUTIONS = frozenset({functional.conv1d, functional.conv2d, functional.conv3d})
+_PADDING = 4  # conv2d(input, weight, bias, stride, padding)
+
 _SCALES = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"})
 _DIVIDES = frozenset({"div", "div_", "true_divide", "divide"})
 _SHIFTS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
@@ -63,7 +66,7 @@ class CallRecord(TorchFunctionMode):
 
     Attributes:
         norms: its calls of norms. scales, shifts: what it multiplies by and adds, tensors or numbers; a division by a
-            number is a scale, and of attention's scale the root is one twice.
+            number is a scale, and of attention's scale the root is one twice. convolutions: their weights and paddings.
     """
 
     def __init__(self) -> None:
@@ -71,6 +74,7 @@ class CallRecord(TorchFunctionMode):
         self.norms: list[NormCall] = []
         self.scales: list[Tensor | float] = []
         self.shifts: list[Tensor | float] = []
+        self.convolutions: list[tuple[Tensor, tuple[int, ...]]] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -81,6 +85,8 @@ class CallRecord(TorchFunctionMode):
         if func in _NORMS:
             call = _NORMS[func](*args, **{name: value for name, value in given.items() if name != "momentum"})
             self.norms += [] if call is None else [call]
+        elif func in _CONVOLUTIONS and len(args) > _PADDING and isinstance(args[_PADDING], tuple):
+            self.convolutions.append((args[1], args[_PADDING]))
         elif func is functional.scaled_dot_product_attention:
             scale = given.get("scale")
             scale = args[0].shape[-1] ** -0.5 if scale is None else float(scale)
