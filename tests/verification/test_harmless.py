@@ -150,7 +150,7 @@ def test_mutants_that_change_nothing_take_no_run(tmp_path: Path, monkeypatch: py
         take(self, evaluator, targets, *rest, **more)
 
     monkeypatch.setattr(CallWatch, "__init__", watched)
-    verdict = verify(model, path, args=(x,), level="quick", traced=traced, rewritten=rewritten)
+    verdict = verify(model, path, args=(x,), traced=traced, rewritten=rewritten)
     assert verdict.status == "pass", verdict.summary()
     assert "scale dropped" in asked
     assert not {"shift dropped", "a neighbouring channel's constants"} & set(asked)

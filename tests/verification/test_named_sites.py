@@ -113,6 +113,18 @@ def test_a_trace_of_another_number_does_not_pass(what: str, factor: float, tmp_p
     assert verdict.check("traced").status == "note"
 
 
+def test_a_trace_of_another_weight_is_evaluated(tmp_path: Path, evaluated: list[bool]):
+    """One weight of a convolution that is off by a thousandth may show in no output."""
+    net, other = Net().eval(), Net().eval()
+    other.conv.weight.data[0, 0] *= 1 + 2.0**-10
+    traced = trace(other, X)
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    verdict = verify(net, path, args=X, traced=traced, rewritten=rewritten, level="quick")
+    assert evaluated
+    assert verdict.status == "fail"
+
+
 def named(net: nn.Module, *, asked: nn.Module | None = None) -> NamedSites:
     """Compare the sites of a network's trace with its calls, or with those of another network."""
     graph, record = trace(net, X).model, CallRecord()
