@@ -168,9 +168,9 @@ def quality_table(model: nn.Module, path: Path, splits: Splits) -> dict[str, Any
     }
 
 
-def in_batches(model: nn.Module, split: Split | FileSplit, batch_size: int = 512) -> Tensor:
+def in_batches(model: nn.Module, split: Split | FileSplit) -> Tensor:
     """Return what a model makes of a split's inputs."""
-    outputs = [model(part.inputs) for part in batches(split, batch_size)]
+    outputs = [model(part.inputs) for part in batches(split, 512)]
     if not isinstance(outputs[0], Tensor):
         raise ModelError(f"{type(model).__name__} returns a {type(outputs[0]).__name__}; expected one tensor to score")
     return torch.cat(outputs)

@@ -120,7 +120,9 @@ def address(request: pytest.FixtureRequest, digits: tuple[torch.nn.Module, Path]
     folder = package_web(digits[1], tmp_path / "digits-web", title="Draw a digit")
     if request.param == "isolated":
         server = Server()
-        yield server.offer_folder(folder)
+        for file in folder.rglob("*.*"):
+            server.offer(file.relative_to(folder).as_posix(), file)
+        yield server.address + "index.html"
         server.close()
         return
 
