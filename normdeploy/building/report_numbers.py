@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import in_root, load_graph, module_path
-from normdeploy.onnxfile import read_model, session_source
+from normdeploy.onnxfile.model import read_model
+from normdeploy.onnxfile.outline import session_source
 from normdeploy.ort.byte_products import product_entries
 from normdeploy.parsing.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings

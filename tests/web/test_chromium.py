@@ -32,8 +32,7 @@ from normdeploy.parsing.recipe import load_recipe
 from normdeploy.runtime import package_web
 from normdeploy.verification.sides.sessions import Setting, open_session
 from normdeploy.web.browser import Browser, Page
-from normdeploy.web.find import find_browser
-from normdeploy.web.host import web_host
+from normdeploy.web.host import find_browser, web_host
 from normdeploy.web.release import ENVIRONMENT, VERSION
 from normdeploy.web.server import Server
 

@@ -49,7 +49,7 @@ _LINE = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 _LOADER = """
 import json, sys
 import onnxruntime as ort
-from normdeploy.onnxfile import session_source
+from normdeploy.onnxfile.outline import session_source
 from normdeploy.ort.byte_products import product_entries
 path, level, disabled = json.loads(sys.argv[1])
 options = ort.SessionOptions()
