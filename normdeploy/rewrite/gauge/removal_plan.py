@@ -172,7 +172,7 @@ class Search:
                 if _FEW * len(contradicting) < len(together):  # each that stays hides others behind it
                     most = len(together) // 2
                 continue
-            else:
+            elif len(together) >= most:  # not where one that is asked alone cut them off: that says nothing of more
                 most *= 2
             self._asked += together
 
