@@ -125,10 +125,28 @@ class Search:
             light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
         """
         self._settle(stays, whole, light)
+        self._keep_simple()
         gone = [asked.node for asked in self._asked if asked.gone]
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
         return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+
+    def _keep_simple(self) -> None:
+        """State that a map without a shift that stays gets none, where it can be; and a map without a scale no scale."""
+        for half in ("scale", "shift"):
+            stay = [asked.node for asked in self._asked if asked.reason is not None and _lacks(asked.node, half)]
+            if stay and not self._state(stay, half) and len(stay) > 1:
+                for node in stay:
+                    self._state([node], half)
+
+    def _state(self, nodes: Sequence[ir.Node], half: str) -> bool:
+        """State that a half of some maps is nothing; tell whether that can be."""
+        marks = self.ties.scales.mark(), self.ties.shifts.mark()
+        if dissolve(nodes, self.ties, scale=half == "scale", shift=half == "shift") is None:
+            return True
+        self.ties.scales.rollback(marks[0])
+        self.ties.shifts.rollback(marks[1])
+        return False
 
     def can_save_more(self, plan: Plan) -> bool:
         """Tell whether more passes disappear than by a plan if whatever the ties allow can be written."""
@@ -263,6 +281,11 @@ class _Asked:
 def _is_a_norms_own(node: ir.Node) -> bool:
     """Tell whether a map is a part of a norm: of two alike it is the one to stay, and no row says so."""
     return all(origin.part for origin in origins_of(node))
+
+
+def _lacks(node: ir.Node, half: str) -> bool:
+    mapping = affine_map(node)
+    return mapping.no_shift if half == "shift" else mapping.no_scale
 
 
 def halves_of(node: ir.Node) -> tuple[str, ...]:
