@@ -132,7 +132,7 @@ class Search:
         return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
 
     def _keep_simple(self) -> None:
-        """State that a map without a shift that stays gets none, where it can be; and a map without a scale no scale."""
+        """State of each map that stays that it gets no shift, or no scale, where it has none and can do without."""
         for half in ("scale", "shift"):
             stay = [asked.node for asked in self._asked if asked.reason is not None and _lacks(asked.node, half)]
             if stay and not self._state(stay, half) and len(stay) > 1:

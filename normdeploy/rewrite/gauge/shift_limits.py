@@ -81,7 +81,6 @@ def inexact(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
     found: dict[ir.Node, str] = {}
     for node in gone:
         mapping, source, result = affine_map(node), solution.ties.operand(node, 0), solution.ties.of[node.outputs[0]]
-        assert source is not None
         live = mapping.scale != 0
         wanted, moved = mapping.scale * solution.scale(source), mapping.scale * solution.shift(source)
         shift = solution.shift(result)
