@@ -208,7 +208,6 @@ def test_resmlp_keeps_one_map_per_linear_over_tokens(fold):
     assert all("its scale cannot leave" in row.reason for row in folded.ledger.kept)
     # per block one scale: no shift came to it, since those of the norms went into the linears beside it
     assert len(folded.passes) == 2
-    assert {node.op_type for node in folded.passes} == {"Mul"}
 
 
 class ChannelNorm(nn.Module):
