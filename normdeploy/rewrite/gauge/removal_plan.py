@@ -26,8 +26,7 @@ from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.stated_ties import build
-from normdeploy.rewrite.gauge.system import Mark
-from normdeploy.rewrite.gauge.ties import Ties
+from normdeploy.rewrite.gauge.ties import Marks, Ties
 
 
 @dataclass
@@ -141,11 +140,10 @@ class Search:
 
     def _state(self, nodes: Sequence[ir.Node], half: str) -> bool:
         """State that a half of some maps is nothing; tell whether that can be."""
-        marks = self.ties.scales.mark(), self.ties.shifts.mark()
+        marks = self.ties.mark()
         if dissolve(nodes, self.ties, scale=half == "scale", shift=half == "shift") is None:
             return True
-        self.ties.scales.rollback(marks[0])
-        self.ties.shifts.rollback(marks[1])
+        self.ties.rollback(marks)
         return False
 
     def can_save_more(self, plan: Plan) -> bool:
@@ -173,7 +171,7 @@ class Search:
         while 0 < same < len(self._asked) and self._asked[same].marks is self._asked[same - 1].marks:
             same -= 1
         if same < len(self._asked):
-            self._asked[same].rollback(self.ties)
+            self.ties.rollback(self._asked[same].marks)
         del self._asked[same:]
         alone = [not now.at_once or node in self._apart for node, now in zip(self._order, how, strict=True)]
         most = len(how)
@@ -209,13 +207,13 @@ def _is_one_for_rows(value: ir.Value | None) -> bool:
 
 def _contradicting(together: Sequence[_Asked], ties: Ties) -> set[int]:
     """Ask several maps in one step; return the places of those that contradict: where one does, nothing was asked."""
-    marks = ties.scales.mark(), ties.shifts.mark()
+    marks = ties.mark()
     for asked in together:
         asked.gone, asked.marks = True, marks
     conflict = dissolve([asked.node for asked in together], ties)
     if conflict is None:
         return set()
-    together[0].rollback(ties)
+    ties.rollback(marks)
     return conflict.equation.places(conflict.wrong)
 
 
@@ -250,11 +248,11 @@ class _Asked:
         self.node, self.how = node, how
         self.gone, self.half = False, ""
         self.reason: Reason | None = None
-        self.marks: tuple[Mark, Mark]
+        self.marks: Marks
 
     def ask(self, ties: Ties) -> None:
         """Ask this map alone; what is stated changes the ties."""
-        self.marks = ties.scales.mark(), ties.shifts.mark()
+        self.marks = ties.mark()
         node, how = self.node, self.how
         if how.whole:
             conflict = dissolve([node], ties)
@@ -265,17 +263,12 @@ class _Asked:
             else:
                 self.gone = True
                 return
-            self.rollback(ties)
+            ties.rollback(self.marks)
         for name in halves_of(node) if how.half else ():
             if dissolve([node], ties, scale=name == "scale", shift=name == "shift") is None:
                 self.half = name
                 return
-            self.rollback(ties)
-
-    def rollback(self, ties: Ties) -> None:
-        """Return to what held before the map was asked."""
-        ties.scales.rollback(self.marks[0])
-        ties.shifts.rollback(self.marks[1])
+            ties.rollback(self.marks)
 
 
 def _is_a_norms_own(node: ir.Node) -> bool:

@@ -14,7 +14,10 @@ from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
 from normdeploy.rewrite.gauge.gauge import Gauge
-from normdeploy.rewrite.gauge.system import System
+from normdeploy.rewrite.gauge.system import Mark, System
+
+Marks = tuple[Mark, Mark]
+"""What holds of scales and of shifts at some time."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,15 @@ class Ties:
     def order(self) -> dict[ir.Node, int]:
         """Where each operator stands in the graph."""
         return {node: index for index, node in enumerate(self.graph)}
+
+    def mark(self) -> Marks:
+        """Return what holds now, to which :meth:`rollback` returns."""
+        return self.scales.mark(), self.shifts.mark()
+
+    def rollback(self, marks: Marks) -> None:
+        """Take back what was stated since; marks after these are void."""
+        self.scales.rollback(marks[0])
+        self.shifts.rollback(marks[1])
 
     # -- making gauges
 

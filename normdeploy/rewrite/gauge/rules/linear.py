@@ -168,9 +168,8 @@ def write(edit: Edit) -> None:
 
 def _front(edit: Edit, channels: Channels, axis: int) -> tuple[Floats, Floats]:
     """Return s and t of the input channels; along other axes the cells are tied, and the first one stands for all."""
-    found = edit.operand(0)
-    assert found is not None
-    first = (array[tuple(slice(None) if at == axis else 0 for at in range(array.ndim))] for array in found)
+    cell = [slice(None) if at == axis else 0 for at in range(edit.operand(0)[0].ndim)]
+    first = (array[tuple(cell)] for array in edit.operand(0))
     return tuple(np.broadcast_to(array, (channels.ins,)) for array in first)  # type: ignore[return-value] # two
 
 

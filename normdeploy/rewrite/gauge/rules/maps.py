@@ -62,9 +62,7 @@ def unburdened(node: ir.Node, ties: Ties) -> bool:
 def carried(edit: Edit) -> AffineMap:
     """Return what a map becomes under the gauges around it."""
     mapping = affine_map(edit.node)
-    found = edit.operand(0)
-    assert found is not None
-    (s_x, t_x), (s_y, t_y) = found, edit.result()
+    (s_x, t_x), (s_y, t_y) = edit.operand(0), edit.result()
     with np.errstate(over="ignore", invalid="ignore"):
         scale = mapping.scale * s_x / s_y
         shift = divided(mapping.scale * t_x + mapping.shift - t_y, s_y)

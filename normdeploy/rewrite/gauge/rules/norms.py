@@ -130,10 +130,9 @@ def write(edit: Edit) -> None:
 
 
 def _write_epsilon(edit: Edit) -> None:
-    found = edit.operand(0)
-    assert found is not None
-    factor = float(found[0].reshape(-1)[0])
-    if (found[1] != 0).any():
+    scale, shift = edit.operand(0)
+    factor = float(scale.reshape(-1)[0])
+    if shift.any():
         edit.absorbs = True
     if factor == 1:
         return

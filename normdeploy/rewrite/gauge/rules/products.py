@@ -134,9 +134,7 @@ def write(edit: Edit) -> None:
     scale, shift = (
         _oriented(array, product.linear.turned_result) for array in edit.result(0, product.result.producer())
     )
-    found = edit.operand(product.x)
-    assert found is not None
-    t = _oriented(found[1], product.linear.turned_data)
+    t = _oriented(edit.operand(product.x)[1], product.linear.turned_data)
     moved = np.zeros((1,) * product.rank)
     if t.any():
         moved = product.linear.alpha * _sum(weight, product, t)
