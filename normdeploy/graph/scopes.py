@@ -12,7 +12,7 @@ WHERE = "normdeploy.where"
 
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 """What torch.export writes as the scope of constants that it made itself."""
 
 
@@ -30,7 +30,7 @@ def in_root(node: ir.Node) -> bool:
     scopes = node.metadata_props.get(NAME_SCOPES)
     if not scopes or node.metadata_props.get(WHERE):
         return False
-    return not any(name and name != _NO_MODULE for name in scopes_of(scopes)[:-1])
+    return not any(name and name != NO_MODULE for name in scopes_of(scopes)[:-1])
 
 
 def module_path(node: ir.Node) -> str:
@@ -43,7 +43,7 @@ def module_path(node: ir.Node) -> str:
         return override
     scopes = node.metadata_props.get(NAME_SCOPES)
     if scopes:
-        modules = [name for name in scopes_of(scopes)[:-1] if name and name != _NO_MODULE]
+        modules = [name for name in scopes_of(scopes)[:-1] if name and name != NO_MODULE]
         if modules:
             return modules[-1]
     if node.name:

@@ -118,7 +118,8 @@ def _parts(model: str | os.PathLike[str] | bytes) -> tuple[Path | bytes, dict[st
     """
     if isinstance(model, bytes) or not names_data(model):
         return (model if isinstance(model, bytes) else Path(model)), {}
-    from normdeploy.onnxfile import point_to, put_inside, read_model
+    from normdeploy.onnxfile.data_places import point_to, put_inside
+    from normdeploy.onnxfile.model import read_model
 
     read = read_model(model)
     names: dict[Path, str] = {}

@@ -384,7 +384,7 @@ def test_a_norm_in_a_branch_is_looked_at_and_static_outputs_are_no_batch():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("word", ["scale", "shift", "mean"])
 def test_numbers_that_are_none_are_errors(word: str, value: float) -> None:
-    site = StoredNorm("n", "BatchNormalization", np.ones(3), 1e-5, np.ones(3), np.ones(3), np.ones(3))
+    site = StoredNorm("n", np.ones(3), 1e-5, np.ones(3), np.ones(3), np.ones(3))
     broken = np.array([1.0, value, 1.0])
     (finding,) = [f for f in check_statistics(replace(site, **{word: broken})) if f.severity == "error"]
     assert finding.kind == "not-finite"
@@ -394,7 +394,7 @@ def test_numbers_that_are_none_are_errors(word: str, value: float) -> None:
 
 @pytest.mark.parametrize("epsilon", [-1e-5, -np.inf, np.inf, np.nan, -2.0])
 def test_an_epsilon_that_is_none_is_an_error(epsilon: float) -> None:
-    site = StoredNorm("n", "BatchNormalization", np.ones(3), epsilon, np.ones(3), np.ones(3), np.ones(3))
+    site = StoredNorm("n", np.ones(3), epsilon, np.ones(3), np.ones(3), np.ones(3))
     found = [f for f in check_statistics(site) if f.kind == "epsilon"]
     assert [f.severity for f in found] == ["error"]
     assert json.dumps(found[0].to_dict(), allow_nan=False)

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.onnx_files import strip_inner_shapes
 from normdeploy.graph.shape_inference import infer_shapes
-from normdeploy.onnxfile import whole_proto
+from normdeploy.onnxfile.model import whole_proto
 from normdeploy.ort.byte_products import saturates
 from normdeploy.ort.machine import Machine
 from normdeploy.ort.specs import Array
