@@ -72,7 +72,7 @@ def test_a_runtime_and_an_exporter_and_a_verifier(tmp_path: Path):
         + """import numpy as np
 def runtime(path, inputs):
     import onnxruntime as ort
-    return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, inputs)
+    return run_onnxruntime(path, inputs)
 
 def exporter(model, args, path):
     import torch

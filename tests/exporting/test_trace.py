@@ -9,9 +9,9 @@ import warnings
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 import torch
+from onnxruntime_outputs import run_onnxruntime
 from torch import nn
 
 import normdeploy as nd
@@ -22,11 +22,7 @@ from normdeploy.exporting.trace import Traced, trace
 
 
 def run(traced: Traced, feeds: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(ir.to_proto(traced.model).SerializeToString(), options)
-    return session.run(None, feeds or traced.feeds)
+    return run_onnxruntime(traced.model, feeds or traced.feeds, plainly=True)
 
 
 @dataclasses.dataclass
