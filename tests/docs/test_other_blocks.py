@@ -63,7 +63,6 @@ ELSEWHERE = {
     ("docs/robustness.md", "$ nice -n 10 python benchmarks/power_cut.py"): "takes an hour",
     ("docs/robustness.md", "$ OMP_NUM_THREADS=1 nice -n 3 python benchmarks/extremes.py"): "takes hours and 8 GB",
     ("docs/robustness.md", "$ echo torch=="): "installs",
-    ("docs/robustness.md", "$ OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=quick python -m pytest"): "runs the suite",
     (
         "docs/upstream/onnx.md",
         'python -c "',
