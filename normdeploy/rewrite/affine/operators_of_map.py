@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.affine_map import AffineMap
+from normdeploy.rewrite.affine.affine_node import affine_map, written_of
 
 _BATCH_NORM_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
@@ -22,6 +23,12 @@ def passes(node: ir.Node, mapping: AffineMap) -> int:
     if mapping.no_scale or mapping.no_shift or fits_batch_norm(node, mapping):
         return 1
     return 2
+
+
+def passes_now(node: ir.Node) -> int:
+    """Return how many operators an Affine takes as it stands: as its author wrote it, where that is fewer."""
+    own, written = passes(node, affine_map(node)), len(written_of(node))
+    return min(own, written) if written else own
 
 
 def fits_batch_norm(node: ir.Node, mapping: AffineMap) -> bool:

@@ -19,6 +19,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
+from normdeploy.rewrite.affine.operators_of_map import passes_now
 from normdeploy.rewrite.gauge.free_choices import choose
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.reached import Reached
@@ -283,8 +284,7 @@ def _lacks(node: ir.Node, half: str) -> bool:
 
 def halves_of(node: ir.Node) -> tuple[str, ...]:
     """Return which halves may go of a map that costs two passes as it is."""
-    mapping = affine_map(node)
-    if is_centred(node) or mapping.no_scale or mapping.no_shift or (mapping.rank > 1 and mapping.axes <= {1}):
+    if is_centred(node) or passes_now(node) < 2:
         return ()
     return ("scale",) if is_far(node) else ("scale", "shift")
 
