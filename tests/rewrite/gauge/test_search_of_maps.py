@@ -197,3 +197,23 @@ def test_what_a_map_that_leaves_leaves_behind_makes_no_other_map_larger(beside):
             gate.add(producer)
             reached += [value for value in producer.inputs if value is not None]
     assert sorted(node.op_type for node in gate) == ["Abs", "Abs", "Add", "Add", "Div", "Div", "Mul"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [SHOWN, "e = Sin (x) b = Add (e, r) z = Mul (b, s) v = Mul (b, t)"],
+    ids=["what one output adds the other takes off", "a map along one axis between maps along another"],
+)
+def test_no_map_leaves_by_making_others_larger_than_it_was(body):
+    """A scale that comes to have a shift, too, is one operator more."""
+    source = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 18]> net (double[n,3,4] x) => (double[n,3,4] z, double[n,3,4] v)
+        <double[4] c = {{1, 2, 3, 4}}, double[4] s = {{2, 3, 0.5, 1.5}}, double[4] t = {{1, 3, 2, 0.1}},
+         double[3,1] r = {{1, 2, 3}}, double[4,4] w = {{1, 2, -1, 0.5, 1, 1, 2, 1, 3, 0.1, 2, 1, -1, 2, 1, 1}}>
+        {{ {body} }}"""
+    )
+    found = rewrite(source).model
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    for name, expected in Evaluator(source).run({"x": x}).items():
+        np.testing.assert_allclose(Evaluator(found).run({"x": x})[name].numpy(), expected.numpy(), rtol=1e-12)
+    assert len(found.graph) <= len(source.graph)

@@ -14,10 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import compress
+from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_map import AffineMap
-from normdeploy.rewrite.affine.affine_node import affine_map
+from normdeploy.rewrite.affine.affine_node import affine_map, written_of
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.affine.operators_of_map import passes
 from normdeploy.rewrite.gauge.expression_rows import Floats, Rows
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
@@ -84,6 +86,8 @@ def write(edit: Edit) -> None:
         raise Refused(node, f"composed with {describe(node)} it overflows")
     edit.absorbs = True
     edit.composed()
+    more = passes(node, new) - (len(written_of(node)) or passes(node, old))
+    edit.cost += max(more, 0) * bytes_moved.pass_bytes(node.outputs[0])
     for index, array in ((1, new.scale), (2, new.shift)):
         value = node.inputs[index]
         assert value is not None
