@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from targets import compare
 
-from normdeploy.ort.declared import file_specs
 from normdeploy.ort.machine import usable_cores
 from normdeploy.ort.providers import find_providers, float32_options
+from normdeploy.ort.specs import file_specs
 from normdeploy.runtime import Settings
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.fixed_shapes import made_for

@@ -27,7 +27,7 @@ from targets import compare, runner, subjects
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.ort.declared import file_specs
+from normdeploy.ort.specs import file_specs
 from normdeploy.runtime import Settings
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.memory import peak_resident_bytes

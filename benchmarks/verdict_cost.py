@@ -41,7 +41,7 @@ from verify_cost import Peak, resident
 
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, save_graph
-from normdeploy.onnxfile import read_model
+from normdeploy.onnxfile.model import read_model
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.core import Traced

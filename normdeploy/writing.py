@@ -166,7 +166,7 @@ def export_traced(
     seconds = {"trace": traced.seconds}
     program, ledger, rewritten = traced.model, Ledger(), None
     if fold:
-        from normdeploy.ort.support import highest_opset
+        from normdeploy.ort.installed import highest_opset
         from normdeploy.rewrite import rewrite
 
         tell("rewriting", 0.0)
@@ -253,8 +253,8 @@ def fold(
     (True, 1)
     """
     from normdeploy.graph import load_graph
-    from normdeploy.onnxfile import read_model
-    from normdeploy.ort.support import highest_opset
+    from normdeploy.onnxfile.model import read_model
+    from normdeploy.ort.installed import highest_opset
     from normdeploy.rewrite import rewrite
     from normdeploy.rewrite.infer import require_consistent
 

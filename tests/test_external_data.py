@@ -19,7 +19,8 @@ import normdeploy as nd
 from normdeploy import runtime
 from normdeploy.cli.app import app
 from normdeploy.errors import NormdeployError
-from normdeploy.onnxfile import read_model, tensors
+from normdeploy.onnxfile.model import read_model
+from normdeploy.onnxfile.stored import tensors
 from normdeploy.verification.record.certificate import certificate_path, check_certificate
 
 pytestmark = pytest.mark.usefixtures("short_turns")

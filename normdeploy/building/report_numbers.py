@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.graph import in_root, load_graph, module_path
-from normdeploy.onnxfile import read_model, session_source
+from normdeploy.onnxfile.model import read_model
+from normdeploy.onnxfile.outline import session_source
 from normdeploy.ort.byte_products import product_entries
 from normdeploy.parsing.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
@@ -168,9 +169,9 @@ def quality_table(model: nn.Module, path: Path, splits: Splits) -> dict[str, Any
     }
 
 
-def in_batches(model: nn.Module, split: Split | FileSplit, batch_size: int = 512) -> Tensor:
+def in_batches(model: nn.Module, split: Split | FileSplit) -> Tensor:
     """Return what a model makes of a split's inputs."""
-    outputs = [model(part.inputs) for part in batches(split, batch_size)]
+    outputs = [model(part.inputs) for part in batches(split, 512)]
     if not isinstance(outputs[0], Tensor):
         raise ModelError(f"{type(model).__name__} returns a {type(outputs[0]).__name__}; expected one tensor to score")
     return torch.cat(outputs)

@@ -6,8 +6,6 @@ Each class has the author's idiosyncrasies on purpose (where tensors are kept, w
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -184,16 +182,3 @@ class L4(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
         return self.a * (x - mean) / (std + self.eps) + self.b
-
-
-def normalize_in_float64(
-    rows: list[list[float]], *, correction: int = 0, eps: float = 0.0, eps_on: str = "variance"
-) -> list[list[float]]:
-    """Normalize each row of plain numbers by the textbook formula, with nothing but ``math``."""
-    result = []
-    for row in rows:
-        mean = math.fsum(row) / len(row)
-        variance = math.fsum((value - mean) ** 2 for value in row) / (len(row) - correction)
-        divisor = math.sqrt(variance + eps) if eps_on == "variance" else math.sqrt(variance) + eps
-        result.append([(value - mean) / divisor for value in row])
-    return result

@@ -21,7 +21,7 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from normdeploy.exporting.input_sizes import input_of, size_node
+from normdeploy.graph.scopes import NO_MODULE
 
 aten = torch.ops.aten
 COMPOSED = frozenset({
@@ -76,7 +76,7 @@ class Calls:
                 return replaced.get(part, part)
             if isinstance(part, _Result):
                 return written[part.number]
-            return size_node(graph, part.symbol) if isinstance(part, _Size) else part
+            return _size_node(graph, part.symbol) if isinstance(part, _Size) else part
 
         for call in self.made:
             args, kwargs = tree_map(node_of, (call.args, call.kwargs))
@@ -161,7 +161,7 @@ def _part(node: Node, known: Mapping[int, Any], part: Any) -> Any:
         value = read.meta["val"]
         if isinstance(value, torch.SymInt) and value.node.expr == part.node.expr:
             return read
-    return _Size(part) if _keeps_sizes(node) and input_of(node.graph, part) is not None else None
+    return _Size(part) if _keeps_sizes(node) and _input_of(node.graph, part) is not None else None
 
 
 def _keeps_sizes(node: Any) -> bool:
@@ -174,3 +174,29 @@ def _keeps_sizes(node: Any) -> bool:
         x, axis = node.args[0].meta["val"], node.args[1]
         return isinstance(x.shape[axis], int)
     return node.target in (aten.std.dim, aten.var.dim, aten.std.correction, aten.var.correction)
+
+
+def _input_of(graph: Graph, size: torch.SymInt) -> tuple[Node, int] | None:
+    """Return the first input, and its dimension, that is as long as a symbol says; None where a size is computed."""
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes: tuple[Any, ...] = value.shape if isinstance(value, torch.Tensor) else ()  # torch types them as numbers
+        for axis, other in enumerate(sizes):
+            if isinstance(other, torch.SymInt) and other.node.expr == size.node.expr:
+                return node, axis
+    return None
+
+
+def _size_node(graph: Graph, size: torch.SymInt) -> Node:
+    """Return the node that asks an input for its size, made in front of the first operator."""
+    found = _input_of(graph, size)
+    assert found is not None  # it is where this operator was found to hold
+    for user in found[0].users:
+        if user.target is aten.sym_size.int and user.args == found:
+            return user
+    operators = [node for node in graph.nodes if node.op != "placeholder"]
+    first = next(node for node in operators if node.target is not aten.sym_size.int)
+    with graph.inserting_before(first):
+        node = graph.create_node("call_function", aten.sym_size.int, found, name="sym_size_int_1")
+    node.meta = {"val": size, "nn_module_stack": {NO_MODULE: (NO_MODULE, NO_MODULE)}}
+    return node

@@ -19,7 +19,6 @@ from normdeploy.exporting import (
     bag_translation,
     complex_translations,
     delegated,
-    distance_translation,
     experts_translation,
     fourier_translations,
     order_translations,
@@ -27,7 +26,7 @@ from normdeploy.exporting import (
     running_translations,
     scatter_translations,
 )
-from normdeploy.exporting.attention_translation import op
+from normdeploy.exporting.attention_translation import ints, number, op
 from normdeploy.exporting.delegated import NoTranslationError
 
 aten = torch.ops.aten
@@ -180,6 +179,25 @@ def rrelu(self: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool 
     return op.LeakyRelu(self, alpha=(lower + upper) / 2)
 
 
+def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
+    """Translate aten._cdist_forward, for which torch's exporter has no form: the p-norm of differences of rows.
+
+    What torch computes through products of matrices where there are many rows is written by differences, as where
+    there are few: the nearer to the real number of the two.
+    """
+    del compute_mode  # how torch computes it
+    apart = op.Sub(op.Unsqueeze(x1, ints(-2)), op.Unsqueeze(x2, ints(-3)))
+    if p == 1:
+        return op.ReduceL1(apart, ints(-1), keepdims=0)
+    if p == 2:
+        return op.ReduceL2(apart, ints(-1), keepdims=0)
+    if math.isinf(p):
+        return op.ReduceMax(op.Abs(apart), ints(-1), keepdims=0)
+    if p == 0:
+        return op.ReduceSum(op.Cast(op.Not(op.Equal(apart, number(0.0, x1))), to=x1.dtype), ints(-1), keepdims=0)
+    return op.Pow(op.ReduceSum(op.Pow(op.Abs(apart), number(p, x1)), ints(-1), keepdims=0), number(1 / p, x1))
+
+
 def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return what ``torch.onnx.export`` takes as ``custom_translation_table``.
 
@@ -198,7 +216,7 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         aten._embedding_bag_forward_only.default: bag_translation.embedding_bag,
         aten.embedding_bag.padding_idx: bag_translation.embedding_bag,
         aten.zeros.default: complex_translations.zeros,
-        aten._cdist_forward.default: distance_translation.cdist,
+        aten._cdist_forward.default: cdist,
         aten.lstm.input: delegated.lstm,
         aten.scatter.src: scatter_translations.scatter_src,
         aten.scatter.reduce: scatter_translations.scatter_with,

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx_ir as ir
-import onnx_ir.passes.common as common
 import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError, InputError
 from normdeploy.graph.bodies import BODIES, run_scans
+from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS, as_constant, evaluate_node, failed, opset_of, promote
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import bodies_of
@@ -63,7 +63,7 @@ class Evaluator:
         if isinstance(model, ir.Model):
             if model.functions:
                 model = model.clone()
-                common.InlinePass()(model)
+                inline_functions(model)
             self.graph: ir.Graph = model.graph
         else:
             self.graph = model

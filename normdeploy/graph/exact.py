@@ -152,11 +152,10 @@ class ExactTensor(ir.LazyTensor):
         dtype: the stored dtype to which :meth:`numpy` rounds (round to nearest even).
         shape: the value's shape.
         name: the initializer's name.
-        cache: keep the float64 value after the first use; for small tensors only.
         parts: computes the same value piece by piece.
     """
 
-    __slots__ = ("_compute", "_keep", "_kept", "parts")
+    __slots__ = ("_compute", "parts")
 
     def __init__(
         self,
@@ -165,14 +164,11 @@ class ExactTensor(ir.LazyTensor):
         shape: ir.Shape | tuple[int, ...],
         name: str | None = None,
         *,
-        cache: bool = False,
         parts: Parts | None = None,
     ) -> None:
         frozen = shape if isinstance(shape, ir.Shape) else ir.Shape(shape)
         super().__init__(self._rounded, dtype=dtype, shape=frozen, name=name)
         self._compute = compute
-        self._keep = cache
-        self._kept: npt.NDArray[np.float64] | None = None
         self.parts = parts
 
     def __repr__(self) -> str:
@@ -181,14 +177,10 @@ class ExactTensor(ir.LazyTensor):
 
     def numpy64(self) -> npt.NDArray[np.float64]:
         """Return the unrounded float64 value."""
-        if self._kept is not None:
-            return self._kept
         value = np.asarray(self._compute(), dtype=np.float64)
         expected = tuple(self.shape.numpy())
         if value.shape != expected:
             raise ValueError(f"constant {self.name!r} computed with shape {value.shape}; expected {expected}")
-        if self._keep:
-            self._kept = value
         return value
 
     def _rounded(self) -> ir.Tensor[npt.NDArray[Any]]:

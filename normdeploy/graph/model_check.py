@@ -16,8 +16,8 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from normdeploy.errors import GraphError
-from normdeploy.onnxfile import check_calls, element_bits, element_count, graphs, stored_bytes, tensors
-from normdeploy.onnxfile.stored import STANDARD
+from normdeploy.onnxfile.calls import check_calls
+from normdeploy.onnxfile.stored import STANDARD, element_bits, element_count, graphs, stored_bytes, tensors
 
 _OUTLINED = 64  # bytes of a tensor that an outline keeps
 _VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")

@@ -15,16 +15,9 @@ from onnx.external_data_helper import uses_external_data
 from normdeploy.errors import GraphError, InputError
 from normdeploy.files import storage, written_together
 from normdeploy.graph.model_check import check_model, check_proto, dense
-from normdeploy.onnxfile import (
-    ModelFile,
-    forget_unknown_sizes,
-    graphs,
-    point_to,
-    pointed,
-    put_inside,
-    read_model,
-    spell_domains,
-)
+from normdeploy.onnxfile.data_places import point_to, pointed, put_inside
+from normdeploy.onnxfile.model import ModelFile, read_model
+from normdeploy.onnxfile.stored import forget_unknown_sizes, graphs, spell_domains
 from normdeploy.ort.specs import TensorSpec
 
 ONE_FILE_LIMIT = 2 * 1024**3 - 64 * 1024**2

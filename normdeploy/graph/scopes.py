@@ -6,13 +6,14 @@ import ast
 from functools import lru_cache
 
 import onnx_ir as ir
+import torch
 
 WHERE = "normdeploy.where"
 """Node metadata key that overrides the exporter's module scopes."""
 
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 """What torch.export writes as the scope of constants that it made itself."""
 
 
@@ -30,7 +31,7 @@ def in_root(node: ir.Node) -> bool:
     scopes = node.metadata_props.get(NAME_SCOPES)
     if not scopes or node.metadata_props.get(WHERE):
         return False
-    return not any(name and name != _NO_MODULE for name in scopes_of(scopes)[:-1])
+    return not any(name and name != NO_MODULE for name in scopes_of(scopes)[:-1])
 
 
 def module_path(node: ir.Node) -> str:
@@ -43,9 +44,17 @@ def module_path(node: ir.Node) -> str:
         return override
     scopes = node.metadata_props.get(NAME_SCOPES)
     if scopes:
-        modules = [name for name in scopes_of(scopes)[:-1] if name and name != _NO_MODULE]
+        modules = [name for name in scopes_of(scopes)[:-1] if name and name != NO_MODULE]
         if modules:
             return modules[-1]
     if node.name:
         return node.name
     return node.outputs[0].name or node.op_type if node.outputs else node.op_type
+
+
+def module_of_node(node: torch.fx.Node) -> tuple[str, str]:
+    """Return the path and the class of the innermost module that ran an operator; "" and "model" for the whole."""
+    where, module = "", "model"
+    for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+        where, module = path, kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    return where, module.rpartition(".")[2]

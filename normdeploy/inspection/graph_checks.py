@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnx_ir.passes.common as common
 
 from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator, module_path
+from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.traits import Trait, has
 from normdeploy.inspection.companions import Dependence, arises_at, batched_inputs, dependence
 from normdeploy.inspection.conventions import check_conventions
@@ -48,7 +48,7 @@ def check_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None = 
 
 
 def _found(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None) -> Iterator[Finding]:
-    common.InlinePass()(model)
+    inline_functions(model)
     infer_missing_types(model)
     constants = Constants(model)
     for site in stored_norms(model, constants):

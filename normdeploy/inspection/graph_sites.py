@@ -109,7 +109,7 @@ def _batch_normalization(node: ir.Node, constants: Constants) -> StoredNorm | No
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     dtype = x.dtype or ir.DataType.FLOAT
     where = module_path(node)
-    return StoredNorm(where, node.op_type, variance, epsilon, mean, scale, shift, False, dtype, x, 1)
+    return StoredNorm(where, variance, epsilon, mean, scale, shift, False, dtype, x, 1)
 
 
 def _hand_written(root: ir.Node, constants: Constants) -> StoredNorm | None:
@@ -140,7 +140,6 @@ def _hand_written(root: ir.Node, constants: Constants) -> StoredNorm | None:
     dtype = x.dtype if x is not None and x.dtype in FLOATS else ir.DataType.FLOAT
     return StoredNorm(
         module_path(middle),
-        "hand-written",
         stored,
         epsilon,
         mean,

@@ -49,7 +49,6 @@ def module_norms(model: nn.Module) -> Iterator[StoredNorm]:
         if isinstance(module, _BatchNorm) and module.running_var is not None:
             yield StoredNorm(
                 where=path,
-                spelling=type(module).__name__,
                 variance=_double(module.running_var),
                 epsilon=float(module.eps),
                 mean=None if module.running_mean is None else _double(module.running_mean),

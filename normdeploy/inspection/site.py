@@ -17,10 +17,9 @@ class StoredNorm:
 
     Args:
         where: module path or node name.
-        spelling: "BatchNormalization", a torch class name, or "hand-written".
         variance: stored variance, float64, of the shape it is stored in.
         epsilon: what keeps the root from zero; 0 if there is none.
-        mean: stored mean, or None where the spelling does not show it.
+        mean: stored mean, or None where the graph does not show it.
         scale: likewise.
         shift: likewise.
         outside: whether epsilon is added to the standard deviation.
@@ -30,7 +29,6 @@ class StoredNorm:
     """
 
     where: str
-    spelling: str
     variance: Array
     epsilon: float
     mean: Array | None = None

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import onnx
 
+from normdeploy.errors import GraphError
 from normdeploy.files import copy_with_digest, sha256_file, storage
+from normdeploy.onnxfile.data_places import put_inside
 from normdeploy.onnxfile.light import KEY, all_digests, own_digest
 from normdeploy.onnxfile.outline import Outline, parse_into
-from normdeploy.onnxfile.stored import graphs
+from normdeploy.onnxfile.stored import graphs, spell_domains
 
 HELD = 256 * 1024**2
 """Bytes up to which a copy is held in memory: beside what reads a model, it is the weights once more."""
@@ -146,3 +148,19 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
     proto = onnx.ModelProto()
     file, content = parse_into(proto, path)
     return ModelFile(file, content, proto)
+
+
+def whole_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Return a model with all its data inside: what converters can read.
+
+    Raises:
+        GraphError: it is no readable model, or too large for one protobuf message (2 GiB).
+    """
+    model = read_model(path)
+    total = len(model.content) + sum(place.length for _, place in model.external)
+    if total >= onnx.checker.MAXIMUM_PROTOBUF:
+        raise GraphError(f"{model.path.name} is {total / 2**30:.1f} GiB; expected less than 2 GiB to be converted")
+    for tensor, place in model.external:
+        put_inside(tensor, place)
+    spell_domains(model.proto, str(model.path))
+    return model.proto

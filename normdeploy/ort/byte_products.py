@@ -10,7 +10,8 @@ import os
 from typing import Any
 
 from normdeploy.files import words_in
-from normdeploy.onnxfile import parsed, read_outline
+from normdeploy.onnxfile.outline import read_outline
+from normdeploy.onnxfile.schema import parsed
 from normdeploy.onnxfile.stored import with_bodies
 from normdeploy.ort.machine import Machine, this_machine
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 
 from normdeploy.files import names_data, sha256_file, storage
-from normdeploy.onnxfile import read_outline
+from normdeploy.onnxfile.outline import read_outline
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:

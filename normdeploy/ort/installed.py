@@ -1,4 +1,4 @@
-"""Which build of onnxruntime is installed: one, and no second one over it.
+"""Which build of onnxruntime is installed: one, and no second one over it; and what it can read.
 
 Every build (onnxruntime, onnxruntime-gpu, ...) is a package of its own for pip and unpacks into the same folder, so
 that the one that was unpacked last wins: beside onnxruntime, onnxruntime-gpu is a CPU build without a word. That is why
@@ -7,6 +7,7 @@ no build is among normdeploy's hard dependencies; the extras ``cpu`` and ``gpu``
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import warnings
@@ -65,3 +66,31 @@ def require_onnxruntime() -> None:
         )
     if problem := conflict():
         warnings.warn(problem, InstallationWarning, stacklevel=3)
+
+
+NEWEST = 23
+"""The newest operator set that folding writes of its own accord (for RMSNormalization)."""
+
+_PROBE = """
+    <ir_version: 11, opset_import: ["" : 23]>
+    probe (float[n, 1] x) => (float[n, 1] y) <float[1] g = {1}> { y = RMSNormalization (x, g) }
+"""
+
+
+@functools.cache
+def highest_opset() -> int | None:
+    """Return the operator set that a file for the onnxruntime in use may not exceed; None if it reads all we write.
+
+    onnxruntime 1.22 refuses operator set 23 and the file format that came with it.
+    """
+    import onnxruntime
+    from onnx import parser
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    model = parser.parse_model(_PROBE).SerializeToString()
+    try:
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception:  # it raises classes of its own, none of them public
+        return NEWEST - 1
+    return None

@@ -63,8 +63,8 @@ def converted(model: str | os.PathLike[str] | bytes) -> Converted:
         GraphError: it cannot be read, or onnxruntime cannot convert it.
         MissingDependencyError: what onnxruntime's tool imports is not here.
     """
-    from normdeploy.onnxfile import whole_proto
     from normdeploy.onnxfile.endless import check_ends
+    from normdeploy.onnxfile.model import whole_proto
 
     if not isinstance(model, bytes):
         check_ends(model)

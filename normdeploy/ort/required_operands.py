@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from normdeploy.errors import GraphError
 from normdeploy.files import words_in
-from normdeploy.onnxfile import read_outline
+from normdeploy.onnxfile.outline import read_outline
 from normdeploy.onnxfile.stored import STANDARD, with_bodies
 
 _MICROSOFT = "com.microsoft"

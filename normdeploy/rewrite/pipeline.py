@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-import onnx_ir.passes.common as common
 
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.graph.derivation import Derivation
+from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import graphs_of, nodes_of
@@ -68,6 +68,16 @@ class RewriteResult:
     derivation: Derivation = field(default_factory=Derivation)
 
 
+class InlineFunctions(ir.passes.InPlacePass):
+    """Write the functions that a model brings along where they are called."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Inline all of them."""
+        modified = bool(model.functions)
+        inline_functions(model)
+        return ir.passes.PassResult(model, modified)
+
+
 class ResolveCasts(ir.passes.InPlacePass):
     """Write each CastLike as the Cast or the nothing that it is, so that constants behind it can be evaluated."""
 
@@ -103,7 +113,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead to the canonical model."""
     evaluate = EvaluateConstants()
     return (
-        common.InlinePass(),
+        InlineFunctions(),
         RaiseOpset(),
         ResolveCasts(),
         LowerQonnx(),

@@ -17,16 +17,15 @@ import onnxruntime as ort
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
-from normdeploy.onnxfile import session_source
+from normdeploy.onnxfile.outline import session_source
 from normdeploy.ort.byte_products import product_entries
-from normdeploy.ort.declared import file_specs
 from normdeploy.ort.installed import conflict
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
 from normdeploy.ort.required_operands import check_operands
 from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 from normdeploy.ort.slice_steps import check_slice_steps
-from normdeploy.ort.specs import Array, TensorSpec, session_spec
+from normdeploy.ort.specs import Array, TensorSpec, file_specs, session_spec
 from normdeploy.ort.stop_runs import EVERY_RUN
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 from normdeploy.runtime.openvino_core import openvino_core

@@ -22,12 +22,9 @@ class TrainingProgress:
         steps: how many steps there are at most.
         done: steps an interrupted run had done already.
         shown: false keeps silent (tests, and all processes but the first).
-        console: where to draw; standard error by default, so that standard output stays for results.
     """
 
-    def __init__(
-        self, name: str, steps: int, *, done: int = 0, shown: bool = True, console: Console | None = None
-    ) -> None:
+    def __init__(self, name: str, steps: int, *, done: int = 0, shown: bool = True) -> None:
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=14),
@@ -35,7 +32,7 @@ class TrainingProgress:
             TextColumn("loss {task.fields[loss]}  valid {task.fields[valid]}"),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console or Console(stderr=True),
+            console=Console(stderr=True),  # standard output stays for results
             disable=not shown,
         )
         self._told = time.monotonic()

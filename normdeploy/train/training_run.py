@@ -18,9 +18,8 @@ from normdeploy.train.checkpoint import Checkpoint
 from normdeploy.train.data import Split, Splits, batches
 from normdeploy.train.device import choose_precision
 from normdeploy.train.history import Epoch, History
-from normdeploy.train.optimizer import make_optimizer
+from normdeploy.train.optimizer import learning_rate, make_optimizer
 from normdeploy.train.provenance import Parts
-from normdeploy.train.schedule import learning_rate
 from normdeploy.train.score import loss_of, score
 from normdeploy.train.world import World
 

@@ -16,7 +16,7 @@ from normdeploy.errors import NormdeployError, TraceError, UsageError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.forward import flatten_arguments
 from normdeploy.exporting.trace import Traced, trace
-from normdeploy.onnxfile import Copied, ModelFile, read_model
+from normdeploy.onnxfile.model import Copied, ModelFile, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.samples.example import example_from_file

@@ -17,7 +17,7 @@ from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import Traced
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.threads import one_thread
-from normdeploy.onnxfile import Copied
+from normdeploy.onnxfile.model import Copied
 from normdeploy.rewrite import RewriteResult
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context, Progress

@@ -8,22 +8,53 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from normdeploy.errors import BrowserError, GraphError, UsageError
+from normdeploy.errors import BrowserError, GraphError, InputError, MissingDependencyError, UsageError
 from normdeploy.ort.settings import WEB
 from normdeploy.web.browser import Browser, Page
-from normdeploy.web.find import find_browser
 from normdeploy.web.release import WebRuntime, find_release
 from normdeploy.web.server import Server
 from normdeploy.web.session import WebSession
 from normdeploy.web.wire import VIEWS
 
 _JUDGE = Path(__file__).with_name("judge")
+ENVIRONMENT = "NORMDEPLOY_BROWSER"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge", "chrome")
+_MAC = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+)
+
+
+def find_browser(path: str | os.PathLike[str] | None = None) -> Path:
+    """Return Chromium, or a browser made of it: what ``path`` or the environment names, else the first one found.
+
+    Raises:
+        InputError: what is named is no program.
+        MissingDependencyError: nothing is named and none is found.
+    """
+    named = path if path is not None else os.environ.get(ENVIRONMENT)
+    if named:
+        found = shutil.which(os.fspath(named))
+        if found is None:
+            raise InputError(
+                f"{os.fspath(named)} is no program; expected Chromium or a browser made of it: name another by "
+                f"--browser or {ENVIRONMENT}"
+            )
+        return Path(found)
+    for name in (*NAMES, *_MAC):
+        if found := shutil.which(name):
+            return Path(found)
+    raise MissingDependencyError(
+        f"no browser is found (looked for {', '.join(NAMES)}); expected Chromium, in which onnxruntime-web runs: "
+        f"install it, or name one by --browser or {ENVIRONMENT}"
+    )
 
 
 class WebHost:
@@ -152,7 +183,7 @@ def web_host(
 
     Args:
         runtime: the package, where not the pinned one from npm (:func:`normdeploy.web.release.find_release`).
-        browser: the program, where not the first one found (:func:`normdeploy.web.find.find_browser`).
+        browser: the program, where not the first one found (:func:`find_browser`).
 
     Raises:
         InputError: what is named is not there, or not what it should be.

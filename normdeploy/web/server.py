@@ -73,13 +73,6 @@ class Server:
             self._places[place] = content
         return self.address + place
 
-    def offer_folder(self, folder: Path) -> str:
-        """Serve all regular files of a folder at their own places; return the address of its index.html."""
-        for file in sorted(folder.rglob("*")):
-            if file.is_file() and not file.is_symlink():
-                self.offer(file.relative_to(folder).as_posix(), file)
-        return self.address + "index.html"
-
     def withdraw(self, place: str) -> None:
         """Serve nothing there any longer."""
         with self._lock:

@@ -9,7 +9,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from normdeploy.onnxfile import KEY, model, own_digest, read_model, set_metadata
+from normdeploy.onnxfile import model
+from normdeploy.onnxfile.light import KEY, own_digest
+from normdeploy.onnxfile.model import read_model, set_metadata
 from normdeploy.verification import verify
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]> g (float[N,2] x) => (float[N,2] y) '

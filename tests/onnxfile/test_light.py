@@ -13,7 +13,9 @@ from external_models import FORMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normdeploy.onnxfile import KEY, own_digest, read_model, read_outline, set_metadata, with_entry
+from normdeploy.onnxfile.light import KEY, own_digest, with_entry
+from normdeploy.onnxfile.model import read_model, set_metadata
+from normdeploy.onnxfile.outline import read_outline
 from normdeploy.onnxfile.schema import ELEMENTS, EXTERNAL, STRING
 
 NET = '<ir_version: 10, opset_import: ["" : 20]> net (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }'

@@ -12,10 +12,9 @@ import pytest
 from usable_providers import provider_params
 
 from normdeploy.errors import GraphError, InputError, UsageError
-from normdeploy.ort.declared import file_specs
 from normdeploy.ort.providers import float32_options
 from normdeploy.ort.settings import CPU, OPENVINO_PLUGIN, OPENVINO_RUNTIME
-from normdeploy.ort.specs import TensorSpec
+from normdeploy.ort.specs import TensorSpec, file_specs
 from normdeploy.runtime import Settings, load
 from normdeploy.runtime import backend as room
 from normdeploy.runtime.backend import OpenVinoBackend, OrtBackend, open_backend, plugin_options

@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import normdeploy as nd
-from normdeploy.onnxfile import read_outline
+from normdeploy.onnxfile.outline import read_outline
 from normdeploy.ort import byte_products
 from normdeploy.ort.byte_products import EXACT_PRODUCTS, WHOLE_OPERANDS, can_be_asked, product_entries
 from normdeploy.verification import verify

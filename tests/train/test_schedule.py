@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normdeploy.train.schedule import learning_rate
+from normdeploy.train.optimizer import learning_rate
 
 
 def test_by_hand() -> None:

@@ -545,3 +545,33 @@ def test_steps_that_are_computed_alike_are_confirmed_each_by_its_own(tmp_path: P
     assert verdict is not None
     assert verdict.status == "pass"
     assert verdict.check("derivation").status == "pass", verdict.check("derivation").detail
+
+
+class _Shortcut(nn.Module):
+    """relu(BN(conv(x)) + BN(conv(tanh(x)))), whose two shifts become one bias."""
+
+    def __init__(self, least: float) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(3, 64, 1, bias=False), nn.Conv2d(3, 64, 1, bias=False)
+        self.norm, self.beside = nn.BatchNorm2d(64), nn.BatchNorm2d(64)
+        rng = torch.Generator().manual_seed(0)
+        sizes = torch.logspace(0, -9, 64).where(torch.logspace(0, -9, 64) > least, 0.0)
+        for norm, size in ((self.norm, sizes), (self.beside, sizes.flip(0))):
+            norm.running_mean = torch.randn(64, generator=rng) * size
+            norm.running_var = torch.rand(64, generator=rng) + 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.one(x)) + self.beside(self.other(torch.tanh(x))))
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-4])
+def test_a_shift_may_be_small_beside_what_it_was_summed_from(least: float):
+    """t = b - (b + t) is off by float64's rounding of b; a bias that lacks small shifts is off by more."""
+    torch.manual_seed(0)
+    whole, lacking = _Shortcut(0.0).eval(), _Shortcut(least).eval()
+    lacking.one, lacking.other = whole.one, whole.other
+    source = trace(whole, torch.randn(2, 3, 8, 8)).model
+    file = rewrite(trace(lacking, torch.randn(2, 3, 8, 8)).model).model
+    assert not [node for node in file.graph if node.op_type == "BatchNormalization"]
+    report = check_derivation(source, file, rewrite(source).derivation, SIZES)
+    assert report.confirmed == (least == 0.0), [(row.name, row.reason) for row in report.open]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from normdeploy.cli.app import app
-from normdeploy.onnxfile import KEY, read_model, set_metadata
+from normdeploy.onnxfile.light import KEY
+from normdeploy.onnxfile.model import read_model, set_metadata
 from normdeploy.runtime import CertificateWarning, load
 from normdeploy.verification.record.answers import Check
 from normdeploy.verification.record.certificate import certificate_path, certify, check_certificate

@@ -26,7 +26,7 @@ from normdeploy.exporting.trace import trace
 from normdeploy.graph import derivation as written
 from normdeploy.graph import load_graph
 from normdeploy.graph.derivation import Derivation, Exact, Hint, read_derivation
-from normdeploy.onnxfile import set_metadata
+from normdeploy.onnxfile.model import set_metadata
 from normdeploy.verification import Verdict, verify
 from normdeploy.verification import hints as hints_room
 from normdeploy.verification.derivation.checker import check_derivation

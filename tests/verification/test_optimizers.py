@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from normdeploy.errors import GraphError, UsageError
-from normdeploy.verification.diagnosis.optimizers import applied_optimizers, guilty, require_known
+from normdeploy.errors import GraphError
+from normdeploy.verification.diagnosis.optimizers import applied_optimizers, guilty
 
 
 def test_names_are_read_off_the_runtime_itself(small):
@@ -15,12 +15,6 @@ def test_names_are_read_off_the_runtime_itself(small):
     assert applied.modified
     off = applied_optimizers(small.plain, disabled=applied.modified)
     assert not set(off.modified) & set(applied.modified)
-
-
-def test_an_unknown_name_which_the_runtime_would_ignore_is_an_error(small):
-    require_known(small.plain, ["ConstantFolding", "ConvBNFusion"])
-    with pytest.raises(UsageError, match="'ConvBnFusion' is unknown"):
-        require_known(small.plain, ["ConvBnFusion"])
 
 
 def test_a_file_that_cannot_be_loaded_is_an_error(tmp_path: Path):

@@ -32,8 +32,7 @@ from normdeploy.parsing.recipe import load_recipe
 from normdeploy.runtime import package_web
 from normdeploy.verification.sides.sessions import Setting, open_session
 from normdeploy.web.browser import Browser, Page
-from normdeploy.web.find import find_browser
-from normdeploy.web.host import web_host
+from normdeploy.web.host import find_browser, web_host
 from normdeploy.web.release import ENVIRONMENT, VERSION
 from normdeploy.web.server import Server
 
@@ -120,7 +119,9 @@ def address(request: pytest.FixtureRequest, digits: tuple[torch.nn.Module, Path]
     folder = package_web(digits[1], tmp_path / "digits-web", title="Draw a digit")
     if request.param == "isolated":
         server = Server()
-        yield server.offer_folder(folder)
+        for file in folder.rglob("*.*"):
+            server.offer(file.relative_to(folder).as_posix(), file)
+        yield server.address + "index.html"
         server.close()
         return
 

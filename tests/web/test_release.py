@@ -11,7 +11,7 @@ from fake_release import VERSION, release_file, release_folder
 
 from normdeploy.errors import InputError, MissingDependencyError
 from normdeploy.web import release
-from normdeploy.web.find import find_browser
+from normdeploy.web.host import find_browser
 from normdeploy.web.release import BINARY, SCRIPT, find_release
 
 
@@ -104,7 +104,7 @@ def test_a_browser_that_is_named_must_be_there(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InputError, match=r"is no program.*--browser"):
         find_browser(tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("normdeploy.web.find._MAC", ())
+    monkeypatch.setattr("normdeploy.web.host._MAC", ())
     monkeypatch.delenv("NORMDEPLOY_BROWSER", raising=False)
     with pytest.raises(MissingDependencyError, match=r"no browser is found.*--browser"):
         find_browser()

@@ -73,16 +73,3 @@ def test_bytes_are_taken_once_and_where_they_are_expected(server: Server) -> Non
     assert _status(address, b"yes") == 200
     assert server.received("results/1") == b"yes"
     assert _status(address, b"again") == 404
-
-
-def test_a_folder_is_offered_without_links_out_of_it(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "outside").write_text("o")
-    folder = tmp_path / "page"
-    (folder / "runtime").mkdir(parents=True)
-    (folder / "index.html").write_text("<p>")
-    (folder / "runtime" / "a.mjs").write_text("a")
-    (folder / "link").symlink_to(tmp_path / "outside")
-    with _get(server.offer_folder(folder)) as answer:
-        assert answer.read() == b"<p>"
-    assert _status(f"{server.address}runtime/a.mjs") == 200
-    assert _status(f"{server.address}link") == 404

@@ -24,7 +24,7 @@ def describe_end(value: ir.Value, graph: ir.Graph, end: str) -> str:
     return f"the graph {name}" if holder is None else f"the {name} of a body of {describe(holder)}"
 
 
-def readers(value: ir.Value, but: ir.Node | None = None) -> list[ir.Node]:
-    """Return the nodes that read what ``value`` holds (not its shape only), each once, without ``but``."""
+def readers(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that read what ``value`` holds (not its shape only), each once."""
     users = dict.fromkeys(usage.node for usage in value.uses())
-    return [node for node in users if node is not but and not reads_shape_only(node)]
+    return [node for node in users if not reads_shape_only(node)]

@@ -34,21 +34,13 @@ class Region:
     _successors: dict[ir.Value, ir.Value] = field(default_factory=dict)
     _counterparts: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
 
-    def replace(
-        self,
-        old: ir.Node,
-        inputs: Sequence[ir.Value | None],
-        *,
-        attributes: Mapping[str, ir.Attr] | None = None,
-        op_type: str | None = None,
-    ) -> ir.Node:
-        """Make a node in place of ``old``: other inputs, the same attributes (or others), as many outputs."""
-        kept = dict(old.attributes) if attributes is None else dict(attributes)
+    def replace(self, old: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
+        """Make a node in place of ``old``: other inputs, the same attributes, as many outputs."""
         node = ir.Node(
             old.domain,
-            op_type or old.op_type,
+            old.op_type,
             list(inputs),
-            list(kept.values()),
+            list(old.attributes.values()),
             overload=old.overload,
             version=old.version,
             outputs=[ir.Value(shape=value.shape, type=value.type) for value in old.outputs],

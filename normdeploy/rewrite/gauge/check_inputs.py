@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, constant64, constant_tensor
+from normdeploy.graph.einsum_letters import letters_of
 from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.graph.traits import Trait, has, is_standard
@@ -24,7 +25,7 @@ from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import norms
 from normdeploy.rewrite.gauge.rules.moves import ACTS, padded
-from normdeploy.rewrite.gauge.scattered_inputs import filled_feeds, scattered_feeds
+from normdeploy.rewrite.gauge.scattered_inputs import filled_feeds, gathered_feeds, places_read, scattered_feeds
 from normdeploy.rewrite.recognise.trial_sizes import names_of
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
@@ -44,12 +45,12 @@ def draws(at: Solution) -> tuple[Draw, ...]:
         _few_feeds(at),
         _reshape_feeds,
         _product_feeds(at),
-        _gathered_feeds,
+        gathered_feeds,
         scattered_feeds,
         filled_feeds,
-        partial(_sized_feeds, cut=True),
-        _sized_feeds,
-        partial(_sized_feeds, alike=True),
+        partial(_sized_feeds, at, cut=True),
+        partial(_sized_feeds, at),
+        partial(_sized_feeds, at, alike=True),
     )
 
 
@@ -144,59 +145,51 @@ def _reshape_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[i
 
 
 def _product_feeds(at: Solution) -> Draw:
-    """Return how to draw the operands of a product of two computed values: what is summed over has one size."""
+    """Return how to draw the operands of a product of computed values: an axis has one size in all that have it."""
 
     def draw(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
         node = nodes[0]
-        if len(nodes) > 1 or node.op_type != "MatMul" or len(inputs) != 2:
+        if len(nodes) > 1 or not is_standard(node, "MatMul", "Einsum") or set(inputs) != set(node.inputs):
             return {}
-        sides = [list(dims_of(required(node, index)) or ()) for index in (0, 1)]
-        gauges = [at.ties.of.get(required(node, index)) for index in (0, 1)]
-        if any(len(side) < 2 for side in sides) or any(gauge is None for gauge in gauges):
+        sides = [dims_of(value) or () for value in inputs]
+        letters = letters_of(node, [len(dims_of(required(node, at)) or ()) for at in range(len(node.inputs))])
+        if letters is None or any(value not in at.ties.of for value in inputs):
             return {}
-        cells = [gauge.cells for gauge in gauges if gauge is not None]
-
-        def size(pairs: Sequence[tuple[int, int]]) -> int:
-            """Return one size for an axis of one or both operands."""
-            known = [sides[side][axis] for side, axis in pairs]
-            static = next((dim for dim in known if isinstance(dim, int) and dim != 1), None)
-            varies = any(cells[side][axis] > 1 for side, axis in pairs)
-            return 2 if static is None else static if varies else min(static, _FEW)
-
-        summed, rows, columns = size([(0, -1), (1, -2)]), size([(0, -2)]), size([(1, -1)])
-        feeds, stacked = {}, {
-            axis: size([(index, axis) for index, side in enumerate(sides) if len(side) >= -axis])
-            for axis in range(-max(map(len, sides)), -2)
-        }  # fmt: skip
-        for value, side, last in zip(node.inputs, sides, ((rows, summed), (summed, columns)), strict=True):
-            assert value is not None
-            dims = [1 if side[axis] == 1 else stacked[axis] for axis in range(-len(side), -2)]
-            feeds[value] = context.normal([*dims, *last])
-        return feeds
+        terms = dict(zip(node.inputs, letters[0], strict=True))
+        sizes: dict[str, int] = {}
+        for value, dims in zip(inputs, sides, strict=True):
+            for letter, dim, cells in zip(terms[value], dims, at.ties.of[value].cells, strict=True):
+                few = min(dim, _FEW) if isinstance(dim, int) else _FEW
+                sizes[letter] = max(sizes.get(letter, 1), few, cells)
+        return {
+            value: context.normal(
+                [1 if dim == 1 else sizes[letter] for letter, dim in zip(terms[value], dims, strict=True)]
+            )
+            for value, dims in zip(inputs, sides, strict=True)
+        }
 
     return draw
 
 
-def _gathered_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
-    """Draw what a GatherElements reads at computed places: the places lie in it, and are no more along other axes."""
-    node = nodes[0]
-    if len(nodes) > 1 or not is_standard(node, "GatherElements") or len(inputs) != 2:
-        return {}
-    data, places = (dims_of(required(node, index)) for index in (0, 1))
-    if data is None or places is None or len(data) != len(places):
-        return {}
-    axis, pairs = node.attributes.get_int("axis", 0) % len(data), list(zip(data, places, strict=True))
-    wide = [
-        next((dim for dim in pair[: 1 if at == axis else 2] if isinstance(dim, int)), _FEW)
-        for at, pair in enumerate(pairs)
-    ]
-    narrow = [dim if isinstance(dim, int) else _FEW if at == axis else wide[at] for at, dim in enumerate(places)]
-    chosen = torch.from_numpy(context.rng.integers(0, wide[axis], narrow))
-    return {required(node, 0): context.normal(wide), required(node, 1): chosen}
+def _sizes_of_gauges(at: Solution, values: Sequence[ir.Value]) -> dict[str, int]:
+    """Return the sizes of dynamic dimensions along which a gauge varies: an axis is as long as its gauge has cells."""
+    return {
+        dim.value: cells
+        for value in values
+        if value in at.ties.of
+        for dim, cells in zip(value.shape or (), at.ties.of[value].cells, strict=True)
+        if cells > 1 and isinstance(dim, ir.SymbolicDim) and dim.value is not None
+    }
 
 
 def _sized_feeds(
-    context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value], *, cut: bool = False, alike: bool = False
+    at: Solution,
+    context: RewriteContext,
+    nodes: list[ir.Node],
+    inputs: list[ir.Value],
+    *,
+    cut: bool = False,
+    alike: bool = False,
 ) -> dict[ir.Value, Tensor]:
     """Draw inputs of their static sizes, dynamic ones small, the same symbol the same size (``alike``: all of them).
 
@@ -208,7 +201,7 @@ def _sized_feeds(
     reach, beside = _reach(node, linear)
     windowed = cut and (has(node, Trait.POOLS) or (linear is not None and linear.form is Form.CONVOLUTION))
     rowwise = cut and len(inputs) == 1 and linear is not None and linear.form is Form.PRODUCT
-    sizes: dict[str, int] = {}
+    sizes = _sizes_of_gauges(at, [*inputs, *nodes[-1].outputs])
     feeds: dict[ir.Value, Tensor] = {}
     for value in inputs:
         if has(node, Trait.SHAPED) and value is node.inputs[1]:
@@ -221,7 +214,7 @@ def _sized_feeds(
             feeds[value] = torch.tensor(dims, dtype=torch.int64)
             continue
         if alike:
-            dims = [dim if isinstance(dim, int) else _FEW for dim in value.shape or ()]
+            dims = [dim if isinstance(dim, int) else sizes.get(dim.value or "", _FEW) for dim in value.shape or ()]
         else:
             dims = [_size(dim, value, axis, sizes, reach) for axis, dim in enumerate(value.shape or ())]
         if value.dtype is not None and value.dtype not in FLOATS:
@@ -245,6 +238,11 @@ def _sized_feeds(
             dims = [min(size, most) for size, most in zip(dims, few, strict=True)]
         if rowwise and len(dims) > 1 and linear is not None and not linear.turned_data:
             dims = [*(1 for _ in dims[:-2]), min(dims[-2], 2), dims[-1]]
+        if value is node.inputs[0]:
+            for axis, least in places_read(node, len(dims)).items():
+                dims[axis] = max(dims[axis], least)
+        cells = at.ties.of[value].cells if value in at.ties.of else ()
+        dims = [most if most > 1 else size for size, most in zip(dims, cells or (1,) * len(dims), strict=True)]
         feeds[value] = context.normal(dims)
     return feeds
 

@@ -55,9 +55,9 @@ class KnownShapes:
         array = np.array(dims, dtype=np.int64)
         return array.reshape(()) if rank == 0 else array
 
-    def elements(self, value: ir.Value, constant: _IntegerConstant = integer_constant) -> _Dims | None:
+    def elements(self, value: ir.Value) -> _Dims | None:
         """Return the elements of a vector of integers; None where not even their number is known."""
-        found = self._read(value, constant)
+        found = self._read(value, integer_constant)
         return None if found is None else found[0]
 
     def static_reshape(self, node: ir.Node) -> bool:

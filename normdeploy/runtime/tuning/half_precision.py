@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from normdeploy.graph.onnx_files import strip_inner_shapes
-from normdeploy.onnxfile import whole_proto
+from normdeploy.onnxfile.model import whole_proto
 from normdeploy.ort.providers import float32_options
 from normdeploy.ort.settings import CPU, CUDA, TENSORRT, Settings
 from normdeploy.runtime.tuning.candidates import Candidate, named

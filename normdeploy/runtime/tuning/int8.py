@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.onnx_files import strip_inner_shapes
 from normdeploy.graph.shape_inference import infer_shapes
-from normdeploy.onnxfile import whole_proto
+from normdeploy.onnxfile.model import whole_proto
 from normdeploy.ort.byte_products import saturates
 from normdeploy.ort.machine import Machine
 from normdeploy.ort.specs import Array
@@ -64,6 +64,11 @@ class Int8Recipe:
     def same_operators(self, other: Int8Recipe) -> bool:
         """Whether both quantize the same operators of the same weights."""
         return (self.equalized, self.every_operator) == (other.equalized, other.every_operator)
+
+    @property
+    def file_stem(self) -> str:
+        """What a file of it is called, as far as the suffix."""
+        return self.name.replace(", ", ".").replace(" ", "_")
 
     @property
     def nothing_to_do(self) -> str:

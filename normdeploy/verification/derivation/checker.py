@@ -28,10 +28,10 @@ from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
-import onnx_ir.passes.common as common
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
+from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.derivation.absorbing import confirm_affine, confirm_norm
 from normdeploy.verification.derivation.affine_laws import back, step_of
@@ -101,7 +101,7 @@ def _flat(model: ir.Model) -> ir.Model:
     if not model.functions:
         return model
     copy = model.clone()
-    common.InlinePass()(copy)
+    inline_functions(copy)
     return copy
 
 

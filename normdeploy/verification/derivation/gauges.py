@@ -33,6 +33,7 @@ class Claim:
         assumed: it was not confirmed, or follows from one that was not.
         rows: the value has another shape; it holds w's rows, along the last axis, in their order.
         guard: size of the smallest part of the shift that guards a pole (:mod:`.zero_guards`); 0 where none does.
+        terms: size of what the shift was summed from, in its unit and of its shape, where that is larger; 0 where not.
     """
 
     value: ir.Value
@@ -41,6 +42,7 @@ class Claim:
     assumed: bool = False
     rows: bool = False
     guard: float = 0.0
+    terms: Floats | float = 0.0
 
     @property
     def is_identity(self) -> bool:
@@ -49,7 +51,8 @@ class Claim:
 
     def then(self, scale: Floats, shift: Floats) -> Claim:
         """Return the claim for scale * w + shift."""
-        return Claim(self.value, *composed(scale, shift, self.scale, self.shift), self.assumed, self.rows, self.guard)
+        moved = composed(scale, shift, self.scale, self.shift)
+        return Claim(self.value, *moved, self.assumed, self.rows, self.guard, np.abs(scale) * self.terms)
 
 
 def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[Floats, Floats]:

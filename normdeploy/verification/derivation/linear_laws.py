@@ -18,7 +18,7 @@ from normdeploy.verification.derivation.affine_laws import Affine, back, spread
 from normdeploy.verification.derivation.attributes import window
 from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.computed_rounding import off_by_rounding
-from normdeploy.verification.derivation.gauges import Array, Claim, Floats, along, radius
+from normdeploy.verification.derivation.gauges import Array, Claim, Floats, along, placed, radius
 from normdeploy.verification.derivation.operands import inputs_of, kind
 from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.same_operator import equal
@@ -173,7 +173,8 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
         unit = radius(np.maximum(np.abs(expected), size), have.weights.dtype)
         close = bool((np.abs(found - expected) <= slack + 16 * unit).all())
         return Wrong(f"bias of {kind(have.node)}: {wrong.text}", close, parts=parts)
-    known = Claim(value, target.scale, target.shift, claim.assumed or any(item is True for item in same))
+    terms = placed(size * np.abs(s_y), want.axis, rank)
+    known = Claim(value, target.scale, target.shift, claim.assumed or any(item is True for item in same), terms=terms)
     return Proof("linear: W' = W s_x / s_y", ((target.value, known),), parts)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normdeploy.errors import GraphError, UsageError
+from normdeploy.errors import GraphError
 from normdeploy.ort.levels import LEVEL_NAMES
 
 RULES: tuple[str, ...] = (
@@ -49,7 +49,7 @@ _LINE = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 _LOADER = """
 import json, sys
 import onnxruntime as ort
-from normdeploy.onnxfile import session_source
+from normdeploy.onnxfile.outline import session_source
 from normdeploy.ort.byte_products import product_entries
 path, level, disabled = json.loads(sys.argv[1])
 options = ort.SessionOptions()
@@ -89,21 +89,6 @@ def applied_optimizers(path: str | os.PathLike[str], level: str = "all", disable
     for name, changed in _LINE.findall(done.stderr):
         known[name] = known.get(name, False) or changed == "1"
     return Applied(tuple(known), tuple(name for name, changed in known.items() if changed))
-
-
-def require_known(path: str | os.PathLike[str], names: Sequence[str], level: str = "all") -> None:
-    """Check names for ``disabled_optimizers``, which the runtime itself does not.
-
-    Raises:
-        UsageError: a name is neither a transformer that ran on the file nor a known rule.
-    """
-    known = (*applied_optimizers(path, level).known, *RULES)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise UsageError(
-            f"optimizer {unknown[0]!r} is unknown to this onnxruntime, which would ignore it; expected one of "
-            f"{sorted(known)}"
-        )
 
 
 def guilty(candidates: Sequence[str], passes: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:

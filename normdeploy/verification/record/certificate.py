@@ -24,7 +24,8 @@ from normdeploy.files import (
     storage,
     written_together,
 )
-from normdeploy.onnxfile import CONTENT, KEY, all_digests, own_digest, read_outline, with_entry
+from normdeploy.onnxfile.light import CONTENT, KEY, all_digests, own_digest, with_entry
+from normdeploy.onnxfile.outline import read_outline
 from normdeploy.ort.settings import WEB
 from normdeploy.unfinished import private_folder
 from normdeploy.verification.record.answers import Question, Status
@@ -36,17 +37,6 @@ def certificate_path(path: str | os.PathLike[str]) -> Path:
     """Return where the certificate of an ONNX file lies: ``<name>.certificate.json`` beside it."""
     file = Path(path)
     return file.with_name(f"{file.stem}.certificate.json")
-
-
-def content_digests(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the SHA-256 of the ONNX content (the certificate's entry left out) and of each external data file.
-
-    Raises:
-        GraphError: the file is missing or not ONNX, or its data is missing or may not be read.
-    """
-    from normdeploy.onnxfile import read_model
-
-    return read_model(path).digests()
 
 
 def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool = True) -> Path:
@@ -65,7 +55,7 @@ def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool =
         GraphError: the file is missing or not ONNX.
     """
     from normdeploy.graph.derivation import Derivation
-    from normdeploy.onnxfile import read_model
+    from normdeploy.onnxfile.model import read_model
 
     file = Path(path)
     target, hints = certificate_path(file), derivation_path(file)
@@ -221,7 +211,7 @@ def _own(file: Path, written: bytes) -> tuple[str | None, dict[str, str]]:
             data = read_outline(file).data if names_data(file) else {}
             with storage(file, "read"):
                 return light[0], all_digests(light[1], {name: sha256_file(place) for name, place in data.items()})
-    from normdeploy.onnxfile import read_model
+    from normdeploy.onnxfile.model import read_model
 
     model = read_model(file)
     named = next((entry.value for entry in model.proto.metadata_props if entry.key == KEY), None)

@@ -14,26 +14,24 @@ import numpy as np
 from normdeploy.verification.sides.flat_values import Array
 
 
-def signature_problems(
-    expected: Sequence[Array], got: Sequence[Array], names: Sequence[str], *, side: str = "the file"
-) -> list[str]:
+def signature_problems(expected: Sequence[Array], got: Sequence[Array], names: Sequence[str]) -> list[str]:
     """Return one sentence per difference in count, dtype or shape; empty if there is none.
 
     Args:
         expected: the reference's outputs in their own dtypes. got: the file's. names: for the messages.
-        side: what ``got`` comes from.
     """
     problems = []
     if len(expected) != len(got):
         problems.append(
-            f"{side} returns {len(got)} outputs ({', '.join(names[: len(got)])}); the reference returns {len(expected)}"
+            f"the file returns {len(got)} outputs ({', '.join(names[: len(got)])}); "
+            f"the reference returns {len(expected)}"
         )
     for i, (want, have) in enumerate(zip(expected, got, strict=False)):
         name = names[i] if i < len(names) else str(i)
         if want.dtype != have.dtype:
-            problems.append(f"output {name!r} has dtype {have.dtype} in {side}; the reference has {want.dtype}")
+            problems.append(f"output {name!r} has dtype {have.dtype} in the file; the reference has {want.dtype}")
         if want.shape != have.shape:
-            problems.append(f"output {name!r} has shape {have.shape} in {side}; the reference has {want.shape}")
+            problems.append(f"output {name!r} has shape {have.shape} in the file; the reference has {want.shape}")
     return problems
 
 

@@ -188,12 +188,12 @@ def _first(inputs: Sequence[Tensor | None]) -> Tensor:
     return inputs[0]
 
 
-def turned(size: int, share: float = SHARE) -> int:
+def turned(size: int) -> int:
     """Return how many of a quantizer's values are turned, of so many."""
-    return min(size, max(FEWEST, math.ceil(share * size)))
+    return min(size, max(FEWEST, math.ceil(SHARE * size)))
 
 
-def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, StandIn]:
+def flipped(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
     """Return what stands for the quantizers of a graph where the values nearest to ties go to the other side."""
 
     def stand_in(node: ir.Node) -> StandIn:
@@ -204,7 +204,7 @@ def flipped(evaluator: Evaluator, *, share: float = SHARE) -> dict[ir.Node, Stan
             # beyond the range both sides of a tie are one integer, and nothing would be flipped
             least, most = _cut(node, low, high)
             far = far.masked_fill(((value < least - 0.5) | (value > most + 0.5)).reshape(-1), math.inf)
-            count = min(int(far.isfinite().sum()), turned(far.numel(), share))
+            count = min(int(far.isfinite().sum()), turned(far.numel()))
             # equal values, as of rows that saturate alike, turn together
             limit = torch.topk(far, count, largest=False).values.max() + _EQUAL if count else -math.inf
             chosen = torch.nonzero(far <= limit).reshape(-1)

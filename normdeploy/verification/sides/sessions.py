@@ -14,7 +14,7 @@ from onnxruntime.capi.onnxruntime_inference_collection import Session
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph.walk import nodes_of
-from normdeploy.onnxfile import session_source
+from normdeploy.onnxfile.outline import session_source
 from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import available_levels, graph_level
 from normdeploy.ort.ort_format import ORT_FORMAT, converted

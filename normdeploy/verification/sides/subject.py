@@ -10,7 +10,7 @@ from typing import Any
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, weight_bytes
 from normdeploy.graph.operators.evaluation_limits import TooMuchError
-from normdeploy.onnxfile import Copied, ModelFile
+from normdeploy.onnxfile.model import Copied, ModelFile
 from normdeploy.ort.ort_format import ORT_FORMAT
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator

@@ -103,6 +103,38 @@ def test_sizes_without_names_are_drawn_as_the_operator_needs_them(name):
     assert float((got - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
 
 
+BETWEEN = {
+    "Gather": "r = Gather <axis = 0> (q, first)",
+    "Gather far along": "r = Gather <axis = 0> (q, fourth)",
+    "GatherND": "r = GatherND (q, pairs)",
+    "Concat": "r = Concat <axis = 0> (q, q)",
+    "ScatterND": "f = Gather <axis = 0> (q, first)\n r = ScatterND (q, pairs, f)",
+    "MatMul": "r = MatMul (q, w)",
+    "product of computed values": "k = Softmax (v)\n r = MatMul (q, k)",
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_an_axis_of_unknown_size_is_as_long_as_the_map_along_it(name):
+    """One of two maps along it goes into the other, whatever lies between them."""
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["" : 18]>
+        net (double[M,T,4] x, double[M,4,K] v) => (double[?,?,?] y)
+        <double[5] s = {{1, 2, 3, 4, 5}}, double[5] t = {{2, 3, 1, 4, 3}}, double[5] zero = {{0, 0, 0, 0, 0}},
+         double[5] one = {{1, 1, 1, 1, 1}}, int64[1] first = {{0}}, int64[1] fourth = {{3}},
+         int64[1,1] pairs = {{0}},
+         double[4,3] w = {{1, 2, -1, 3, 1, 0.5, 1, -1, 0.3, 1, 2, 3}}> {{
+          q = BatchNormalization <epsilon = 0.0> (x, s, zero, zero, one)
+          {BETWEEN[name]}
+          y = BatchNormalization <epsilon = 0.0> (r, t, zero, zero, one) }}""")
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((4, 5, 4)), "v": rng.standard_normal((4, 4, 2))}
+    expected = Evaluator(model).run(feeds)["y"]
+    result = rewrite(model)
+    assert sorted(row.action for row in result.ledger) == ["folded", "kept"], [row.reason for row in result.ledger]
+    got = Evaluator(result.model).run(feeds)["y"]
+    assert float((got - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
+
+
 def off(which: str, operators: tuple[str, ...]):
     """Return a choice of gauges in which the results of some operators are 1.5 times off, or shifted by 0.5."""
     choose = removal_plan.choose
