@@ -86,8 +86,7 @@ class Context:
             each mutant (module path, value, name) would have shown there. watched_coarsely: the same where another
             order of rounding of the file's numbers is let pass.
         called: the same of calls of the module on the example; None where they were not looked at.
-        named: the mutants of sites whose numbers calls of the module name and that are the right function all the same;
-            None where the traced graph was followed on the example.
+        named: the mutants of sites that calls name which change nothing; None where the trace was followed.
         sites_by_graph: where mutants are made, by the graph that they are evaluated on, once they were looked for.
         example, example_traced: what the example gives in the reference, and in its graph in float64, once known.
         seed: of all random numbers. folder: where a failure's bundle may be written; None writes none.

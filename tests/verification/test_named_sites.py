@@ -19,7 +19,7 @@ from normdeploy.verification.evaluation_cost import counted, counted_by_sizes
 from normdeploy.verification.mutation.mutant_sites import sites_of
 from normdeploy.verification.mutation.named_sites import NamedSites
 from normdeploy.verification.record.verdict import Verdict
-from normdeploy.verification.sides.calls import CallRecord
+from normdeploy.verification.sides.call_record import CallRecord
 
 X = torch.linspace(-2, 3, 2 * 4 * 6 * 6).sin().mul(2).reshape(2, 4, 6, 6)
 

@@ -96,7 +96,7 @@ def test_a_graph_that_cannot_be_evaluated_here_is_not_the_references_failure(
         raise GraphError("operator Odd (odd) is unknown")
 
     monkeypatch.setattr("normdeploy.verification.check_context.counted", stopped)
-    verdict = small.verdict(small.folded, level="quick")
+    verdict = small.verdict(small.folded)
     assert verdict.status == "weak", verdict.summary()
     assert any("graph cannot be evaluated here (operator Odd (odd) is unknown)" in t for t in verdict.not_checked)
     assert not any("the reference fails" in t or "refuses" in t for t in [*verdict.reasons, *verdict.not_checked])

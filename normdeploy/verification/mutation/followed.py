@@ -21,7 +21,7 @@ from normdeploy.verification.mutation.called_parts import CallWatch, key_of
 from normdeploy.verification.mutation.named_sites import NamedSites
 from normdeploy.verification.mutation.rerun import Target, site_groups
 from normdeploy.verification.mutation.watched_sites import SiteWatch
-from normdeploy.verification.sides.calls import CallRecord
+from normdeploy.verification.sides.call_record import CallRecord
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import Array, Feeds, to_numpy

@@ -28,7 +28,7 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Site, is_norm, opsets
 from normdeploy.verification.mutation.watched_sites import Key
-from normdeploy.verification.sides.calls import CallRecord, NormCall
+from normdeploy.verification.sides.call_record import CallRecord, NormCall
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, to_numpy
 
 _ROWS_OF = ("Identity", "Slice", "Reshape")
