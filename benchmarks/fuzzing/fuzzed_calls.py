@@ -28,6 +28,7 @@ from normdeploy.graph.derivation import read_derivation
 from normdeploy.graph.onnx_files import save_graph
 from normdeploy.inspection import inspect
 from normdeploy.nn.weight_files import read_metadata, read_weights
+from normdeploy.onnxfile.model import read_model
 from normdeploy.ort.machine import this_machine
 from normdeploy.ort.settings import Settings
 from normdeploy.parsing.recipe import load_recipe
@@ -39,7 +40,7 @@ from normdeploy.train.data_files import FileData, read_files
 from normdeploy.train.provenance import from_header
 from normdeploy.verification import verify
 from normdeploy.verification.record.answers import Status
-from normdeploy.verification.record.certificate import certificate_path, certify, check_certificate, content_digests
+from normdeploy.verification.record.certificate import certificate_path, certify, check_certificate
 from normdeploy.verification.record.verdict import Verdict
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="normdeploy-fuzzing-"))
@@ -245,7 +246,7 @@ def _plans() -> list[bytes]:
 
 def _certificates() -> list[bytes]:
     model = _certified()
-    certify(model, Verdict(Status.PASS, environment={"content": content_digests(model)}))
+    certify(model, Verdict(Status.PASS, environment={"content": read_model(model).digests()}))
     return [certificate_path(model).read_bytes()]
 
 

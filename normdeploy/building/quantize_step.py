@@ -112,16 +112,16 @@ def _quality(files: dict[str, Path], splits: Splits) -> dict[str, Any]:
     first = next(iter(outputs))
     rows = []
     for name, found in outputs.items():
-        row: dict[str, Any] = {"name": name, "quality": _measured(found, targets, decides=decides).to_dict()}
+        row: dict[str, Any] = {"name": name, "quality": measured(found, targets, decides=decides).to_dict()}
         if name != first:
-            row["lost"] = _lost(outputs[first], found, targets, decides=decides).to_dict()
+            row["lost"] = lost(outputs[first], found, targets, decides=decides).to_dict()
         if name == AFTER:  # the trained one is another function by now
             row["error"] = parse_budget("rel=1%").interval([found], [outputs[first]]).to_dict()
         rows.append(row)
     return {"measure": "accuracy" if decides else "R²", "count": len(test), "rows": rows}
 
 
-def _measured(found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Interval:
+def measured(found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Interval:
     """Return accuracy, or R², with its interval over the rows."""
     if not decides:
         return resampled(_explained, _squares(found, targets))
@@ -129,7 +129,7 @@ def _measured(found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Int
     return share(int(right.sum()), right.size) if right.ndim == 1 else resampled(_mean, _counts(right))
 
 
-def _lost(whole: Floats, found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Interval:
+def lost(whole: Floats, found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Interval:
     """Return by how much the measure of ``whole`` is above that of ``found``, on the same rows."""
     if not decides:
         both = np.concatenate([_squares(whole, targets), _squares(found, targets)], axis=1)

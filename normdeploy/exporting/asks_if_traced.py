@@ -18,12 +18,12 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from normdeploy.nn.object_walk import is_foreign
+from normdeploy.parsing.sources import is_installed
 
 _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("torch.compiler", ("is_compiling", "is_exporting")),
@@ -33,8 +33,6 @@ _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("torch.onnx", ("is_in_onnx_export",)),
     ("torch.fx._symbolic_trace", ("is_fx_tracing",)),
 )
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages: this environment's, another's that it sees, a user's own, a distribution's."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +88,9 @@ def traced_otherwise(model: nn.Module) -> list[Asked]:
         if asked:
             found.setdefault(asked, []).append((path, kind.__name__))
     return [
-        Asked(question, f"{who.__module__}.{who.__qualname__}", _is_installed(who), tuple(modules))
+        Asked(question, f"{who.__module__}.{who.__qualname__}", is_installed(who.__code__.co_filename), tuple(modules))
         for (question, who), modules in found.items()
     ]
-
-
-def _is_installed(function: types.FunctionType) -> bool:
-    return not _INSTALLED.isdisjoint(Path(function.__code__.co_filename).parts)
 
 
 def _asked(kind: type, questions: dict[int, str]) -> tuple[str, types.FunctionType] | None:

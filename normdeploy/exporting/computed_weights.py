@@ -19,7 +19,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
-from normdeploy.exporting.module_of_node import module_of_node
+from normdeploy.graph.scopes import module_of_node
 from normdeploy.nn.promoted import promoted
 
 _NOTES = "normdeploy.computed_weights"

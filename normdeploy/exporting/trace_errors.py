@@ -18,8 +18,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from normdeploy.exporting.delegated import NoTranslationError
-from normdeploy.exporting.module_of_node import module_of_node
 from normdeploy.exporting.torch_exceptions import is_control_flow, is_missing_translation, is_unwritten
+from normdeploy.graph.scopes import module_of_node
 
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
-from normdeploy.exporting.module_of_node import module_of_node
+from normdeploy.graph.scopes import module_of_node
 from normdeploy.nn.sites import statistics_sites
 
 BATCH_NORM = "batch normalization with training=True"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.errors import GraphError
-from normdeploy.graph.edit import constant_of, rename, take_out_unread, take_place
+from normdeploy.graph.edit import constant_of, free_name, rename, take_out_unread, take_place
 from normdeploy.graph.evaluated_region import evaluate_region
 from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operators.random import RANDOM
@@ -121,7 +121,7 @@ def _keep_step(graph: ir.Graph, node: ir.Node) -> None:
     value = constant_of(ir.Tensor(found.numpy()), name)
     take_place(value, step, named=False)
     take_out_unread([step])
-    rename(value, name if step.graph is None else f"{name}.stored")
+    rename(value, name if step.graph is None else free_name(graph, f"{name}.stored"))
     graph.register_initializer(value)
 
 
@@ -171,7 +171,7 @@ def _replace(graph: ir.Graph, node: ir.Node, integers: npt.NDArray[np.int64], ki
     graph.remove(node, safe=True)
     take_out_unread(operands)
     wanted = str(result.name) if weight is None else str(weight.name)
-    rename(value, wanted if wanted not in graph.initializers else f"{wanted}.integers")
+    rename(value, wanted if wanted not in graph.initializers else free_name(graph, f"{wanted}.integers"))
     graph.register_initializer(value)
 
 

@@ -6,6 +6,7 @@ import ast
 from functools import lru_cache
 
 import onnx_ir as ir
+import torch
 
 WHERE = "normdeploy.where"
 """Node metadata key that overrides the exporter's module scopes."""
@@ -49,3 +50,11 @@ def module_path(node: ir.Node) -> str:
     if node.name:
         return node.name
     return node.outputs[0].name or node.op_type if node.outputs else node.op_type
+
+
+def module_of_node(node: torch.fx.Node) -> tuple[str, str]:
+    """Return the path and the class of the innermost module that ran an operator; "" and "model" for the whole."""
+    where, module = "", "model"
+    for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+        where, module = path, kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    return where, module.rpartition(".")[2]

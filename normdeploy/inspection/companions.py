@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from normdeploy.graph import Evaluator, module_path
+from normdeploy.graph import Evaluator
 
 Feeds = dict[str, npt.NDArray[Any]]
 Run = Callable[[Feeds], Mapping[str, torch.Tensor]]
@@ -167,8 +167,3 @@ def _of_sample(result: torch.Tensor, value: ir.Value, size: int, symbol: Any) ->
     else:
         axes = [axis for axis, length in enumerate(result.shape) if length == size][:1]
     return result.select(axes[0], 0) if axes else result
-
-
-def place_of(node: ir.Node | None) -> str:
-    """Return the module path of a node, or "" for none."""
-    return "" if node is None else module_path(node)

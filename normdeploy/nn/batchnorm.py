@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normdeploy.errors import InputError, ModelError, UsageError
-from normdeploy.nn.convention import EpsOn, check_convention, ratio, standardize
+from normdeploy.nn.convention import EpsOn, check_convention, placed_as, ratio, standardize
 
 _STOCK = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
@@ -212,16 +212,13 @@ class BatchNorm(nn.Module):
     @classmethod
     def from_torch(cls, module: nn.modules.batchnorm._BatchNorm) -> BatchNorm:
         """Return a BatchNorm with the configuration and a copy of the state of a stock module (1d, 2d, 3d or Sync)."""
-        device = next((t.device for t in (module.weight, module.running_mean) if t is not None), None)
-        dtype = next((t.dtype for t in (module.weight, module.running_mean) if t is not None), None)
         ours = cls(
             module.num_features,
             module.eps,
             module.momentum,
             module.affine,
             module.running_mean is not None,
-            device=device,
-            dtype=dtype,
+            **placed_as(module.weight, module.running_mean),
         )
         ours.load_state_dict(module.state_dict())
         return ours.train(module.training)
@@ -241,18 +238,15 @@ class BatchNorm(nn.Module):
         if not self.coincides_with_torch():
             raise ModelError(
                 f"{self} has no equal in torch, whose BatchNorm has correction=0, running_correction=1, "
-                "eps_on='variance', "
-                "over=None: keep this module"
+                "eps_on='variance', over=None: keep this module"
             )
-        like = self.weight if self.weight is not None else self.running_mean
         stock = _STOCK[rank](
             self.num_features,
             self.eps,
             self.momentum,
             self.affine,
             self.track_running_stats,
-            device=None if like is None else like.device,
-            dtype=None if like is None else like.dtype,
+            **placed_as(self.weight, self.running_mean),
         )
         stock.load_state_dict(self.state_dict())
         return stock.train(self.training)

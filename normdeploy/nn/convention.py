@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,12 @@ def check_convention(correction: float, eps: float, eps_on: str) -> None:
         raise UsageError(f"eps_on={eps_on!r}; expected 'variance' (under the root) or 'deviation' (added to the root)")
 
 
+def placed_as(*tensors: Tensor | None) -> dict[str, Any]:
+    """Return device and dtype of the first tensor that is there, as a module's constructor takes them."""
+    like = next((tensor for tensor in tensors if tensor is not None), None)
+    return {} if like is None else {"device": like.device, "dtype": like.dtype}
+
+
 def ratio(count: float, correction: float) -> float:
     """Return ``r = n / (n - c)``, by which a biased variance is multiplied to have correction c.
 
@@ -47,9 +53,8 @@ def ratio(count: float, correction: float) -> float:
     """
     if count <= correction:
         raise UsageError(
-            f"{count} values per statistic with correction {correction}; expected more values than that: use a larger "
-            "batch "
-            "or correction=0"
+            f"{count} values per statistic with correction {correction}; expected more values than that: use a "
+            "larger batch or correction=0"
         )
     return count / (count - correction)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normdeploy.errors import InputError, ModelError, UsageError
-from normdeploy.nn.convention import EpsOn, check_convention, ratio, standardize
+from normdeploy.nn.convention import EpsOn, check_convention, placed_as, ratio, standardize
 
 
 class GroupNorm(nn.Module):
@@ -93,8 +93,7 @@ class GroupNorm(nn.Module):
             module.num_channels,
             module.eps,
             module.affine,
-            device=module.weight.device if module.affine else None,
-            dtype=module.weight.dtype if module.affine else None,
+            **placed_as(module.weight),
         )
         ours.load_state_dict(module.state_dict())
         return ours.train(module.training)
@@ -114,8 +113,7 @@ class GroupNorm(nn.Module):
             self.num_channels,
             self.eps,
             self.affine,
-            device=None if self.weight is None else self.weight.device,
-            dtype=None if self.weight is None else self.weight.dtype,
+            **placed_as(self.weight),
         )
         stock.load_state_dict(self.state_dict())
         return stock.train(self.training)

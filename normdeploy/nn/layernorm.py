@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normdeploy.errors import InputError, ModelError, UsageError
-from normdeploy.nn.convention import EpsOn, check_convention, ratio, standardize
+from normdeploy.nn.convention import EpsOn, check_convention, placed_as, ratio, standardize
 
 
 def normalized_axes(ndim: int, count: int, dims: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -127,8 +127,7 @@ class LayerNorm(nn.Module):
             module.eps,
             module.elementwise_affine,
             module.bias is not None,
-            device=None if module.weight is None else module.weight.device,
-            dtype=None if module.weight is None else module.weight.dtype,
+            **placed_as(module.weight),
         )
         ours.load_state_dict(module.state_dict())
         return ours.train(module.training)
@@ -142,16 +141,14 @@ class LayerNorm(nn.Module):
         if not self.coincides_with_torch():
             raise ModelError(
                 f"{self} has no equal in torch, whose LayerNorm has correction=0, eps_on='variance' and the last axes: "
-                "keep this "
-                "module"
+                "keep this module"
             )
         stock = nn.LayerNorm(
             self.normalized_shape,
             self.eps,
             self.elementwise_affine,
             self.bias is not None,
-            device=None if self.weight is None else self.weight.device,
-            dtype=None if self.weight is None else self.weight.dtype,
+            **placed_as(self.weight),
         )
         stock.load_state_dict(self.state_dict())
         return stock.train(self.training)

@@ -22,6 +22,8 @@ from normdeploy.errors import SourceError
 from normdeploy.files import lies_at
 
 GRAMMAR = "path/to/file.py:Name or package.module:Name"
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages: this environment's, another's that it sees, a user's own, a distribution's."""
 
 
 def split_source(source: str) -> tuple[str, str]:
@@ -40,6 +42,11 @@ def is_source(text: str) -> bool:
     """Tell SOURCE from a path to an ONNX file: ``text`` follows the grammar and is no existing file."""
     place, colon, name = text.rpartition(":")
     return bool(colon and place and name.isidentifier()) and not Path(text).is_file()
+
+
+def is_installed(file: str | os.PathLike[str]) -> bool:
+    """Whether a file of code belongs to an installed package, which a user does not write."""
+    return not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def source_file(source: str, *, folder: Path | None = None) -> Path | None:
@@ -94,6 +101,7 @@ def build(source: str, arguments: Mapping[str, Any] | None = None, *, folder: Pa
 
     Raises:
         SourceError: it cannot be loaded, called, or does not give a ``torch.nn.Module``.
+        MemoryError: the model is larger than the memory.
     """
     import torch
 
@@ -106,6 +114,8 @@ def build(source: str, arguments: Mapping[str, Any] | None = None, *, folder: Pa
     _check_arguments(target, given, source)
     try:
         model = target(**given)
+    except MemoryError:
+        raise  # no argument would help
     except (Exception, SystemExit) as error:  # the user's constructor may raise anything
         called = f"{source}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
         raise SourceError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from normdeploy.report import console
 from normdeploy.report.console import row_words
-from normdeploy.report.latency_sections import graph_section, latency_section, ratio_words, threads_words
+from normdeploy.report.latency_sections import MICRO, graph_section, latency_section, ratio_words, threads_words
 from normdeploy.report.ledger_table import print_ledger
 from normdeploy.report.page import (
     STATUS_TONES,
@@ -47,7 +47,6 @@ VERDICT_WORDS = {
 _ACTION_TONES: dict[str, Any] = {"folded": "good", "fused": "good", "merged": "good", "kept": "warn"}
 _SEVERITY_TONES: dict[str, Any] = {"error": "bad", "warning": "warn"}
 _FEW_PLACES = 3
-_MICRO = 1e6
 
 
 def print_build(report: Mapping[str, Any]) -> None:
@@ -66,8 +65,8 @@ def print_build(report: Mapping[str, Any]) -> None:
         [
             (
                 item["name"],
-                f"{item['median_s'] * _MICRO:,.0f} µs",
-                f"{item['q25_s'] * _MICRO:,.0f} to {item['q75_s'] * _MICRO:,.0f}",
+                f"{item['median_s'] * MICRO:,.0f} µs",
+                f"{item['q25_s'] * MICRO:,.0f} to {item['q75_s'] * MICRO:,.0f}",
                 ratio_words(latency["ratios"].get(item["name"])),
             )
             for item in latency["contenders"]

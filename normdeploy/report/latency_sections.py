@@ -8,7 +8,7 @@ from typing import Any
 from normdeploy.report.page import Cell, Details, Picture, Section, Table
 from normdeploy.report.pictures import before_after_bars, latency_bars
 
-_MICRO = 1e6
+MICRO = 1e6
 _ALIKE = 1.25
 """Two are called about as fast where their ratio is certain to be nearer to one."""
 
@@ -42,15 +42,15 @@ def _times(factor: float) -> str:
 def latency_section(latency: Mapping[str, Any]) -> Section:
     """Draw the time per call side by side."""
     bars = [
-        (item["name"], item["median_s"] * _MICRO, item["q25_s"] * _MICRO, item["q75_s"] * _MICRO)
+        (item["name"], item["median_s"] * MICRO, item["q25_s"] * MICRO, item["q75_s"] * MICRO)
         for item in latency["contenders"]
     ]
     rows: list[list[Cell]] = [
         [
             item["name"],
-            round(item["median_s"] * _MICRO, 1),
-            round(item["q25_s"] * _MICRO, 1),
-            round(item["q75_s"] * _MICRO, 1),
+            round(item["median_s"] * MICRO, 1),
+            round(item["q25_s"] * MICRO, 1),
+            round(item["q75_s"] * MICRO, 1),
             ratio_words(latency["ratios"].get(item["name"])),
         ]
         for item in latency["contenders"]

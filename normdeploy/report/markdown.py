@@ -9,10 +9,9 @@ from typing import Any
 from normdeploy.report.build_report import VERDICT_WORDS
 from normdeploy.report.console import row_words
 from normdeploy.report.difference_tables import headline, tables
-from normdeploy.report.latency_sections import ratio_words, threads_words
+from normdeploy.report.latency_sections import MICRO, ratio_words, threads_words
 from normdeploy.report.text import printable
 
-_MICRO = 1e6
 # what Markdown or HTML inside it would take for markup
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#~])")
 _MARKS = {"pass": "✅", "weak": "⚠️", "not-exercised": "⚠️", "fail": "❌", "error": "❌"}
@@ -66,7 +65,7 @@ def build(report: Mapping[str, Any]) -> str:
     if "latency" in report:
         latency = report["latency"]
         rows = [
-            (item["name"], f"{item['median_s'] * _MICRO:,.0f} µs", ratio_words(latency["ratios"].get(item["name"])))
+            (item["name"], f"{item['median_s'] * MICRO:,.0f} µs", ratio_words(latency["ratios"].get(item["name"])))
             for item in latency["contenders"]
         ]
         head = f"latency, batch {latency['batch_size']}, {threads_words(latency['threads'])}"

@@ -40,13 +40,17 @@ _STYLE = {
 
 
 @contextmanager
-def drawing(width: float = 9.0, height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
-    """Yield a figure and its axes in the report's style; sizes in inches. Draw inside the block, then call `svg`."""
+def drawing(height: float) -> Iterator[tuple[Figure, Axes]]:
+    """Yield a figure and its axes in the report's style, nine inches wide. Draw inside the block, then call `svg`.
+
+    Args:
+        height: in inches.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # the stub lists keys as literals
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(9.0, height), layout="constrained")
         yield figure, figure.add_subplot()
 
 
@@ -70,7 +74,7 @@ def latency_bars(rows: Sequence[tuple[str, float, float, float]]) -> str:
     Args:
         rows: (name, median, lower quartile, upper quartile), in microseconds.
     """
-    with drawing(9.0, 0.6 + 0.5 * len(rows)) as (figure, axes):
+    with drawing(0.6 + 0.5 * len(rows)) as (figure, axes):
         for place, (_, median, low, high) in enumerate(rows):
             colour = OURS if place == len(rows) - 1 else EAGER if place == 0 else PLAIN
             axes.barh(place, median, color=colour, height=0.62)
@@ -90,7 +94,7 @@ def _short(value: float) -> str:
 
 def depth_curve(points: Sequence[Mapping[str, Any]]) -> str:
     """Draw the relative error of every operator's result, in the order of the graph (a verdict's ``depth``)."""
-    with drawing(9.0, 2.8) as (figure, axes):
+    with drawing(2.8) as (figure, axes):
         errors = [max(float(point["relative_error"]), 1e-12) for point in points]
         axes.plot(range(len(points)), errors, color=OURS, marker="o", markersize=3, linewidth=1.2)
         axes.axhline(2.0**-24, color=EAGER, linewidth=1, linestyle="--")
@@ -103,7 +107,7 @@ def depth_curve(points: Sequence[Mapping[str, Any]]) -> str:
 
 def share_bars(rows: Sequence[tuple[str, float]], *, unit: str) -> str:
     """Draw one horizontal bar per name, the largest first."""
-    with drawing(9.0, 0.7 + 0.34 * len(rows)) as (figure, axes):
+    with drawing(0.7 + 0.34 * len(rows)) as (figure, axes):
         axes.barh(range(len(rows)), [value for _, value in rows], color=OURS, height=0.62)
         axes.set_yticks(range(len(rows)), [name for name, _ in rows])
         axes.invert_yaxis()
@@ -120,7 +124,7 @@ def before_after_bars(counts_before: Mapping[str, int], counts_after: Mapping[st
         counts_before.keys() | counts_after.keys(),
         key=lambda name: (-abs(counts_before.get(name, 0) - counts_after.get(name, 0)), name),
     )[:12]
-    with drawing(9.0, 0.8 + 0.36 * len(names)) as (figure, axes):
+    with drawing(0.8 + 0.36 * len(names)) as (figure, axes):
         for place, name in enumerate(names):
             axes.barh(
                 place - 0.19,

@@ -7,10 +7,10 @@ from typing import Any
 
 from normdeploy.intervals import Interval
 from normdeploy.report import console
+from normdeploy.report.latency_sections import MICRO
 from normdeploy.report.page import STATUS_TONES, Badge, Block, Cell, Section, Table
 from normdeploy.report.page import Text as Paragraphs
 
-_MICRO = 1e6
 _HEAD = ("", "95 % interval", "less than float32", "error of outputs", "bytes", "µs per call")
 
 
@@ -26,7 +26,7 @@ def _rows(quantized: Mapping[str, Any]) -> Iterator[list[str]]:
             "" if lost is None else lost.words(".4f"),
             "" if error is None else error.words(".2%"),
             f"{quantized['bytes'][name]:,}",
-            f"{time['median_s'] * _MICRO:,.0f} ({time['q25_s'] * _MICRO:,.0f} to {time['q75_s'] * _MICRO:,.0f})",
+            f"{time['median_s'] * MICRO:,.0f} ({time['q25_s'] * MICRO:,.0f} to {time['q75_s'] * MICRO:,.0f})",
         ]
 
 

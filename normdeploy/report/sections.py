@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from normdeploy.report.latency_sections import MICRO
 from normdeploy.report.network import network
 from normdeploy.report.page import Badge, Cell, Details, Facts, Picture, Section, Table
 from normdeploy.report.pictures import depth_curve, share_bars
-
-_MICRO = 1e6
 
 
 def network_section(graphs: Mapping[str, Any], ledger: Mapping[str, Any]) -> Section:
@@ -25,7 +24,7 @@ def network_section(graphs: Mapping[str, Any], ledger: Mapping[str, Any]) -> Sec
 
 def profile_section(profile: Mapping[str, Any]) -> Section:
     """Say where the time goes, by kind of operator."""
-    rows = [(name, float(share) * _MICRO) for name, share in profile["seconds"].items()]
+    rows = [(name, float(share) * MICRO) for name, share in profile["seconds"].items()]
     cells: list[list[Cell]] = [[name, round(value, 2)] for name, value in rows]
     return Section(
         "Where the time goes",
@@ -85,7 +84,7 @@ def plan_section(plan: Mapping[str, Any]) -> Section:
             trial["name"],
             trial["precision"],
             Badge(trial["status"], "good" if trial["status"] in ("chosen", "accepted") else "neutral"),
-            round(trial["latency"]["median_s"] * _MICRO, 1) if trial["latency"] else None,
+            round(trial["latency"]["median_s"] * MICRO, 1) if trial["latency"] else None,
             trial["reason"],
         ]
         for trial in plan["trials"]

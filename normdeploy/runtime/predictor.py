@@ -22,6 +22,7 @@ from normdeploy.runtime.feeds import check_feeds
 from normdeploy.runtime.made_once import Lazy
 from normdeploy.runtime.plan import Plan, PlanMismatch
 from normdeploy.runtime.sample_rows import Rows, join, run
+from normdeploy.runtime.samples import fixed_batch
 
 
 class PlanWarning(UserWarning):
@@ -201,8 +202,7 @@ class Predictor:
     @property
     def fixed_batch(self) -> int:
         """The batch size the graph insists on, 0 where it takes any."""
-        first = self.backend.inputs[0].shape
-        return first[0] if first and isinstance(first[0], int) else 0
+        return fixed_batch(self.backend.inputs)
 
 
 def load(path: str | os.PathLike[str], *, plan: Plan | str | os.PathLike[str] | None = None) -> Predictor:

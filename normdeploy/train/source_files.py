@@ -18,9 +18,8 @@ from pathlib import Path
 
 import normdeploy
 from normdeploy.errors import SourceError
-from normdeploy.parsing.sources import source_file, split_source
+from normdeploy.parsing.sources import is_installed, source_file, split_source
 
-_INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARY = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 _OURS = Path(normdeploy.__file__).resolve().parent
 
@@ -91,7 +90,7 @@ def _require_the_same(name: str, file: Path) -> None:
 
 def _own(path: Path) -> bool:
     """Whether a file is the user's: not installed, not Python's, not ours."""
-    if _INSTALLED & set(path.parts) or path.is_relative_to(_OURS):
+    if is_installed(path) or path.is_relative_to(_OURS):
         return False
     return not any(path.is_relative_to(folder) for folder in _LIBRARY)
 

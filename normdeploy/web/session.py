@@ -63,17 +63,12 @@ class WebSession:
                 server.withdraw(place)
         self._id = opened["id"]
         self._inputs = [Named(name) for name in opened["inputs"]]
-        self._outputs = [Named(name) for name in opened["outputs"]]
         # Collected whenever, also while the page is asked something: released before the next session is opened
         weakref.finalize(self, _DROPPED.setdefault(self._page, []).append, self._id)
 
     def get_inputs(self) -> list[Named]:
         """Return the inputs' names."""
         return self._inputs
-
-    def get_outputs(self) -> list[Named]:
-        """Return the outputs' names."""
-        return self._outputs
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Return outputs in the order of their names.

@@ -117,18 +117,38 @@ def test_the_roles_of_the_known_ones_are_those_of_their_parameters():
         assert PARAMETERS[tuple(inspect.signature(known.call).parameters)] == known.role, known.name
 
 
-@pytest.mark.parametrize("name", ["onnxslim", "onnxsim", "onnxoptimizer", "onnxscript"])
-def test_the_known_optimizers_write_a_right_file(name: str):
+def installed(name: str) -> Adapter:
     known = BUILT_IN[name]
     if known.missing:
         pytest.skip(f"{', '.join(known.missing)} is not installed (extra: peers)")
-    outcome = judge(CASE, known)
+    return known
+
+
+@pytest.mark.parametrize(
+    "name", ["onnxslim", "onnxsim", "onnxoptimizer", "onnxscript", "onnxruntime basic", "onnxruntime all"]
+)
+def test_the_known_optimizers_write_a_right_file(name: str):
+    outcome = judge(CASE, installed(name))
     assert (outcome.result in ("right", "left"), outcome.detail != "") == (True, outcome.result == "left"), outcome
+
+
+def test_the_known_exporter_and_runtime_compute_what_is_right():
+    assert judge(all_cases()["conventions/B6"], installed("torch.onnx")).result in ("right", "left")
+    assert judge(CASE, installed("openvino")).result == "right"
+
+
+@pytest.mark.parametrize("name", ["allclose", "largest difference", "onnxsim check"])
+def test_the_known_verifiers_pass_the_file_itself_and_see_a_shift_that_is_gone(name: str):
+    for case in ("damages/none", "damages/shift dropped"):
+        assert judge(all_cases()[case], installed(name)).result == "right", case
 
 
 def test_what_is_no_adapter_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match=r"adapter is 'onnxslimm'; expected file\.py:function or one of: normdeploy"):
         adapter_named("onnxslimm")
+    (tmp_path / "number.py").write_text("mine = 3\n")
+    with pytest.raises(UsageError, match=r"mine is a int; expected a function"):
+        adapter_named(f"{tmp_path}/number.py:mine")
     with pytest.raises(
         UsageError, match=r"takes \(a, b\); expected the parameters of one role: exporter\(model, args, path\)"
     ):

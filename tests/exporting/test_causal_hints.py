@@ -4,9 +4,9 @@ import inspect
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 import torch
+from onnxruntime_outputs import run_onnxruntime
 from torch import nn
 
 import normdeploy as nd
@@ -59,8 +59,7 @@ def test_a_translator_with_a_causal_mask_is_exported(tmp_path: Path) -> None:
     result = nd.export(model, (source, target), tmp_path / "net.onnx", dynamic_shapes={}, verify="quick")
     assert result.verdict is not None
     assert result.verdict.passed, result.verdict.summary()
-    session = ort.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"source": source.numpy(), "target": target.numpy()})
+    (found,) = run_onnxruntime(tmp_path / "net.onnx", {"source": source.numpy(), "target": target.numpy()})
     mask = torch.triu(torch.full((4, 4), -torch.inf, dtype=torch.float64), 1)
     with torch.no_grad():
         wide = model.double()
@@ -83,8 +82,9 @@ def test_the_mask_is_applied_whatever_it_hides(tmp_path: Path, *, causal: bool) 
     model = Encoder(mask if causal else mask.flip(0, 1)).eval()
     x = torch.randn(2, 6, 16)
     nd.export(model, (x,), tmp_path / "net.onnx", verify="quick")
-    session = ort.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], _float64(model, x), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        run_onnxruntime(tmp_path / "net.onnx", {"x": x.numpy()})[0], _float64(model, x), rtol=0, atol=2e-5
+    )
 
 
 def test_what_the_caller_says_stays_and_the_hooks_go() -> None:

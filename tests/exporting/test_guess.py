@@ -60,6 +60,15 @@ class Sequence(nn.Module):
         return self.cell(steps)[0].transpose(0, 1)
 
 
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
 def lightning() -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.Linear(24, 2))
     model.example_input_array = torch.zeros(1, 2, 3, 4)
@@ -96,6 +105,14 @@ def timm() -> nn.Module:
         ),
         (lambda: nn.Sequential(nn.Linear(4, 2).double()), "--input input=float64:batchx4", "0"),
         (lambda: nn.Sequential(nn.Conv1d(2, 3, 5), nn.BatchNorm1d(3)), "--input input=float32:batchx2x16", "Conv1d"),
+        (
+            lambda: nn.Sequential(nn.Conv3d(2, 3, 3), nn.AdaptiveAvgPool3d(1)),
+            "--input input=float32:batchx2x16x16x16",
+            "Conv3d(2, 3",
+        ),
+        (Attends, "--input x=float32:batchx16x8", "MultiheadAttention"),
+        (lambda: nn.Sequential(nn.LayerNorm(6), nn.Tanh()), "--input input=float32:batchx16x6", "0 is LayerNorm"),
+        (lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.Tanh()), "--input input=float32:batchx4x32x32", "GroupNorm(2, 4"),
         (lightning, "--input input=float32:batchx2x3x4", "example_input_array"),
         (timm, "--input input=float32:batchx3x48x40", "input_size"),
     ],

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from onnxruntime_outputs import run_onnxruntime
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -43,8 +44,7 @@ class Attend(nn.Module):
 
 
 def run(traced, feeds):
-    session = onnxruntime.InferenceSession(ir.to_proto(traced.model).SerializeToString(), None)
-    return session.run(None, {name: tensor.numpy() for name, tensor in feeds.items()})
+    return run_onnxruntime(traced.model, {name: tensor.numpy() for name, tensor in feeds.items()})
 
 
 class AttendUnderEach(nn.Module):

@@ -133,3 +133,28 @@ def test_float_zero_points_are_kept_in_arithmetic(tmp_path) -> None:
     result = nd.export(model, rows(0, 4), tmp_path / "q.onnx")
     assert result.verdict is not None
     assert result.verdict.status == "pass", result.verdict.summary()
+
+
+class OneStepPerChannel(nn.Module):
+    """What torch has of quantizers with a step per channel, beside fake_quantize_per_channel_affine."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.register_buffer("steps", torch.tensor([0.02, 0.05]))
+        self.register_buffer("zeros", torch.tensor([3, -4]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way == "learnable":
+            return torch._fake_quantize_learnable_per_channel_affine(
+                x, self.steps, self.zeros.float(), 1, -128, 127, 1.0
+            )
+        if self.way == "integers":
+            return torch.dequantize(torch.quantize_per_channel(x, self.steps, self.zeros, 1, torch.qint8))
+        q = D.quantize_per_channel.default(x, self.steps, self.zeros, 1, -128, 127, torch.int8)
+        return D.dequantize_per_channel.default(q, self.steps, self.zeros, 1, -128, 127, torch.int8)
+
+
+@pytest.mark.parametrize("way", ["learnable", "integers", "pt2e"])
+def test_every_way_to_write_a_step_per_channel_is_one_quantizer(way: str) -> None:
+    assert agrees(OneStepPerChannel(way).eval()).count("QuantizeLinear") == 1

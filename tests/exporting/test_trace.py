@@ -4,14 +4,15 @@ import collections
 import dataclasses
 import logging
 import random
+import re
 import sys
 import warnings
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 import torch
+from onnxruntime_outputs import run_onnxruntime
 from torch import nn
 
 import normdeploy as nd
@@ -22,11 +23,7 @@ from normdeploy.exporting.trace import Traced, trace
 
 
 def run(traced: Traced, feeds: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(ir.to_proto(traced.model).SerializeToString(), options)
-    return session.run(None, feeds or traced.feeds)
+    return run_onnxruntime(traced.model, feeds or traced.feeds, plainly=True)
 
 
 @dataclasses.dataclass
@@ -510,3 +507,28 @@ def test_operators_of_the_exporters_functions_are_named_by_their_results():
     names = [node.name for node in trace(Logarithmic(), torch.rand(2, 3)).model.graph]
     assert "node_log1p" in names
     assert all(str(name).startswith("node_") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        (3, "dynamic_shapes is 3; expected one entry per argument"),
+        ("rows", "dynamic_shapes is 'rows'; expected one entry per argument"),
+        (({0: "n"}, None, None), "expected one entry per argument"),
+        ({"x": 3}, "dynamic_shapes has 3 for"),
+        ({"x": "rows"}, "dynamic_shapes has 'rows' for"),
+        ({"pair": {0: {0: "n"}, "deep": 4}, "x": None}, None),
+        ({"pair": "rows"}, "dynamic_shapes has 'rows' around pair.0; expected the structure of the arguments"),
+    ],
+)
+def test_dynamic_shapes_of_another_structure_are_refused_by_their_place(shapes, words) -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, pair: list[torch.Tensor]) -> torch.Tensor:
+            return x + pair[0] * pair[1]
+
+    args = (torch.randn(2, 3), [torch.randn(2, 3), torch.randn(2, 3)])
+    if words is None:
+        assert trace(Two(), args, dynamic_shapes={"x": ["n", None], "pair": [["n", None], ["n", None]]}).model
+        return
+    with pytest.raises(InputError, match=re.escape(words)):
+        trace(Two(), args, dynamic_shapes=shapes)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from normdeploy.graph import Evaluator
 from normdeploy.graph.integer_weights import quantize_constants
 
 
@@ -98,6 +99,27 @@ def test_a_constant_that_others_read_stays_beside_its_integers():
     quantize_constants(graph, reciprocal=False)
     assert graph.initializers["w"].const_value.numpy().dtype == np.float32
     np.testing.assert_array_equal(graph.initializers["w.integers"].const_value.numpy(), np.full((2, 3), 2, np.int8))
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["by quantizers alone", "by another operator too"])
+def test_a_weight_that_several_quantizers_read_has_the_integers_of_each(kept: bool):
+    rest = "z = Add (w, x)" if kept else "z = Identity (x)"
+    model = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 21]> net (float[2] x) => (float[2] y, float[2] z)
+        <float[2] w = {{1, 2}}, float a = {{0.5}}, float b = {{0.25}}, float c = {{1}}, int8 o = {{0}}> {{
+          p = QuantizeLinear (w, a, o)  i = DequantizeLinear (p, a, o)
+          q = QuantizeLinear (w, b, o)  j = DequantizeLinear (q, b, o)
+          r = QuantizeLinear (w, c, o)  k = DequantizeLinear (r, c, o)
+          y = Sum (i, j, k, x)  {rest} }}"""
+    )
+    x = np.array([1, 2], np.float32)
+    expected = Evaluator(model.clone()).run({"x": x})
+    assert quantize_constants(model.graph, reciprocal=False) == 3
+    held = [node.inputs[0].const_value.numpy() for node in model.graph if node.op_type == "DequantizeLinear"]
+    assert [list(numbers) for numbers in held] == [[2, 4], [4, 8], [1, 2]]
+    assert len({value.name for value in model.graph.initializers.values()}) == len(model.graph.initializers)
+    for name, found in Evaluator(model).run({"x": x}).items():
+        np.testing.assert_array_equal(found.numpy(), expected[name].numpy())
 
 
 @pytest.mark.parametrize("reciprocal", [True, False])

@@ -58,6 +58,34 @@ def test_what_asks_for_too_much_is_refused_by_name(tmp_path: Path, name: str, mo
     assert not (tmp_path / "out.onnx").exists()
 
 
+RESULTS = {
+    "Multinomial": ((2, 4), f"y = Multinomial<sample_size = {HUGE}>(x)"),
+    "Col2Im": (
+        (1, 4, 9),
+        f"i = Constant<value = int64[2] {{{HUGE}, 3}}>()\n b = Constant<value = int64[2] {{2, 2}}>()\n"
+        "y = Col2Im(x, i, b)",
+    ),
+    "MaxRoiPool": (
+        (1, 2, 4, 4),
+        "r = Constant<value = float[1,5] {0, 0, 0, 3, 3}>()\n y = MaxRoiPool<pooled_shape = [1000000, 1000000]>(x, r)",
+    ),
+    "RoiAlign": (  # a grid of samples, one for each pixel of the region
+        (1, 2, 4, 4),
+        "r = Constant<value = float[1,4] {0, 0, 1000000000, 1000000000}>()\n"
+        "b = Constant<value = int64[1] {0}>()\n y = RoiAlign(x, r, b)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_or_samples_beyond_all_memory_are_refused_by_the_operators_name(name: str):
+    shape, body = RESULTS[name]
+    sizes = ",".join(map(str, shape))
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> g (float[{sizes}] x) => (y) {{ {body} }}')
+    with pytest.raises(GraphError, match=rf"operator {name} .* expected .*: correct"):
+        Evaluator(ir.from_proto(model)).run({"x": np.ones(shape, np.float32)})
+
+
 def test_a_loop_with_the_largest_trip_count_that_ends_by_its_condition_is_evaluated():
     body = (
         "body (int64 i, bool c, float[n,4] v) => (bool c2, float[n,4] v2) { l = Constant<value = int64 {3}>()\n "

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import graph_builder as build
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
@@ -398,3 +399,24 @@ def test_an_epsilon_that_is_none_is_an_error(epsilon: float) -> None:
     found = [f for f in check_statistics(site) if f.kind == "epsilon"]
     assert [f.severity for f in found] == ["error"]
     assert json.dumps(found[0].to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(("bias", "told"), [([1.0, 0.0, 2.0], True), ([0.0, 0.0, 0.0], False), ([1.0], False)])
+def test_a_bias_added_to_a_product_in_front_is_redundant(bias, told):
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[n,4] x) => (float[n,3] y)
+        <float[3] s = {1, 2, 3}, float[3] t = {0, 1, 0}, float[3] m = {1, 0, 2}, float[3] v = {1, 4, 2}>
+        { p = MatMul(x, w) a = Add(c, p) y = BatchNormalization(a, s, t, m, v) }"""
+    proto = onnx.parser.parse_model(text)
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(bias, np.float32), "c"))
+    found = inspect(ir.from_proto(proto)).of_kind("redundant-bias")
+    assert bool(found) == told
+    assert [row.severity for row in found] == ["note"] * told
+
+
+def test_findings_are_a_sequence_that_says_when_it_is_empty():
+    assert str(inspect(build.linear_batchnorm())) == "nothing wrong or risky found"
+    rows = inspect(build.linear_batchnorm(variance=with_value(2, -1.0)))
+    assert rows[0] == next(iter(rows))
+    assert rows[0].severity == "error"

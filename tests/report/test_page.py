@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+from build_report_data import REPORT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.report import Badge, Cards, Details, Facts, Page, Picture, Section, Table, Text, render_page
+from normdeploy.report.build_report import build_page
 from normdeploy.report.pictures import before_after_bars, latency_bars, share_bars
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -99,3 +101,15 @@ def test_every_colour_of_a_picture_is_one_that_a_dark_page_changes() -> None:
         assert set(used) <= {"#ffffff"}, used
         for name in re.findall(r"var\((--\w+)", picture):
             assert f"{name}:" in dark
+
+
+def test_what_the_tuner_tried_stands_on_the_page_of_a_build() -> None:
+    trials = [
+        {"name": "untuned", "precision": "float32", "status": "accepted", "latency": {"median_s": 2e-3}, "reason": ""},
+        {"name": "int8", "precision": "int8", "status": "rejected", "latency": None, "reason": "loses <top1>"},
+    ]
+    page = Reader(render_page(build_page(REPORT | {"plan": {"budget": "top1=0.5%", "trials": trials}})))
+    text = " ".join(page.text)
+    for words in ("Budget: top1=0.5%.", "untuned", "accepted", "rejected", "loses <top1>"):
+        assert words in text
+    assert "2,000" in text or "2000" in text  # microseconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,22 @@ def test_every_layer_has_the_statistics_of_the_float_network_again(written: dict
         assert off < 1e-2 * deviation.max()
         if kind == "statistics":
             np.testing.assert_allclose(deviation1, deviation, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", list(CORRECTIONS))
+def test_a_layer_without_a_bias_gets_one(write_model: Callable[..., Path], tmp_path: Path, kind: str) -> None:
+    weight = np.random.default_rng(2).normal(size=(6, 3, 3, 3)).astype(np.float32)
+    path = write_model("n (float[batch, 3, 16, 16] x) => (float[batch, 6, 14, 14] y) { y = Conv(x, W) }", {"W": weight})
+    x = images(64)
+    quantizer = Quantizer(path, [{"x": x[:32]}, {"x": x[32:]}], this_machine())
+    onnx.save(quantizer.plain, tmp_path / "float.onnx")
+    quantizer.write(tmp_path / "int8.onnx", INT8_RECIPES[0])
+    assert quantizer.write(tmp_path / "other.onnx", INT8_RECIPES[0].with_correction(kind)) == 1
+    found = [moments(*layers(tmp_path / f"{name}.onnx", x).values()) for name in ("float", "int8", "other")]
+    (mean, deviation), (mean0, _), (mean1, deviation1) = found
+    assert np.abs(mean1 - mean).max() < 0.01 * np.abs(mean0 - mean).max()
+    if kind == "statistics":
+        np.testing.assert_allclose(deviation1, deviation, rtol=1e-3)
 
 
 def test_the_integers_of_weights_stay(written: dict[str, Path]) -> None:

@@ -311,3 +311,16 @@ def test_gpus_are_those_asked_for_or_the_plans(model_config, linear, asked, expe
     assert [(group.kind, list(group.gpus)) for group in config.instance_group] == [(1, expected)]
     (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
     assert dict(accelerator.parameters) == {"use_tf32": "0"}
+
+
+def test_labels_that_cannot_be_served_are_refused(convnet, write_model, tmp_path):
+    two = write_model("t (float[n, 2] x) => (float[n, 2] y, float[n, 2] z) { y = Neg(x) z = Abs(x) }", name="two.onnx")
+    (tmp_path / "names").write_text("a\nb")
+    with pytest.raises(UsageError, match="labels for a model with the outputs y, z; expected one output"):
+        package_triton(two, tmp_path / "repo", serving=Serving(labels=tmp_path / "names"))
+    with pytest.raises(InputError, match="none cannot be read"):
+        package_triton(convnet, tmp_path / "repo", serving=Serving(labels=tmp_path / "none"))
+    (tmp_path / "names").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="names cannot be read"):
+        package_triton(convnet, tmp_path / "repo", serving=Serving(labels=tmp_path / "names"))
+    assert not list((tmp_path / "repo").rglob("config.pbtxt"))

@@ -15,7 +15,10 @@ from normdeploy.errors import InputError, OutputExistsError, UsageError
 from normdeploy.files import sha256_file
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime import ImageOptions, package_web
+from normdeploy.runtime.predictor import CertificateWarning
 from normdeploy.runtime.web_page import picture_of
+from normdeploy.verification import verify
+from normdeploy.verification.record.certificate import certify
 
 WEIGHT = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
 
@@ -140,3 +143,22 @@ def test_which_inputs_are_pictures(
 def test_options_of_images_need_a_picture(net: Path, runtime: Path) -> None:
     with pytest.raises(UsageError, match="options of images for a model that takes x"):
         package_web(net, images=ImageOptions(mean=(0.5, 0.4, 0.3)), web_runtime=runtime)
+
+
+def test_pictures_give_open_sizes_and_a_certificate_is_named(runtime: Path, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[n, 1, h, w] x) => (float[n, 1] y)
+        { p = GlobalAveragePool(x) y = Flatten(p) }"""
+    path = tmp_path / "open.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    certify(path, verify(path, path, level="quick"))
+    folder = package_web(path, images=ImageOptions(size=(6, 5)), web_runtime=runtime)
+    model = json.loads((folder / "model.json").read_text())
+    assert model["inputs"][0]["sizes"] == [1, 1, 6, 5]
+    assert model["facts"]["verified"].startswith("pass, runtime settings: CPU")
+    other = onnx.load(path)
+    other.graph.node[0].name = "another"
+    onnx.save(other, path)
+    with pytest.warns(CertificateWarning):
+        folder = package_web(path, images=ImageOptions(size=(6, 5)), web_runtime=runtime, overwrite=True)
+    model = json.loads((folder / "model.json").read_text())
+    assert model["facts"]["verified"] == "its certificate is not of this file"

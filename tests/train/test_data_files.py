@@ -242,6 +242,25 @@ def test_a_recipe_with_files_is_built_and_takes_raw_inputs(tmp_path: Path, kind:
     assert build(recipe, device="cpu")["stages"] == again["stages"]
 
 
+@pytest.mark.filterwarnings("ignore:.*(is|are) deprecated.*")
+def test_a_network_trained_for_int8_takes_raw_inputs_too(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODEL)
+    table(tmp_path / "rows.csv")
+    text = '[model]\nsource = "net.py:Rows"\nweights = "net.pt"\n[data]\nfiles = "rows.csv"\n[train]\nepochs = 20\n'
+    text += 'batch_size = 8\n[export]\npreprocess = true\n[verify]\nlevel = "quick"\n[bench]\nrepeats = 3\n'
+    (tmp_path / "net.toml").write_text(text + "[quantize]\nepochs = 1\n")
+    report = build(load_recipe(tmp_path / "net.toml"), device="cpu")
+    assert report["quantized"]["status"] == "pass"
+    raw = read_files(FileData(tmp_path / "rows.csv", standardize=False)).test.head(100).inputs.numpy()
+    outputs = []
+    for name in ("net.onnx", "net.qat.onnx"):
+        session = ort.InferenceSession(tmp_path / name)
+        outputs.append(session.run(None, {session.get_inputs()[0].name: raw})[0])
+    plain, quantized = outputs
+    # another 20 steps of training moved it a little; inputs that were not standardized would give anything
+    assert np.sqrt(np.square(quantized - plain).mean() / np.square(plain).mean()) < 0.3
+
+
 def test_every_key_of_the_recipe_reaches_the_reading(tmp_path: Path) -> None:
     base = {"model": {"source": "net.py:Net", "weights": "net.pt"}}
     given = {"files": "a", "test": "b", "target": "t", "columns": ["c"], "size": "4x6", "grey": True}

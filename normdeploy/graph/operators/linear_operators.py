@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
-from normdeploy.graph.operators.windows import explicit_pads, pad_spatial, spatial
+from normdeploy.graph.operators.windows import CONV, explicit_pads, pad_spatial, spatial
 
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
@@ -23,7 +22,7 @@ def _conv(call: Call, inputs: Inputs) -> Tensor:
     x, groups = padded(call, x, w.shape[2:]), call.attr("group", 1)
     if groups >= _MANY_GROUPS and x.numel() * math.prod(w.shape[2:]) <= _FEW_READ:
         return _by_groups(x, w, b, stride, dilation, groups)
-    return _CONV[rank](x, w, b, stride=stride, padding=0, dilation=dilation, groups=groups)
+    return CONV[rank](x, w, b, stride=stride, padding=0, dilation=dilation, groups=groups)
 
 
 _MANY_GROUPS = 16

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need
-from normdeploy.graph.operators.windows import explicit_pads, pad_spatial, pooled_size, spatial
+from normdeploy.graph.operators.windows import CONV, explicit_pads, pad_spatial, pooled_size, spatial
 
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
@@ -40,7 +39,7 @@ def _window_sum(x: Tensor, kernel: list[int], stride: list[int], dilation: list[
     rank = len(kernel)
     flat = x.reshape(-1, 1, *x.shape[2:])
     ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
-    summed = _CONV[rank](flat, ones, stride=stride, dilation=dilation)
+    summed = CONV[rank](flat, ones, stride=stride, dilation=dilation)
     return summed.reshape(*x.shape[:2], *summed.shape[2:])
 
 

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from normdeploy.graph.operators.call import Call
 
+CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+"""torch's convolutions by number of spatial axes."""
+
 
 def spatial(call: Call, name: str, rank: int, default: int) -> list[int]:
     """Return a per-axis integer attribute of ``rank`` entries."""

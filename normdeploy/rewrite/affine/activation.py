@@ -33,45 +33,37 @@ def parts(graph: ir.Graph) -> set[ir.Node]:
 
 
 def _around(core: ir.Node) -> set[ir.Node]:
-    source = core.inputs[0]
-    if source is None:
-        return set()
-    inner: set[ir.Node] = set()
-    producer = source.producer()
-    if producer is not None and _scalar(producer) and len(source.uses()) == 1:
-        inner.add(producer)
-        source = _variable(producer)
-    roots = {source} if source is not None else set()
-    factored: set[ir.Node] = set()
-    # behind the core: + 1, gates by x (or a scaled x), a closing scalar
-    outer: set[ir.Node] = set()
+    """Return the scalar operators of the formula around a core; none where no x is a gate behind it."""
+    found: set[ir.Node] = set()
     value, gated = core.outputs[0], False
-    for _ in range(4):
+    for _ in range(4):  # behind the core: + 1, gates by x (or a scaled x), a closing scalar
         users = [usage.node for usage in value.uses()]
         if len(users) != 1 or users[0].op_type not in _ARITHMETIC:
             break
         user = users[0]
-        if _scalar(user):
-            if core.op_type not in _CLOSED_BY_SCALARS:
-                break
-            outer.add(user)
-        elif user.op_type == "Mul":
+        if _scalar(user) and core.op_type in _CLOSED_BY_SCALARS:
+            found.add(user)
+        elif user.op_type == "Mul" and not _scalar(user):
             gate = user.inputs[1] if user.inputs[0] is value else user.inputs[0]
-            scaled = gate.producer() if gate is not None else None
-            halved = scaled is not None and core.op_type in _GATED_BY_SCALED and _scalar(scaled)
-            if scaled is not None and halved and _reaches(_variable(scaled), roots):
-                outer.add(scaled)
-            elif not _reaches(gate, roots):
-                entry = _variable(scaled) if scaled is not None and halved else gate
-                between = _between(source, entry, _DEEPEST) if core.op_type in _GATED_BY_SCALED else None
-                if between is None:
-                    break
-                factored |= between | ({scaled} if scaled is not None and halved else set())
+            inside = _inside(core, gate)
+            if inside is None:
+                break
+            found |= inside
             gated = True
         else:
             break
         value = user.outputs[0]
-    return inner | outer | factored | _polynomial(roots) if gated else set()
+    return found if gated else set()
+
+
+def _inside(core: ir.Node, gate: ir.Value | None) -> set[ir.Node] | None:
+    """Return the scalar operators between a gate and the core, and the one that scales the gate; None for any other."""
+    between = _between(core.inputs[0], gate, _DEEPEST)
+    scaled = None if gate is None else gate.producer()
+    if between is not None or scaled is None or core.op_type not in _GATED_BY_SCALED or not _scalar(scaled):
+        return between
+    between = _between(core.inputs[0], _variable(scaled), _DEEPEST)
+    return None if between is None else between | {scaled}
 
 
 def _between(value: ir.Value | None, entry: ir.Value | None, depth: int) -> set[ir.Node] | None:
@@ -91,36 +83,6 @@ def _between(value: ir.Value | None, entry: ir.Value | None, depth: int) -> set[
         if further is None:
             return None
         found |= further
-    return found
-
-
-def _reaches(value: ir.Value | None, roots: set[ir.Value]) -> bool:
-    """Tell whether ``value`` is what the core reads: itself, or the x of x + 0.044715 x^3."""
-    if value is None:
-        return False
-    if value in roots:
-        return True
-    for root in roots:
-        producer = root.producer()
-        if producer is not None and producer.op_type in ("Add", "Mul") and value in producer.inputs:
-            return True
-    return False
-
-
-def _polynomial(roots: set[ir.Value]) -> set[ir.Node]:
-    """Return the scalar factors inside x + 0.044715 x^3."""
-    found: set[ir.Node] = set()
-    for root in roots:
-        producer = root.producer()
-        if producer is None or producer.op_type != "Add":
-            continue
-        for operand in producer.inputs:
-            inner = operand.producer() if operand is not None else None
-            if inner is not None and inner.op_type == "Mul" and _scalar(inner):
-                base = _variable(inner)
-                maker = base.producer() if base is not None else None
-                if maker is not None and maker.op_type in ("Pow", "Mul"):
-                    found.add(inner)
     return found
 
 

@@ -1,7 +1,8 @@
 """What a graph costs, as far as moving affine maps changes it. Unit: bytes moved through memory.
 
 - An elementwise pass reads and writes its tensor: 2 * elements * itemsize. A map with a scale and a shift counts as one
-  pass (it can always be written as one BatchNormalization or one fused pass), as does a map with only one of them.
+  pass (most are written as one BatchNormalization), as does a map with only one of them; a map that stays and comes to
+  take more operators than it took counts as one for each of these.
 - A bias Add that a MatMul newly needs counts half a pass: runtimes compute it in the product's epilogue.
 - A weight that must be copied because another operator keeps the old one costs its bytes once: it is read again.
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, constant64, constant_tensor
+from normdeploy.graph.einsum_letters import letters_of
 from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.graph.traits import Trait, has, is_standard
@@ -144,35 +145,28 @@ def _reshape_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[i
 
 
 def _product_feeds(at: Solution) -> Draw:
-    """Return how to draw the operands of a product of two computed values: what is summed over has one size."""
+    """Return how to draw the operands of a product of computed values: an axis has one size in all that have it."""
 
     def draw(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
         node = nodes[0]
-        if len(nodes) > 1 or node.op_type != "MatMul" or len(inputs) != 2:
+        if len(nodes) > 1 or not is_standard(node, "MatMul", "Einsum") or set(inputs) != set(node.inputs):
             return {}
-        sides = [list(dims_of(required(node, index)) or ()) for index in (0, 1)]
-        gauges = [at.ties.of.get(required(node, index)) for index in (0, 1)]
-        if any(len(side) < 2 for side in sides) or any(gauge is None for gauge in gauges):
+        sides = [dims_of(value) or () for value in inputs]
+        letters = letters_of(node, [len(dims_of(required(node, at)) or ()) for at in range(len(node.inputs))])
+        if letters is None or any(value not in at.ties.of for value in inputs):
             return {}
-        cells = [gauge.cells for gauge in gauges if gauge is not None]
-
-        def size(pairs: Sequence[tuple[int, int]]) -> int:
-            """Return one size for an axis of one or both operands."""
-            known = [sides[side][axis] for side, axis in pairs]
-            static = next((dim for dim in known if isinstance(dim, int) and dim != 1), _FEW)
-            varies = max(cells[side][axis] for side, axis in pairs)
-            return varies if varies > 1 else min(static, _FEW)
-
-        summed, rows, columns = size([(0, -1), (1, -2)]), size([(0, -2)]), size([(1, -1)])
-        feeds, stacked = {}, {
-            axis: size([(index, axis) for index, side in enumerate(sides) if len(side) >= -axis])
-            for axis in range(-max(map(len, sides)), -2)
-        }  # fmt: skip
-        for value, side, last in zip(node.inputs, sides, ((rows, summed), (summed, columns)), strict=True):
-            assert value is not None
-            dims = [1 if side[axis] == 1 else stacked[axis] for axis in range(-len(side), -2)]
-            feeds[value] = context.normal([*dims, *last])
-        return feeds
+        terms = dict(zip(node.inputs, letters[0], strict=True))
+        sizes: dict[str, int] = {}
+        for value, dims in zip(inputs, sides, strict=True):
+            for letter, dim, cells in zip(terms[value], dims, at.ties.of[value].cells, strict=True):
+                few = min(dim, _FEW) if isinstance(dim, int) else _FEW
+                sizes[letter] = max(sizes.get(letter, 1), few, cells)
+        return {
+            value: context.normal(
+                [1 if dim == 1 else sizes[letter] for letter, dim in zip(terms[value], dims, strict=True)]
+            )
+            for value, dims in zip(inputs, sides, strict=True)
+        }
 
     return draw
 

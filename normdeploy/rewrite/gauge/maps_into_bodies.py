@@ -76,11 +76,10 @@ class EnterBodies(RewritePass):
         chooser = source.producer()
         if chooser is None or not is_standard(chooser, "If") or chooser.graph is not node.graph:
             return False
-        if taken_by(node) or not _alone(source, node):
+        if taken_by(node) or readers(source) != [node] or source.is_graph_output():
             return False
         ends = list(_ends(chooser, list(chooser.outputs).index(source)))
-        misfit = next((end for end in ends if not _fits(end, mapping)), None)
-        if misfit is not None:
+        if not all(_fits(end, mapping) for end in ends):
             return False
         fixed = [end for end in ends if constant64(end.value) is not None]
         copies = {end: _append(end, node, mapping) for end in ends if end not in fixed}
@@ -93,7 +92,8 @@ class EnterBodies(RewritePass):
                 )
                 set_reason(node, reason)
                 for other, made in copies.items():
-                    _take_back(other, made)
+                    other.body.outputs[other.at] = required(made, 0)
+                take_out(copies.values())
                 return False
             takers |= dict.fromkeys(takers_of(copy, plan))
         for end, copy in copies.items():
@@ -106,21 +106,13 @@ class EnterBodies(RewritePass):
             settle(self.context.ledger, node, "folded", module_path(chooser), "its bodies end in constants")
         for end in fixed:
             _compute(end, mapping)
-        self._leave(node, source)
+        self.context.carried.forget([source])  # what the bodies wrote before is computed no more
+        self.context.carried.same(source, node.outputs[0])
+        take_place(source, node.outputs[0])
+        take_out([node])
         for body in dict.fromkeys(end.body for end in ends):
             self._engine.move(body)
         return True
-
-    def _leave(self, node: ir.Node, source: ir.Value) -> None:
-        result = node.outputs[0]
-        self.context.carried.forget([source])  # what the bodies wrote before is computed no more
-        self.context.carried.same(source, result)
-        take_place(source, result)
-        take_out([node])
-
-
-def _alone(value: ir.Value, reader: ir.Node) -> bool:
-    return readers(value) == [reader] and not value.is_graph_output()
 
 
 def _ends(chooser: ir.Node, at: int) -> Iterator[_End]:
@@ -170,8 +162,3 @@ def _compute(end: _End, mapping: AffineMap) -> None:
     made.outputs[0].name = free_name(end.body, f"{old.name}.mapped")
     end.body.outputs[end.at] = made.outputs[0]
     take_out_unread([old])
-
-
-def _take_back(end: _End, copy: ir.Node) -> None:
-    end.body.outputs[end.at] = required(copy, 0)
-    take_out([copy])

@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, take_place
-from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.affine import bytes_moved as cost
 from normdeploy.rewrite.affine.affine_node import forget_written
 from normdeploy.rewrite.gauge.expression_rows import Floats
@@ -145,12 +144,10 @@ class Edit:
         """Whether the operator becomes another one, and not the same on other values."""
         return bool(self._steps)
 
-    def operand(self, index: int) -> tuple[Floats, Floats] | None:
-        """Return s and t of an input; None where it has no gauge."""
-        ties = self.at.ties
-        value = optional(self.node, index)
-        gauge = ties.ports.get((self.node, index)) or (None if value is None else ties.of.get(value))
-        return None if gauge is None else (self.at.scale(gauge), self.at.shift(gauge))
+    def operand(self, index: int) -> tuple[Floats, Floats]:
+        """Return s and t of an input that the rule asked for."""
+        gauge = self.at.ties.operand(self.node, index)
+        return self.at.scale(gauge), self.at.shift(gauge)
 
     def result(self, index: int = 0, node: ir.Node | None = None) -> tuple[Floats, Floats]:
         """Return s and t of an output."""

@@ -19,6 +19,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
+from normdeploy.rewrite.affine.operators_of_map import passes_now
 from normdeploy.rewrite.gauge.free_choices import choose
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.reached import Reached
@@ -26,8 +27,7 @@ from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.stated_ties import build
-from normdeploy.rewrite.gauge.system import Mark
-from normdeploy.rewrite.gauge.ties import Ties
+from normdeploy.rewrite.gauge.ties import Marks, Ties
 
 
 @dataclass
@@ -125,10 +125,27 @@ class Search:
             light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
         """
         self._settle(stays, whole, light)
+        self._keep_simple()
         gone = [asked.node for asked in self._asked if asked.gone]
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
         return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+
+    def _keep_simple(self) -> None:
+        """State of each map that stays that it gets no shift, or no scale, where it has none and can do without."""
+        for half in ("scale", "shift"):
+            stay = [asked.node for asked in self._asked if asked.reason is not None and _lacks(asked.node, half)]
+            if stay and not self._state(stay, half) and len(stay) > 1:
+                for node in stay:
+                    self._state([node], half)
+
+    def _state(self, nodes: Sequence[ir.Node], half: str) -> bool:
+        """State that a half of some maps is nothing; tell whether that can be."""
+        marks = self.ties.mark()
+        if dissolve(nodes, self.ties, scale=half == "scale", shift=half == "shift") is None:
+            return True
+        self.ties.rollback(marks)
+        return False
 
     def can_save_more(self, plan: Plan) -> bool:
         """Tell whether more passes disappear than by a plan if whatever the ties allow can be written."""
@@ -155,7 +172,7 @@ class Search:
         while 0 < same < len(self._asked) and self._asked[same].marks is self._asked[same - 1].marks:
             same -= 1
         if same < len(self._asked):
-            self._asked[same].rollback(self.ties)
+            self.ties.rollback(self._asked[same].marks)
         del self._asked[same:]
         alone = [not now.at_once or node in self._apart for node, now in zip(self._order, how, strict=True)]
         most = len(how)
@@ -172,7 +189,7 @@ class Search:
                 if _FEW * len(contradicting) < len(together):  # each that stays hides others behind it
                     most = len(together) // 2
                 continue
-            else:
+            elif len(together) >= most:  # not where one that is asked alone cut them off: that says nothing of more
                 most *= 2
             self._asked += together
 
@@ -191,13 +208,13 @@ def _is_one_for_rows(value: ir.Value | None) -> bool:
 
 def _contradicting(together: Sequence[_Asked], ties: Ties) -> set[int]:
     """Ask several maps in one step; return the places of those that contradict: where one does, nothing was asked."""
-    marks = ties.scales.mark(), ties.shifts.mark()
+    marks = ties.mark()
     for asked in together:
         asked.gone, asked.marks = True, marks
     conflict = dissolve([asked.node for asked in together], ties)
     if conflict is None:
         return set()
-    together[0].rollback(ties)
+    ties.rollback(marks)
     return conflict.equation.places(conflict.wrong)
 
 
@@ -232,11 +249,11 @@ class _Asked:
         self.node, self.how = node, how
         self.gone, self.half = False, ""
         self.reason: Reason | None = None
-        self.marks: tuple[Mark, Mark]
+        self.marks: Marks
 
     def ask(self, ties: Ties) -> None:
         """Ask this map alone; what is stated changes the ties."""
-        self.marks = ties.scales.mark(), ties.shifts.mark()
+        self.marks = ties.mark()
         node, how = self.node, self.how
         if how.whole:
             conflict = dissolve([node], ties)
@@ -247,17 +264,12 @@ class _Asked:
             else:
                 self.gone = True
                 return
-            self.rollback(ties)
+            ties.rollback(self.marks)
         for name in halves_of(node) if how.half else ():
             if dissolve([node], ties, scale=name == "scale", shift=name == "shift") is None:
                 self.half = name
                 return
-            self.rollback(ties)
-
-    def rollback(self, ties: Ties) -> None:
-        """Return to what held before the map was asked."""
-        ties.scales.rollback(self.marks[0])
-        ties.shifts.rollback(self.marks[1])
+            ties.rollback(self.marks)
 
 
 def _is_a_norms_own(node: ir.Node) -> bool:
@@ -265,10 +277,14 @@ def _is_a_norms_own(node: ir.Node) -> bool:
     return all(origin.part for origin in origins_of(node))
 
 
+def _lacks(node: ir.Node, half: str) -> bool:
+    mapping = affine_map(node)
+    return mapping.no_shift if half == "shift" else mapping.no_scale
+
+
 def halves_of(node: ir.Node) -> tuple[str, ...]:
     """Return which halves may go of a map that costs two passes as it is."""
-    mapping = affine_map(node)
-    if is_centred(node) or mapping.no_scale or mapping.no_shift or (mapping.rank > 1 and mapping.axes <= {1}):
+    if is_centred(node) or passes_now(node) < 2:
         return ()
     return ("scale",) if is_far(node) else ("scale", "shift")
 

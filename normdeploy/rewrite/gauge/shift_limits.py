@@ -1,12 +1,6 @@
 r"""What a value may carry: a shift that is folded costs precision where it is large beside what the value tells.
 
-1. *Values far from zero.* W (s x + t) = (W s) x + W t holds in real numbers. In float32 the left sums terms of the size
-   of what a norm returns, the right of the size of s x, and takes W t off again at the end. With the mean m and the
-   standard deviation sigma of x, gamma and beta of the norm, the terms are larger by the factor::
-
-       offset = RMS(gamma m / sigma) / RMS(gamma, beta)          over channels
-
-   A BatchNormalization tells m and sigma; any other map is taken for a standardization
+1. *Values far from zero* are not summed before a norm has taken their mean off
    (:mod:`normdeploy.rewrite.affine.far_from_zero`). Towards the inputs there is nothing to lose: an operator in front
    of a norm makes the large values anyway.
 
@@ -81,7 +75,6 @@ def inexact(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
     found: dict[ir.Node, str] = {}
     for node in gone:
         mapping, source, result = affine_map(node), solution.ties.operand(node, 0), solution.ties.of[node.outputs[0]]
-        assert source is not None
         live = mapping.scale != 0
         wanted, moved = mapping.scale * solution.scale(source), mapping.scale * solution.shift(source)
         shift = solution.shift(result)

@@ -19,8 +19,8 @@ from normdeploy.rewrite.affine.operator_names import describe_end
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.gauge import fixed
 from normdeploy.rewrite.gauge.reached import Reached
-from normdeploy.rewrite.gauge.rules import rule_of
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.rules import Rule, rule_of
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed
 
 
 def build(
@@ -64,7 +64,7 @@ def build(
             elif _might_pass(node):
                 ties.refuse(node, "has no rule by which a scale or a shift passes it")
         before = len(ties.of)
-        if rule is None or not rule.tie(node, ties):
+        if rule is None or not _followed(node, rule, ties):
             _pin(node, ties)
         else:
             _pin_options(node, ties)
@@ -86,6 +86,19 @@ def build(
     ties.scales.settle()
     ties.shifts.settle()
     return ties
+
+
+def _followed(node: ir.Node, rule: Rule, ties: Ties) -> bool:
+    """Let a rule state its ties; tell whether it could follow the operator."""
+    try:
+        result = rule.tie(node, ties)
+    except Unfollowed as error:
+        if error.clause:
+            ties.refuse(node, error.clause)
+        return False
+    if result is not None:
+        ties.of[node.outputs[0]] = result
+    return True
 
 
 def _might_pass(node: ir.Node) -> bool:

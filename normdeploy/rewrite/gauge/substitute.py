@@ -13,21 +13,10 @@ from normdeploy.rewrite.gauge.system import System
 
 
 def values(system: System, free: Floats) -> Floats:
-    """Return the value of every unknown, given one for each that is free.
-
-    What holds was expressed by unknowns that were free at its time: the last batch by free ones alone.
-    """
+    """Return the value of every unknown, given one for each that is free."""
     found, size = free.copy(), np.abs(free)
     for held in reversed(system.held):
         rows = held.rows
-        if rows.unknowns.shape[1] == 1:  # of one unknown: the neutral one where there is none
-            unknown, coefficient = rows.unknowns[:, 0], rows.coefficients[:, 0]
-            if system.multiplicative:
-                found[held.pivots] = rows.constant * power(found[unknown], coefficient)
-                continue
-            total, sizes = rows.constant + coefficient * found[unknown], np.abs(coefficient) * size[unknown] + rows.size
-            found[held.pivots], size[held.pivots] = np.where(np.abs(total) <= 1e-15 * sizes, 0.0, total), sizes
-            continue
         inner, used = found[rows.unknowns], rows.coefficients != 0
         if system.multiplicative:
             found[held.pivots] = rows.constant * across(
@@ -53,12 +42,6 @@ def roots(system: System) -> tuple[Ints, Floats, Floats]:
     constant = np.full(system.size, 1.0 if system.multiplicative else 0.0)
     for held in reversed(system.held):
         rows = held.rows
-        if rows.unknowns.shape[1] == 1:
-            unknown, share, known = rows.unknowns[:, 0], rows.coefficients[:, 0], constant[rows.unknowns[:, 0]]
-            root[held.pivots], coefficient[held.pivots] = root[unknown], share * coefficient[unknown]
-            constant[held.pivots] = rows.constant * power(known, share) if system.multiplicative else (
-                rows.constant + known * share)  # fmt: skip
-            continue
         used = rows.coefficients != 0
         inner = np.where(used, root[rows.unknowns], 0)
         total = rows.constant

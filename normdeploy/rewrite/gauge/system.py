@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.equal_unknowns import equalities, united
 from normdeploy.rewrite.gauge.expression_rows import (
     Equation,
     Flags,
@@ -44,7 +43,7 @@ from normdeploy.rewrite.gauge.expression_rows import (
     rooted,
     solved,
 )
-from normdeploy.rewrite.gauge.independent_rows import apart, pivots, said_once
+from normdeploy.rewrite.gauge.independent_rows import apart, equalities, pivots, said_once, united
 from normdeploy.rewrite.gauge.insertion import Single, grown, substituted
 from normdeploy.rewrite.gauge.signs import SignMark, Signs, Stated
 

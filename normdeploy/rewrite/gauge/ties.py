@@ -11,9 +11,13 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.graph.operator_inputs import optional
+from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
 from normdeploy.rewrite.gauge.gauge import Gauge
-from normdeploy.rewrite.gauge.system import System
+from normdeploy.rewrite.gauge.system import Mark, System
+
+Marks = tuple[Mark, Mark]
+"""What holds of scales and of shifts at some time."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,30 @@ class Tie:
     node: ir.Node | None
     clause: str = ""
     subject: str = ""
+
+
+class Unfollowed(Exception):
+    """An operator's rule cannot follow it where it stands.
+
+    Args:
+        clause: why, to follow its name in a sentence ("has a weight that is computed at run time").
+    """
+
+    def __init__(self, clause: str = "") -> None:
+        super().__init__(clause)
+        self.clause = clause
+
+
+def known_dims(value: ir.Value, clause: str = "") -> Dims:
+    """Return a value's dimensions.
+
+    Raises:
+        Unfollowed: its rank is not known.
+    """
+    dims = dims_of(value)
+    if dims is None:
+        raise Unfollowed(clause)
+    return dims
 
 
 @dataclass
@@ -70,6 +98,15 @@ class Ties:
         """Where each operator stands in the graph."""
         return {node: index for index, node in enumerate(self.graph)}
 
+    def mark(self) -> Marks:
+        """Return what holds now, to which :meth:`rollback` returns."""
+        return self.scales.mark(), self.shifts.mark()
+
+    def rollback(self, marks: Marks) -> None:
+        """Take back what was stated since; marks after these are void."""
+        self.scales.rollback(marks[0])
+        self.shifts.rollback(marks[1])
+
     # -- making gauges
 
     def fresh(self, cells: Sequence[int], *, slack: bool = False) -> Gauge:
@@ -91,7 +128,9 @@ class Ties:
         """Return a gauge that has the scales of another one, and of which the shifts are unknowns of their own."""
         return Gauge(scaled.scale_of, self.shifts.new(scaled.cells), np.ones(scaled.cells))
 
-    def operand(self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False) -> Gauge | None:
+    def operand(
+        self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False, clause: str = ""
+    ) -> Gauge:
         """Return the gauge of an input.
 
         Args:
@@ -99,18 +138,22 @@ class Ties:
             index: of its inputs.
             cells: the cells wanted of a constant, aligned at the last axis; one cell by default.
             grows: the constant may become larger where it is broadcast.
+            clause: why the operator cannot be followed where the input has no gauge.
 
         Returns:
             a computed value's own gauge; for a float constant a gauge of this input alone, since what the operator
-            reads there can be computed anew; None where the input has no gauge (no float, unknown rank, absent).
+            reads there can be computed anew.
+
+        Raises:
+            Unfollowed: the input has no gauge (no float, unknown rank, absent).
         """
         value = optional(node, index)
         self.asked.add((node, index))
         tensor = constant_tensor(value)
-        if value is None or tensor is None:
-            return None if value is None else self.of.get(value)
-        if tensor.dtype not in FLOATS:
-            return None
+        if value is not None and tensor is None and value in self.of:
+            return self.of[value]
+        if tensor is None or tensor.dtype not in FLOATS:
+            raise Unfollowed(clause)
         if (node, index) not in self.ports:
             shape = tuple(tensor.shape.numpy())
             if grows:
@@ -125,10 +168,9 @@ class Ties:
 
     # -- ties; none of these fails before a map is asked to go
 
-    def refuse(self, node: ir.Node, clause: str) -> bool:
-        """Note why an operator cannot be followed ("has a weight that is computed at run time"); return False."""
+    def refuse(self, node: ir.Node, clause: str) -> None:
+        """Note why an operator lets nothing pass ("computes in bodies of its own")."""
         self.stiff[node] = clause
-        return False
 
     def along(self, gauge: Gauge, axes: Sequence[int], tie: Tie) -> Gauge:
         """Tie the cells along axes, and return the gauge with size 1 there."""

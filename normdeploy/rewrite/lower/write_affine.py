@@ -5,10 +5,6 @@
    are not far from zero (:mod:`normdeploy.rewrite.affine.far_from_zero`).
 3. t = 0: one Mul. s = 1: one Add. Along axis 1 of static size, float32 or float64: one BatchNormalization with mean 0,
    variance 1, epsilon 0, so y = s * x + t in one pass. Otherwise Mul and Add.
-
-Not as BatchNormalization where the input comes from a MatMul through Reshape or Transpose: onnxruntime's fusion of
-MatMul with BatchNormalization walks through those without following the channel, so that a result of 6 x 6 elements
-came out wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ import onnx_ir as ir
 
 from normdeploy.graph.edit import put_exact, take_out, take_place
 from normdeploy.graph.exact import tensor64
-from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine.affine_map import AffineMap, Array
 from normdeploy.rewrite.affine.affine_node import (
@@ -33,9 +28,9 @@ from normdeploy.rewrite.affine.affine_node import (
     written_of,
 )
 from normdeploy.rewrite.affine.far_from_zero import is_centred
+from normdeploy.rewrite.affine.operators_of_map import fits_batch_norm, passes
 from normdeploy.rewrite.rewrite_context import RewritePass
 
-_BATCH_NORM_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 _UNTRIED = "nothing was asked to absorb it"
 
 
@@ -74,43 +69,12 @@ class LowerAffine(RewritePass):
         for origin in origins_of(node)[:1]:
             node.metadata_props.setdefault("normdeploy.where", origin.where)
         settle(self.context.ledger, node, "kept", reason=reason)
-        if written and (len(written) <= _passes(node, mapping) or is_centred(node)):
+        if written and (len(written) <= passes(node, mapping) or is_centred(node)):
             _replace(node, _as_written(graph, node, written))
-        elif _fits_batch_norm(node, mapping):
+        elif fits_batch_norm(node, mapping):
             _replace(node, _batch_norm(graph, node, mapping))
         else:
             _replace(node, _arithmetic(graph, node, mapping))
-
-
-def _passes(node: ir.Node, mapping: AffineMap) -> int:
-    """Return the number of operators that form 3 needs."""
-    if mapping.no_scale or mapping.no_shift or _fits_batch_norm(node, mapping):
-        return 1
-    return 2
-
-
-def _fits_batch_norm(node: ir.Node, mapping: AffineMap) -> bool:
-    x = node.inputs[0]
-    assert x is not None
-    if mapping.no_scale or mapping.no_shift or mapping.rank < 2 or not mapping.axes <= {1}:
-        return False
-    if x.dtype not in _BATCH_NORM_TYPES or x.shape is None or not isinstance(x.shape[1], int):
-        return False
-    return not _behind_matmul(x)
-
-
-def _behind_matmul(value: ir.Value) -> bool:
-    """Tell whether a value is a MatMul's result, seen through operators that only change the shape."""
-    for _ in range(64):
-        producer = value.producer()
-        if producer is None:
-            return False
-        if is_standard(producer, "MatMul"):
-            return True
-        if not has(producer, Trait.PERMUTES) or producer.inputs[0] is None:
-            return False
-        value = producer.inputs[0]
-    return True
 
 
 def _new(graph: ir.Graph, node: ir.Node, op_type: str, inputs: list[ir.Value | None], **attributes: float) -> ir.Value:

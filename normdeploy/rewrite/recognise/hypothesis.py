@@ -101,10 +101,6 @@ class Norm:
             normal = centred * factor
         return normal.reshape(shape), condition
 
-    def apply(self, x: Array) -> Array:
-        """Return y for x."""
-        return self.scale * self.normalize(x)[0] + self.shift
-
 
 def factor_of(variance: Array, epsilon: float, *, outside: bool) -> Array:
     """Return what the centred values are multiplied by."""

@@ -66,6 +66,11 @@ class Int8Recipe:
         return (self.equalized, self.every_operator) == (other.equalized, other.every_operator)
 
     @property
+    def file_stem(self) -> str:
+        """What a file of it is called, as far as the suffix."""
+        return self.name.replace(", ", ".").replace(" ", "_")
+
+    @property
     def nothing_to_do(self) -> str:
         """Why the variant would be another recipe's, where its preparation finds nothing to change."""
         if self.corrected:

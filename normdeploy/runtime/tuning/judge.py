@@ -205,10 +205,6 @@ class Judge:
         reason = f"loses {self.budget.metric} {found:.3g}; the budget is {self.budget.limit:.3g}"
         return Outcome(False, precision, reason, loss)
 
-    def loss(self, run: RunFeeds) -> float:
-        """Return the budget's loss of ``run`` over the user's evaluation rows."""
-        return self.loss_of(self.outputs(run))
-
     def loss_of(self, outputs: Sequence[Array]) -> float:
         """Return the budget's loss of what `outputs` returned."""
         return self.budget.loss(outputs, self._truth)

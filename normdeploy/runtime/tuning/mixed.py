@@ -110,7 +110,7 @@ def fewest_kept(
     low, high = 0, max(linear, default=0) + 1  # low is outside the budget; from high on no linear layer is quantized
     while high - low > 1 and time.monotonic() < deadline:
         kept = (low + high) // 2
-        target = workspace / f"{recipe.name.replace(', ', '.').replace(' ', '_')}.{kept}.onnx"
+        target = workspace / f"{recipe.file_stem}.{kept}.onnx"
         quantizer.write(target, recipe, keep=ranked[:kept])
         outcome = judge(target)
         attempts.append(Attempt(kept, len(ranked), target, outcome))

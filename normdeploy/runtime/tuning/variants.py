@@ -93,7 +93,7 @@ class Int8Variants:
 
     def _write(self, quantizer: Quantizer, recipe: Int8Recipe) -> Path | None:
         """Write a variant; None where it cannot be, or would be another one."""
-        target = self._workspace / f"{recipe.name.replace(', ', '.').replace(' ', '_')}.onnx"
+        target = self._workspace / f"{recipe.file_stem}.onnx"
         self._tried.tell(f"quantizing: {recipe.name}")
         try:
             changed = quantizer.write(target, recipe)
@@ -136,8 +136,10 @@ class Int8Variants:
             return True
         metric = judge.budget.metric
         reason = f"does not help for certain: it changes {metric} by {gain.words('+.2g')}, by conversion"
-        loss = {metric: judge.loss_of(outputs[1]), f"{metric} by conversion": judge.loss_of(outputs[1])}
-        self._tried.skipped.append(Trial(name, "int8", "rejected", reason, loss=loss))
+        loss = judge.loss_of(outputs[1])
+        self._tried.skipped.append(
+            Trial(name, "int8", "rejected", reason, loss={metric: loss, f"{metric} by conversion": loss})
+        )
         return False
 
     def _settings(self, name: str, file: Path, fast: Settings, *, openvino: bool) -> Iterator[Candidate]:

@@ -39,17 +39,6 @@ def certificate_path(path: str | os.PathLike[str]) -> Path:
     return file.with_name(f"{file.stem}.certificate.json")
 
 
-def content_digests(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the SHA-256 of the ONNX content (the certificate's entry left out) and of each external data file.
-
-    Raises:
-        GraphError: the file is missing or not ONNX, or its data is missing or may not be read.
-    """
-    from normdeploy.onnxfile.model import read_model
-
-    return read_model(path).digests()
-
-
 def certify(path: str | os.PathLike[str], verdict: Verdict, *, overwrite: bool = True) -> Path:
     """Write certificate and derivation beside an ONNX file and a digest into its metadata; all appear together.
 

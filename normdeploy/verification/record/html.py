@@ -141,7 +141,7 @@ def _histogram(measurements: Sequence[Measurement]) -> str:
     used = np.flatnonzero(counts.sum(axis=0))
     low, high = (max(int(used[0]) - 1, 0), min(int(used[-1]) + 2, counts.shape[1])) if used.size else (0, 4)
     centres = (np.asarray(HISTOGRAM_EDGES[:-1]) + np.asarray(HISTOGRAM_EDGES[1:])) / 2
-    with drawing(9.0, 2.8) as (figure, axes):
+    with drawing(2.8) as (figure, axes):
         for row, name, colour in ((counts[1], "eager", EAGER), (counts[0], "runtime", OURS)):
             share = row / max(row.sum(), 1)
             axes.step(centres[low:high], share[low:high], where="mid", label=name, color=colour, linewidth=1.8)
@@ -160,7 +160,7 @@ def _ratios(measurements: Sequence[Measurement]) -> str:
         families[m.family] = max(families.get(m.family, 0.0), m.ratio)
     names = sorted(families, key=lambda name: families[name])
     floor = 1e-3
-    with drawing(9.0, 0.8 + 0.28 * len(names)) as (figure, axes):
+    with drawing(0.8 + 0.28 * len(names)) as (figure, axes):
         values = [min(max(families[name], floor), 1e9) for name in names]
         colours = [BOUND if name in failed else OURS for name in names]
         axes.barh(range(len(names)), values, color=colours, height=0.62, left=0)

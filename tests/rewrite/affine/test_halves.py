@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,19 @@ def test_the_scale_goes_behind_where_the_shift_is_stopped(graph, fold, seed):
     g.output(channel_last(g, rng, y))
     result = fold(g).kept("its scale went into linear").agree(g.feeds(rng, N=2))
     assert result.ops == {"MatMul": 1, "Relu": 1, "Add": 1}
+
+
+@pytest.mark.parametrize(("dtype", "operators"), [(np.float16, ["Mul"]), (np.float32, ["BatchNormalization"])])
+def test_along_channels_a_half_goes_where_no_batch_norm_can_be_written(graph, fold, dtype, operators):
+    """In float16 a scale and a shift are two operators along any axis."""
+    rng = np.random.default_rng(0)
+    g = graph(dtype=dtype)
+    x = g.input("x", ["N", 3, 4, 4])
+    scaled = g.op("Mul", g.op("Sin", x), rng.uniform(0.5, 2, (3, 1, 1)), name="norm")
+    y = g.op("Add", g.op("Add", scaled, rng.uniform(0.5, 2, (3, 1, 1))), x, name="sum")
+    g.output(g.op("Conv", y, rng.normal(size=(2, 3, 1, 1)), rng.normal(size=2), name="conv"))
+    result = fold(g).agree_exactly(g.feeds(rng, N=2))
+    assert result.ops == {"Sin": 1, "Add": 1, "Conv": 1, **dict.fromkeys(operators, 1)}
 
 
 def test_one_pass_is_not_split(graph, fold):

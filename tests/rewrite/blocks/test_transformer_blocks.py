@@ -206,9 +206,8 @@ def test_resmlp_keeps_one_map_per_linear_over_tokens(fold):
         assert sorted(action for where, action in rows if where == block) == ["folded", "kept"]
     assert ("norm", "folded") in rows
     assert all("its scale cannot leave" in row.reason for row in folded.ledger.kept)
-    # per block one scale: the shift went through the residual stream into the linears that read it
+    # per block one scale: no shift came to it, since those of the norms went into the linears beside it
     assert len(folded.passes) == 2
-    assert all("its shift went into" in row.reason for row in folded.ledger.kept)
 
 
 class ChannelNorm(nn.Module):

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normdeploy.graph import Evaluator
+from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.gauge.reasons import Reason
@@ -169,3 +171,49 @@ def test_what_lies_in_front_of_a_product_is_asked_if_it_may_take_what_varies_alo
     search.plan({}, (), {})
     (made,) = [node for node in inner if node.op_type == front.split()[0]]
     assert (made in search.ties.nodes) is asked
+
+
+GATE = "a = Abs (x) b = Add (a, c) d = Div (x, b) e = Mul (d, s) f = Abs (e) g = Add (f, h) y = Div (a, g)"
+SHOWN = "p = MatMul (x, w) z = Add (p, c) v = Mul (p, s)"
+
+
+@pytest.mark.parametrize("beside", ["", SHOWN], ids=["alone", "beside one that has to take a shift"])
+def test_what_a_map_that_leaves_leaves_behind_makes_no_other_map_larger(beside):
+    """A scale that leaves makes one of two additions that stay a map with a scale, not both."""
+    outputs = "double[n,3,4] y" + (", double[n,3,4] z, double[n,3,4] v" if beside else "")
+    source = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 18]> net (double[n,3,4] x) => ({outputs})
+        <double c = {{1}}, double[4] s = {{1e-05, 1.2e-05, 7e-06, 8e-06}}, double h = {{1}},
+         double[4,4] w = {{1, 2, -1, 0.5, 1, 1, 2, 1, 3, 0.1, 2, 1, -1, 2, 1, 1}}> {{ {GATE} {beside} }}"""
+    )
+    found = rewrite(source).model
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    for name, expected in Evaluator(source).run({"x": x}).items():
+        np.testing.assert_allclose(Evaluator(found).run({"x": x})[name].numpy(), expected.numpy(), rtol=1e-12)
+    gate, reached = set[ir.Node](), [value for value in found.graph.outputs if value.name == "y"]
+    while reached:
+        producer = reached.pop().producer()
+        if producer is not None and producer not in gate:
+            gate.add(producer)
+            reached += [value for value in producer.inputs if value is not None]
+    assert sorted(node.op_type for node in gate) == ["Abs", "Abs", "Add", "Add", "Div", "Div", "Mul"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [SHOWN, "e = Sin (x) b = Add (e, r) z = Mul (b, s) v = Mul (b, t)"],
+    ids=["what one output adds the other takes off", "a map along one axis between maps along another"],
+)
+def test_no_map_leaves_by_making_others_larger_than_it_was(body):
+    """A scale that comes to have a shift, too, is one operator more."""
+    source = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 18]> net (double[n,3,4] x) => (double[n,3,4] z, double[n,3,4] v)
+        <double[4] c = {{1, 2, 3, 4}}, double[4] s = {{2, 3, 0.5, 1.5}}, double[4] t = {{1, 3, 2, 0.1}},
+         double[3,1] r = {{1, 2, 3}}, double[4,4] w = {{1, 2, -1, 0.5, 1, 1, 2, 1, 3, 0.1, 2, 1, -1, 2, 1, 1}}>
+        {{ {body} }}"""
+    )
+    found = rewrite(source).model
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    for name, expected in Evaluator(source).run({"x": x}).items():
+        np.testing.assert_allclose(Evaluator(found).run({"x": x})[name].numpy(), expected.numpy(), rtol=1e-12)
+    assert len(found.graph) <= len(source.graph)

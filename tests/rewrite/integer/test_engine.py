@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_outputs import run_onnxruntime
 
 import normdeploy as nd
 from normdeploy.rewrite import rewrite
@@ -58,7 +58,7 @@ def folded(model, *, integer=True):
 
 
 def run(model, feeds):
-    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    return run_onnxruntime(model, feeds)[0]
 
 
 def operators(model):

@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 import torch
 from norms_in_bodies import BRANCHES, CONSTANTS, SCAN, STEPS, N, layer_norm
+from onnxruntime_outputs import run_onnxruntime
 from torch import nn
 
 from normdeploy.exporting.trace import trace
@@ -49,10 +49,7 @@ def test_norms_of_a_scan_become_operators():
     assert [row.action for row in result.ledger] == ["fused"]
     rng = np.random.default_rng(0)
     feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in (("x", (4, 3, N)), ("c", (3, N)))}
-    before, after = (
-        onnxruntime.InferenceSession(item.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
-        for item in (proto, ir.to_proto(result.model))
-    )
+    before, after = (run_onnxruntime(item, feeds) for item in (proto, ir.to_proto(result.model)))
     for got, expected in zip(after, before, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 

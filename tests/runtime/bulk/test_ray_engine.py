@@ -19,8 +19,8 @@ from normdeploy.runtime.bulk.ray_engine import actor_options
 _RUN = """
 import sys, warnings
 from normdeploy.runtime import predict
-from normdeploy.runtime.bulk import run
-run._PART_INPUT = 0  # parts of some batches, so that there are many
+from normdeploy.runtime.bulk import predict_files
+predict_files._PART_INPUT = 0  # parts of some batches, so that there are many
 result = predict(sys.argv[1], sys.argv[2], sys.argv[3], batch_size=4, engine="ray", workers=2, progress=PROGRESS)
 print(result.rows, result.bad, result.resumed)
 """

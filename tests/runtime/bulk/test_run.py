@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from normdeploy.errors import InputError, OutputExistsError, UsageError
 from normdeploy.ort.specs import TensorSpec
-from normdeploy.runtime import load, predict
+from normdeploy.runtime import ImageOptions, load, predict
 from normdeploy.runtime.bulk import predict_files
 from normdeploy.runtime.bulk.array_source import ArraySource
 from normdeploy.runtime.bulk.predict_files import part_rows
@@ -481,3 +481,36 @@ def test_outputs_of_every_type_beside_bad_rows(write_model, tmp_path, out):
             "row": [0, 2], "b": [[True, False], [False, True]], "h": [[1.0, -2.0], [-3.0, 4.0]],
             "s": [["1", "0"], ["0", "1"]],
         }  # fmt: skip
+
+
+def test_data_that_no_input_fits_is_refused_with_the_remedy(linear, write_model, tmp_path):
+    two = write_model("t (float[n, 3] a, float[n, 3] b) => (float[n, 3] y) { y = Add(a, b) }", name="sum.onnx")
+    np.savez(tmp_path / "d.npz", a=_rows(3), b=_rows(4))
+    with pytest.raises(InputError, match=r"arrays of \{'a': 3, 'b': 4\} rows; expected the same number"):
+        predict(two, tmp_path / "d.npz", tmp_path / "o.npz")
+    data = _write(tmp_path / "d.npy", _rows(3))
+    with pytest.raises(InputError, match=r"holds one array and the model has the inputs \['a', 'b'\]; expected a .npz"):
+        predict(two, data, tmp_path / "o.npz")
+    table = tmp_path / "d.csv"
+    table.write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match="columns are chosen and the model has 2 inputs"):
+        predict(two, table, tmp_path / "o.npz", columns=["a"])
+    with pytest.raises(InputError, match=r"2 columns .* do not tell the shape"):
+        predict(write_model("o (float[n, c, d] x) => (float[n, c, d] y) { y = Neg(x) }"), table, tmp_path / "o.npz")
+    text = write_model("s (string[n, 2] x) => (string[n, 2] y) { y = Identity(x) }", name="words.onnx")
+    with pytest.raises(InputError, match="the model takes text"):
+        predict(text, table, tmp_path / "o.npz")
+    whole = write_model("w (int64[n, 2] x) => (int64[n, 2] y) { y = Identity(x) }", name="whole.onnx")
+    with pytest.raises(UsageError, match="cannot mark bad rows as NaN"):
+        predict(whole, table, tmp_path / "o.npy")
+    (tmp_path / "d.txt").write_text("1")
+    with pytest.raises(InputError, match=r"ends in '\.txt'; expected \.npy"):
+        predict(linear[0], tmp_path / "d.txt", tmp_path / "o.npz")
+    with pytest.raises(UsageError, match="expected a height and a width of at least 1"):
+        ImageOptions(size=(0, 4))
+    pytest.importorskip("PIL.Image").new("RGB", (4, 4)).save(tmp_path / "p.png")
+    with pytest.raises(InputError, match=r"expected one float or uint8 input \[batch, C, H, W\]"):
+        predict(linear[0], tmp_path / "p.png", tmp_path / "o.npz")
+    four = write_model("f (float[n, 4, 8, 8] x) => (float[n, 4, 8, 8] y) { y = Neg(x) }", name="four.onnx")
+    with pytest.raises(InputError, match="expected 1 or 3 channels"):
+        predict(four, tmp_path / "p.png", tmp_path / "o.npz")

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
 from normdeploy.graph.traits import kind_of
+from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules import (
     averages,
@@ -37,12 +38,13 @@ class Rule:
     """One operator.
 
     Args:
-        tie: states its ties and gives its results gauges; returns False where this operator cannot be followed.
+        tie: states its ties and returns the gauge of its (first) result; a rule of several results, or of another one,
+            gives them theirs itself. Raises Unfollowed where this operator cannot be followed.
         write: changes its constants to fit the gauges that were found; by default its constant operands alone.
         absorbs: it has weights: gauges of what it reads and writes are free of each other.
     """
 
-    tie: Callable[[ir.Node, Ties], bool]
+    tie: Callable[[ir.Node, Ties], Gauge | None]
     write: Callable[[Edit], None] = elementwise.write_constants
     absorbs: bool = False
 

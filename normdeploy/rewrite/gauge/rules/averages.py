@@ -20,19 +20,18 @@ from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
 
 
-def pool(node: ir.Node, ties: Ties) -> bool:
+def pool(node: ir.Node, ties: Ties) -> Gauge:
     """Tie a pool over all axes but batch and channels."""
     gauge = ties.operand(node, 0)
-    if gauge is None or gauge.rank < 3:
-        return False
+    if gauge.rank < 3:
+        raise Unfollowed
     gauge = ties.along(gauge, range(2, gauge.rank), Tie(node, "pools over the axis along which it varies"))
     if node.op_type == "AveragePool" and _counts_padding(node):
         gauge = ties.no_shift(gauge, Tie(node, "counts the zeros of its padding, which a shift would change"))
-    ties.of[node.outputs[0]] = _unless_sums(node, ties, gauge)
-    return True
+    return _unless_sums(node, ties, gauge)
 
 
 def _unless_sums(node: ir.Node, ties: Ties, gauge: Gauge) -> Gauge:
@@ -52,14 +51,12 @@ def _counts_padding(node: ir.Node) -> bool:
     return pads or automatic.startswith("SAME") or bool(node.attributes.get_int("ceil_mode", 0))
 
 
-def reduction(node: ir.Node, ties: Ties) -> bool:
+def reduction(node: ir.Node, ties: Ties) -> Gauge:
     """Tie a Reduce operator."""
-    dims, gauge = dims_of(required(node, 0)), ties.operand(node, 0)
-    axes = None if dims is None else axes_of(node, 1, len(dims))
-    if dims is not None and axes is None:
-        return ties.refuse(node, "reduces along axes that are known at run time only")
-    if dims is None or gauge is None or axes is None:
-        return False
+    gauge, dims = ties.operand(node, 0), known_dims(required(node, 0))
+    axes = axes_of(node, 1, len(dims))
+    if axes is None:
+        raise Unfollowed("reduces along axes that are known at run time only")
     gauge = ties.along(gauge, axes, Tie(node, "reduces the axis along which it varies"))
     gauge = _unless_sums(node, ties, gauge)
     if node.op_type == "ReduceSum" and axes:
@@ -71,58 +68,49 @@ def reduction(node: ir.Node, ties: Ties) -> bool:
             gauge = ties.no_shift(gauge, Tie(node, "sums a number of values that is not known"))
     if not node.attributes.get_int("keepdims", 1):
         gauge = gauge.each(lambda array: np.squeeze(array, tuple(axes)))
-    ties.of[node.outputs[0]] = gauge
-    return True
+    return gauge
 
 
-def running_sum(node: ir.Node, ties: Ties) -> bool:
+def running_sum(node: ir.Node, ties: Ties) -> Gauge:
     """Tie CumSum: what it adds up has one scale, and no shift, which would be added up, too."""
     gauge, axis = ties.operand(node, 0), constant64(required(node, 1))
-    if gauge is None:
-        return False
     axes = range(gauge.rank) if axis is None else [int(axis.reshape(-1)[0])]
     gauge = ties.no_shift(gauge, Tie(node, "adds up a shift from place to place"))
-    ties.of[node.outputs[0]] = ties.along(gauge, axes, Tie(node, "sums along the axis along which it varies"))
-    return True
+    return ties.along(gauge, axes, Tie(node, "sums along the axis along which it varies"))
 
 
-def largest(node: ir.Node, ties: Ties) -> bool:
+def largest(node: ir.Node, ties: Ties) -> Gauge | None:
     """Tie TopK, ArgMax, ArgMin, Hardmax: the order of what is compared stays, and with it the places that are told."""
     gauge = ties.operand(node, 0)
-    if gauge is None or gauge.rank == 0:
-        return False
+    if gauge.rank == 0:
+        raise Unfollowed
     axis = node.attributes.get_int("axis", 0 if node.op_type in ("ArgMax", "ArgMin") else -1)
     gauge = ties.along(gauge, [axis], Tie(node, "compares values along the axis along which it varies"))
     ties.positive(gauge, Tie(node, "compares, and needs a scale above 0: with another the order would turn around"))
-    if node.outputs[0].dtype in FLOATS:
-        ties.of[node.outputs[0]] = fixed(gauge.rank) if node.op_type == "Hardmax" else gauge
-    return True
+    if node.outputs[0].dtype not in FLOATS:
+        return None
+    return fixed(gauge.rank) if node.op_type == "Hardmax" else gauge
 
 
-def resize(node: ir.Node, ties: Ties) -> bool:
+def resize(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Resize: along an axis that it certainly leaves alone, cells stay apart."""
-    gauge, target = ties.operand(node, 0), dims_of(node.outputs[0])
-    if gauge is None or target is None:
-        return False
+    gauge = ties.operand(node, 0)
+    known_dims(node.outputs[0])
     if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
-        return ties.refuse(node, "crops, and may read outside its input")
+        raise Unfollowed("crops, and may read outside its input")
     kept = _kept_axes(node, gauge.rank)
     moved = [axis for axis in range(gauge.rank) if axis not in kept]
-    ties.of[node.outputs[0]] = ties.along(gauge, moved, Tie(node, "resizes the axis along which it varies"))
-    return True
+    return ties.along(gauge, moved, Tie(node, "resizes the axis along which it varies"))
 
 
-def sample(node: ir.Node, ties: Ties) -> bool:
+def sample(node: ir.Node, ties: Ties) -> Gauge:
     """Tie GridSample: channel by channel an average of places that the grid names."""
     gauge, grid = ties.operand(node, 0), ties.operand(node, 1)
-    if gauge is None or grid is None:
-        return False
     ties.pinned(grid, Tie(node, "reads there at which places it samples"))
     gauge = ties.along(gauge, range(2, gauge.rank), Tie(node, "samples along the axis along which it varies"))
     if node.attributes.get_string("padding_mode", "zeros") == "zeros":
         gauge = ties.no_shift(gauge, Tie(node, "takes zeros for what is outside, which a shift would change"))
-    ties.of[node.outputs[0]] = gauge
-    return True
+    return gauge
 
 
 def _kept_axes(node: ir.Node, rank: int) -> set[int]:

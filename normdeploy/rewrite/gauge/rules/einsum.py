@@ -18,28 +18,28 @@ from normdeploy.graph import is_constant
 from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.summed_axis import summed_axis
-from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
+
+_UNRANKED = "has an operand of unknown rank"
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Tie a sum of products of computed values: an Einsum, or a MatMul."""
-    sizes = [dims_of(required(node, index)) for index in range(len(node.inputs))]
-    if dims_of(node.outputs[0]) is None or any(dims is None for dims in sizes):
-        return ties.refuse(node, "has an operand of unknown rank")
-    letters = letters_of(node, [len(dims or ()) for dims in sizes])
+    known_dims(node.outputs[0], _UNRANKED)
+    sizes = [known_dims(required(node, index), _UNRANKED) for index in range(len(node.inputs))]
+    letters = letters_of(node, [len(dims) for dims in sizes])
     if letters is None:
-        return ties.refuse(node, "has an equation that is not followed: an ellipsis, a diagonal, or no result named")
+        raise Unfollowed("has an equation that is not followed: an ellipsis, a diagonal, or no result named")
     terms, written = letters
     averages = _averages(node, terms, written)
     gauges: list[Gauge] = []
     why = Tie(node, "multiplies, which leaves no place for a shift")
     for index, (term, dims) in enumerate(zip(terms, sizes, strict=True)):
-        large = math.prod(size if isinstance(size, int) else 1 for size in dims or ()) > MOST_CELLS
-        gauge = ties.operand(node, index, () if large else [2] * len(term))
-        if gauge is None or gauge.rank != len(term):
-            return ties.refuse(node, "has an operand of unknown rank")
+        large = math.prod(size if isinstance(size, int) else 1 for size in dims) > MOST_CELLS
+        gauge = ties.operand(node, index, () if large else [2] * len(term), clause=_UNRANKED)
+        if gauge.rank != len(term):
+            raise Unfollowed(_UNRANKED)
         if averages is None or index != averages.data:
             gauge = ties.no_shift(gauge, why)
         else:
@@ -70,8 +70,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     whole_result = result.each(lambda array: array.reshape(*array.shape, *(1,) * len(summed)))
     cells = whole_result.cells
     ties.product(whole_result, [(gauge.spread(cells), 1.0) for gauge in first], sums if told else Tie(node))
-    ties.of[node.outputs[0]] = result
-    return True
+    return result
 
 
 @dataclass(frozen=True)

@@ -27,48 +27,32 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, put, require_small
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
 from normdeploy.rewrite.rewrite_context import GUARD
 
 _UNRANKED = "has an operand of unknown rank, or more elements than are followed"
 
 
-def _operands(node: ir.Node, ties: Ties, first: int = 0) -> list[Gauge] | None:
-    """Return the gauges of the operands from ``first`` on at the result's rank; None where one has none."""
-    result = node.outputs[0].shape
-    if result is None:
-        return None
-    rank = result.rank()
-    computed: list[Gauge] = []
-    for index in range(first, len(node.inputs)):
-        if not is_constant(node.inputs[index]):
-            gauge = ties.operand(node, index)
-            if gauge is None:
-                return None
-            computed.append(gauge.wider(rank))
-    if not computed:
-        return None
-    cells = common(*computed)
-    if math.prod(cells) > MOST_CELLS:
-        return None
-    found: list[Gauge] = []
-    for index in range(first, len(node.inputs)):
-        gauge = ties.operand(node, index, cells, grows=True)
-        if gauge is None:
-            return None
-        found.append(gauge.wider(rank))
-    return found
+def _operands(node: ir.Node, ties: Ties, first: int = 0) -> list[Gauge]:
+    """Return the gauges of the operands from ``first`` on at the result's rank."""
+    rank, places = len(known_dims(node.outputs[0], _UNRANKED)), range(first, len(node.inputs))
+    computed = [
+        ties.operand(node, index, clause=_UNRANKED).wider(rank)
+        for index in places
+        if not is_constant(node.inputs[index])
+    ]
+    if not computed or math.prod(cells := common(*computed)) > MOST_CELLS:
+        raise Unfollowed(_UNRANKED)
+    return [ties.operand(node, index, cells, grows=True, clause=_UNRANKED).wider(rank) for index in places]
 
 
-def add(node: ir.Node, ties: Ties) -> bool:
+def add(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Add, Sub, Sum, Mean."""
     if len(node.inputs) == 1:
         return same(node, ties)
     if GUARD in node.metadata_props:
-        return ties.refuse(node, "adds a number that would be lost beside a shift")
+        raise Unfollowed("adds a number that would be lost beside a shift")
     operands = _operands(node, ties)
-    if operands is None:
-        return ties.refuse(node, _UNRANKED)
     cells = common(*operands)
     why = Tie(node)
     computed = [gauge for index, gauge in enumerate(operands) if not is_constant(node.inputs[index])]
@@ -84,15 +68,12 @@ def add(node: ir.Node, ties: Ties) -> bool:
             ties.same_scale(result, whole, why)
         terms.append((whole, -share if node.op_type == "Sub" and index == 1 else share))
     ties.total(result, terms, why)
-    ties.of[node.outputs[0]] = result
-    return True
+    return result
 
 
-def multiply(node: ir.Node, ties: Ties) -> bool:
+def multiply(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Mul, Div."""
     operands = _operands(node, ties)
-    if operands is None:
-        return ties.refuse(node, _UNRANKED)
     why = Tie(node, "multiplies two values, which leaves no place for a shift")
     if node.op_type == "Div":
         why = Tie(node, "divides, which leaves no place for a shift")
@@ -102,78 +83,59 @@ def multiply(node: ir.Node, ties: Ties) -> bool:
     powers = (1.0, -1.0 if node.op_type == "Div" else 1.0)
     factors = [(gauge.spread(cells), power) for gauge, power in zip(operands, powers, strict=True)]
     ties.product(result, factors, Tie(node))
-    ties.of[node.outputs[0]] = result
-    return True
+    return result
 
 
-def homogeneous(node: ir.Node, ties: Ties) -> bool:
+def homogeneous(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Relu, LeakyRelu, PRelu, Abs."""
     gauge = ties.operand(node, 0)
-    if gauge is None:
-        return False
     slope = optional(node, 1)
     if slope is not None and slope in ties.of and not is_constant(slope):
         ties.pinned(ties.of[slope], Tie(node, "reads it as its slope"))
     gauge = ties.no_shift(gauge, Tie(node, "cuts at 0, which a shift would move"))
     ties.positive(gauge, Tie(node, "needs a scale above 0: with another its other side would be cut"))
-    ties.of[node.outputs[0]] = gauge
-    return True
+    return gauge
 
 
-def masked(node: ir.Node, ties: Ties) -> bool:
+def masked(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Trilu, which puts zeros in the place of some elements."""
-    gauge = ties.operand(node, 0)
-    if gauge is None:
-        return False
-    ties.of[node.outputs[0]] = ties.no_shift(gauge, Tie(node, "writes zeros, which a shift would change"))
-    return True
+    return ties.no_shift(ties.operand(node, 0), Tie(node, "writes zeros, which a shift would change"))
 
 
-def same(node: ir.Node, ties: Ties) -> bool:
+def same(node: ir.Node, ties: Ties) -> Gauge:
     """Tie an operator that passes its first operand on."""
-    gauge = ties.operand(node, 0)
-    if gauge is None:
-        return False
-    ties.of[node.outputs[0]] = gauge
-    return True
+    return ties.operand(node, 0)
 
 
-def negate(node: ir.Node, ties: Ties) -> bool:
+def negate(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Neg."""
-    gauge = ties.operand(node, 0)
-    if gauge is None:
-        return False
-    ties.of[node.outputs[0]] = gauge.times(-1.0)
-    return True
+    return ties.operand(node, 0).times(-1.0)
 
 
-def dropout(node: ir.Node, ties: Ties) -> bool:
+def dropout(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Dropout in evaluation."""
     flag = optional(node, 2)
     training = None if flag is None else constant64(flag)
     if flag is not None and (training is None or bool(training)):
-        return ties.refuse(node, "drops at random (training mode)")
+        raise Unfollowed("drops at random (training mode)")
     return same(node, ties)
 
 
-def cast(node: ir.Node, ties: Ties) -> bool:
+def cast(node: ir.Node, ties: Ties) -> Gauge:
     """Tie a Cast between floats."""
     value, result = node.inputs[0], node.outputs[0]
     if value is None or value.dtype not in FLOATS or result.dtype not in FLOATS:
-        return ties.refuse(node, "converts to or from something that is no float")
+        raise Unfollowed("converts to or from something that is no float")
     return same(node, ties)
 
 
-def choose(node: ir.Node, ties: Ties) -> bool:
+def choose(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Max, Min."""
     if len(node.inputs) == 1:
         return same(node, ties)
-    operands = _operands(node, ties)
-    if operands is None:
-        return ties.refuse(node, _UNRANKED)
-    ties.of[node.outputs[0]] = result = one_of(node, ties, operands)
+    result = one_of(node, ties, _operands(node, ties))
     ties.positive(result, Tie(node, "compares, and needs a scale above 0: with another the other operand would win"))
-    return True
+    return result
 
 
 def one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
@@ -185,13 +147,9 @@ def one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
     return result
 
 
-def where(node: ir.Node, ties: Ties) -> bool:
+def where(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Where."""
-    operands = _operands(node, ties, first=1)
-    if operands is None:
-        return ties.refuse(node, _UNRANKED)
-    ties.of[node.outputs[0]] = one_of(node, ties, operands)
-    return True
+    return one_of(node, ties, _operands(node, ties, first=1))
 
 
 def is_relu(node: ir.Node) -> bool:
@@ -202,21 +160,18 @@ def is_relu(node: ir.Node) -> bool:
     return is_constant(low) and not array_of(low).any()
 
 
-def clip(node: ir.Node, ties: Ties) -> bool:
+def clip(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Clip; one that is a Relu first as such, then as any other, which a number of any sign and a shift pass."""
     gauge = ties.operand(node, 0)
-    if gauge is None:
-        return False
     if is_relu(node) and node not in ties.pads:
         return homogeneous(node, ties)
     bounds = [bound for index in (1, 2) if (bound := optional(node, index)) is not None]
     if not all(is_constant(bound) for bound in bounds):
-        return ties.refuse(node, "has bounds that are computed at run time")
+        raise Unfollowed("has bounds that are computed at run time")
     flat = ties.along(gauge, range(gauge.rank), Tie(node, "cuts all channels at the same values"))
     if len(bounds) == 2 and array_of(bounds[0]) > array_of(bounds[1]):
         ties.positive(flat, Tie(node, "gives its upper bound, which is below the lower one"))
-    ties.of[node.outputs[0]] = flat
-    return True
+    return flat
 
 
 def write_clip(edit: Edit) -> None:

@@ -28,21 +28,20 @@ from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, put, rescale
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Tie a convolution or a recurrent operator."""
     linear = _linear(node)
-    weight, gauge = fixed_weight(linear.value(linear.weight)), ties.operand(node, 0)
+    weight = fixed_weight(linear.value(linear.weight))
     if weight is None:
-        return ties.refuse(node, "has a weight that is computed at run time")
-    if gauge is None or node.outputs[0].shape is None:
-        return False
-    recurrent = linear.form is Form.RECURRENT
+        raise Unfollowed("has a weight that is computed at run time")
+    gauge, recurrent = ties.operand(node, 0), linear.form is Form.RECURRENT
+    known_dims(node.outputs[0])
     channel = linear.data_axis(gauge.rank)
     if gauge.rank != (3 if recurrent else len(weight.shape)):
-        return False
+        raise Unfollowed
     channels = linear.channels(weight.shape)
     if recurrent:
         for value in node.inputs[1:]:
@@ -54,10 +53,10 @@ def tie(node: ir.Node, ties: Ties) -> bool:
     gauge = ties.along(gauge, [axis for axis in range(gauge.rank) if axis != channel], elsewhere)
     _restrict_front(linear, ties, gauge, weight, channels)
     if recurrent:
-        for value in node.outputs:
+        for value in node.outputs[1:]:
             if value.shape is not None:
                 ties.of[value] = fixed(value.shape.rank())
-        return True
+        return fixed(len(known_dims(node.outputs[0])))
     cells = tuple(channels.outs if axis == 1 else 1 for axis in range(gauge.rank))
     result = ties.fresh(cells, slack=True)
     bias = linear.value(linear.bias)
@@ -70,8 +69,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         result = ties.no_shift(result, why)
         result = ties.no_scale(result, Tie(node, "has a bias that is computed at run time, which cannot be scaled"))
     _restrict_steps(node, ties, gauge, result, weight, channels)
-    ties.of[node.outputs[0]] = result
-    return True
+    return result
 
 
 def _linear(node: ir.Node) -> Linear:
@@ -170,9 +168,8 @@ def write(edit: Edit) -> None:
 
 def _front(edit: Edit, channels: Channels, axis: int) -> tuple[Floats, Floats]:
     """Return s and t of the input channels; along other axes the cells are tied, and the first one stands for all."""
-    found = edit.operand(0)
-    assert found is not None
-    first = (array[tuple(slice(None) if at == axis else 0 for at in range(array.ndim))] for array in found)
+    cell = [slice(None) if at == axis else 0 for at in range(edit.operand(0)[0].ndim)]
+    first = (array[tuple(cell)] for array in edit.operand(0))
     return tuple(np.broadcast_to(array, (channels.ins,)) for array in first)  # type: ignore[return-value] # two
 
 

@@ -14,11 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import compress
+from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.operator_names import describe
+from normdeploy.rewrite.affine.operators_of_map import passes, passes_now
 from normdeploy.rewrite.gauge.expression_rows import Floats, Rows
+from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, require_no_zero_undone
 from normdeploy.rewrite.gauge.system import Conflict
@@ -33,15 +36,10 @@ def movable(mapping: AffineMap) -> Floats:
     return np.where(mapping.scale == 0, VANISHING, mapping.scale)
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Give the result of an affine map unknowns of its own."""
-    gauge = ties.operand(node, 0)
-    if gauge is None:
-        return False
-    mapping = affine_map(node)
-    cells = np.broadcast_shapes(gauge.cells, mapping.scale.shape, mapping.shift.shape)
-    ties.of[node.outputs[0]] = ties.fresh(cells, slack=True)
-    return True
+    gauge, mapping = ties.operand(node, 0), affine_map(node)
+    return ties.fresh(np.broadcast_shapes(gauge.cells, mapping.scale.shape, mapping.shift.shape), slack=True)
 
 
 def dissolve(nodes: Sequence[ir.Node], ties: Ties, *, scale: bool = True, shift: bool = True) -> Conflict | None:
@@ -49,7 +47,6 @@ def dissolve(nodes: Sequence[ir.Node], ties: Ties, *, scale: bool = True, shift:
     scales, shifts, whys = [], [], [Tie(node) for node in nodes]
     for node in nodes:
         source, result, mapping = ties.operand(node, 0), ties.of[node.outputs[0]], affine_map(node)
-        assert source is not None
         factor = movable(mapping)
         scales.append(ties.scale_rows(result, source, factor))
         shifts.append(ties.shift_rows(result, source, factor, mapping.shift))
@@ -60,7 +57,6 @@ def dissolve(nodes: Sequence[ir.Node], ties: Ties, *, scale: bool = True, shift:
 def unburdened(node: ir.Node, ties: Ties) -> bool:
     """State that what a map reads carries no shift; tell whether that can be."""
     source = ties.operand(node, 0)
-    assert source is not None
     rows = Rows.of((source.shift_of, source.factor), constant=0.0)
     return ties.shifts.add(rows, Tie(node)) is None
 
@@ -68,9 +64,7 @@ def unburdened(node: ir.Node, ties: Ties) -> bool:
 def carried(edit: Edit) -> AffineMap:
     """Return what a map becomes under the gauges around it."""
     mapping = affine_map(edit.node)
-    found = edit.operand(0)
-    assert found is not None
-    (s_x, t_x), (s_y, t_y) = found, edit.result()
+    (s_x, t_x), (s_y, t_y) = edit.operand(0), edit.result()
     with np.errstate(over="ignore", invalid="ignore"):
         scale = mapping.scale * s_x / s_y
         shift = divided(mapping.scale * t_x + mapping.shift - t_y, s_y)
@@ -92,6 +86,8 @@ def write(edit: Edit) -> None:
         raise Refused(node, f"composed with {describe(node)} it overflows")
     edit.absorbs = True
     edit.composed()
+    more = max(passes(node, new) - passes_now(node), 0)
+    edit.cost += more * bytes_moved.pass_bytes(node.outputs[0])
     for index, array in ((1, new.scale), (2, new.shift)):
         value = node.inputs[index]
         assert value is not None

@@ -22,7 +22,7 @@ from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.gauge.expression_rows import Ints
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
 from normdeploy.rewrite.gauge.numbered_elements import moved
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, known_dims
 
 MANY = 2048
 """Cells of one operand of a Concat beyond which what is joined is tied, where it varies along other axes than the
@@ -146,36 +146,26 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
 """The operators that are run on identifiers; Pad is, where it repeats what is there (:mod:`.pad`)."""
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
-    """Tie an operator of :data:`ACTS`; False where it cannot be followed at all."""
-    return follow(node, ties, ACTS[node.op_type])
+def tie(node: ir.Node, ties: Ties) -> None:
+    """Tie an operator of :data:`ACTS`."""
+    follow(node, ties, ACTS[node.op_type])
 
 
-def follow(node: ir.Node, ties: Ties, acting: Callable[[ir.Node, int], Acts]) -> bool:
+def follow(node: ir.Node, ties: Ties, acting: Callable[[ir.Node, int], Acts]) -> None:
     """Tie an operator that only moves elements."""
-    dims = dims_of(required(node, 0))
-    if dims is None or any(value.shape is None for value in node.outputs if is_read(value)):
-        return False
+    dims = known_dims(required(node, 0))
     acts = acting(node, len(dims))
-    if any(required(node, index).shape is None for index in acts.operands):
-        return False
+    for value in (*filter(is_read, node.outputs), *(required(node, index) for index in acts.operands)):
+        known_dims(value)
     operands = _operands(node, ties, acts)
-    if operands is None:
-        return False
     sizes = _sizes(acts, dims)
     written = None if not acts.known else _run(node, ties, acts, operands, sizes)
-    if written is None:
-        return _tied_along(node, ties, acts, operands)
-    ties.of.update(written)
-    return True
+    ties.of.update(_tied_along(node, ties, acts, operands) if written is None else written)
 
 
-def _operands(node: ir.Node, ties: Ties, acts: Acts) -> list[Gauge] | None:
+def _operands(node: ir.Node, ties: Ties, acts: Acts) -> list[Gauge]:
     computed = [ties.operand(node, index) for index in acts.operands if constant64(node.inputs[index]) is None]
-    if any(gauge is None for gauge in computed):
-        return None
-    known = [gauge for gauge in computed if gauge is not None]
-    wanted = _wanted(known, acts)
+    wanted = _wanted(computed, acts)
     found: list[Gauge] = []
     for index in acts.operands:
         if constant64(node.inputs[index]) is None:
@@ -187,10 +177,7 @@ def _operands(node: ir.Node, ties: Ties, acts: Acts) -> list[Gauge] | None:
             cells = [1 if axis in acts.axes else 2 for axis in range(len(shape))]
             if math.prod(int(size) for size, cell in zip(shape, cells, strict=True) if cell > 1) > MOST_CELLS:
                 cells = ()
-        gauge = ties.operand(node, index, cells)
-        if gauge is None:
-            return None
-        found.append(gauge)
+        found.append(ties.operand(node, index, cells))
     return found
 
 
@@ -269,7 +256,7 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
     return gauge
 
 
-def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> bool:
+def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> dict[ir.Value, Gauge]:
     """Tie what lies along the axes that are acted on, in all operands alike; the rest goes through."""
     why = Tie(node, "moves along the axis where it varies, by what is known at run time only")
     flat = [ties.along(gauge, acts.axes, why) for gauge in operands]
@@ -279,6 +266,7 @@ def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) ->
     first = flat[0] if len(flat) == 1 else flat[0].spread(cells)
     if len(flat) > 1:  # the widest one stands for all
         first = next((gauge for gauge in flat if gauge.cells == cells), first)
+    found: dict[ir.Value, Gauge] = {}
     for value in node.outputs:
         if value.shape is None:
             continue
@@ -286,7 +274,7 @@ def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) ->
         if extra:  # Gather, GatherND: the axes of the indices in the place of those that they choose from
             low, high = acts.axes[0], acts.axes[-1] + 1
             shape = (*first.cells[:low], *(1,) * (extra + high - low), *first.cells[high:])
-            ties.of[value] = first.each(lambda array, shape=shape: array.reshape(shape))  # type: ignore[misc] # now
+            found[value] = first.each(lambda array, shape=shape: array.reshape(shape))  # type: ignore[misc] # now
         else:
-            ties.of[value] = first
-    return True
+            found[value] = first
+    return found

@@ -18,13 +18,13 @@ from normdeploy.graph import is_constant
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.operator_inputs import array_of, optional, required, shape_of
 from normdeploy.graph.traits import Trait, has
-from normdeploy.rewrite.affine.axes import Dims, dims_of
+from normdeploy.rewrite.affine.axes import Dims
 from normdeploy.rewrite.affine.constant import FORMATS, loses_digits
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import divided, put, require_digits, require_small
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, known_dims
 
 MANY = 4096
 """Cells of a norm over several axes beyond which its gauge varies along the first of them alone."""
@@ -44,24 +44,20 @@ def spanned_sizes(node: ir.Node, rank: int) -> dict[int, int]:
     return {axis: size for axis, size in zip(reversed(_spanned(node, rank)), reversed(shape), strict=False) if size > 1}
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Tie LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormalization."""
-    gauge, dims = ties.operand(node, 0), dims_of(required(node, 0))
-    if gauge is None or dims is None:
-        return False
+    gauge, dims = ties.operand(node, 0), known_dims(required(node, 0))
     for index in (1, 2):
         value = optional(node, index)
         if value is not None and value in ties.of:
             ties.pinned(ties.of[value], Tie(node, "reads it as its scale or bias"))
     _front(node, ties, gauge)
     known = spanned_sizes(node, len(dims))
-    ties.of[node.outputs[0]] = _behind(
-        node, ties, [dim if isinstance(dim, int) else known.get(axis, dim) for axis, dim in enumerate(dims)]
-    )
     for value in node.outputs[1:]:
         if value.shape is not None:
             ties.of[value] = fixed(value.shape.rank())
-    return True
+    sizes = [dim if isinstance(dim, int) else known.get(axis, dim) for axis, dim in enumerate(dims)]
+    return _behind(node, ties, sizes)
 
 
 def _front(node: ir.Node, ties: Ties, gauge: Gauge) -> None:
@@ -134,10 +130,9 @@ def write(edit: Edit) -> None:
 
 
 def _write_epsilon(edit: Edit) -> None:
-    found = edit.operand(0)
-    assert found is not None
-    factor = float(found[0].reshape(-1)[0])
-    if (found[1] != 0).any():
+    scale, shift = edit.operand(0)
+    factor = float(scale.reshape(-1)[0])
+    if shift.any():
         edit.absorbs = True
     if factor == 1:
         return

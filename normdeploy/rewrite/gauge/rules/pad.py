@@ -13,36 +13,33 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.operator_inputs import optional, required
-from normdeploy.rewrite.affine.axes import Dims, dims_of
+from normdeploy.rewrite.affine.axes import Dims
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules import moves
 from normdeploy.rewrite.gauge.rules.weights import require_small
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
 
 _ZEROS = "pads with zeros, which a shift would change"
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge | None:
     """Tie Pad: reflected, repeated and wrapped values are moved ones; one number must stay one number.
 
     v' = (v - t) / s is one number for all cells where t = 0 and v = 0, or where s and t are one.
     """
     if not writes_number(node):
-        return moves.follow(node, ties, moves.padded)
-    dims = dims_of(required(node, 0))
-    gauge = ties.operand(node, 0)
-    if dims is None or gauge is None:
-        return False
+        moves.follow(node, ties, moves.padded)
+        return None
+    dims, gauge = known_dims(required(node, 0)), ties.operand(node, 0)
     acts = moves.padded(node, len(dims))
     if not acts.known:
-        return ties.refuse(node, "pads by widths that are known at run time only")
+        raise Unfollowed("pads by widths that are known at run time only")
     number = _number(node)
     mode = ties.pads.get(node)
     if number == 0 and mode is None and _adds_cells(gauge, acts, dims):
-        ties.of[node.outputs[0]] = _with_zeros(node, ties, gauge, acts)
-        return True
+        return _with_zeros(node, ties, gauge, acts)
     flat = ties.along(gauge, acts.axes, Tie(node, "pads along the axis where it varies"))
     if number is None:
         ties.pinned(flat, Tie(node, "pads with what is known at run time only"))
@@ -53,8 +50,7 @@ def tie(node: ir.Node, ties: Ties) -> bool:
             flat = ties.no_shift(flat, Tie(node, _ZEROS))
         else:
             ties.along(flat, range(flat.rank), Tie(node, "pads all channels with one number"))
-    ties.of[node.outputs[0]] = flat
-    return True
+    return flat
 
 
 def writes_number(node: ir.Node) -> bool:

@@ -31,7 +31,7 @@ from normdeploy.rewrite.gauge.rules.elementwise import write_constants
 from normdeploy.rewrite.gauge.rules.oriented_product import Product, product_of
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias
 from normdeploy.rewrite.gauge.rules.weights import divided, put, require_small, rescale
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed
 
 MANY = 4096
 """Cells of a product beyond which its gauge varies along rows alone, where the one in front of it does."""
@@ -41,16 +41,14 @@ def _turn(gauge: Gauge, turned: bool) -> Gauge:
     return gauge.each(lambda array: _oriented(array, turned))
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge | None:
     """Tie a MatMul or Gemm."""
     product = product_of(node)
     if product is None:
         if node.op_type == "Gemm":
-            return ties.refuse(node, "has a weight that is computed at run time")
+            raise Unfollowed("has a weight that is computed at run time")
         return einsum.tie(node, ties)
     gauge = ties.operand(node, product.x)
-    if gauge is None:
-        return False
     if product.weight.quantized is not None and product.weight.value in ties.of:
         ties.pinned(ties.of[product.weight.value], Tie(node, "reads it as its weight"))
     shape = product.weight.shape
@@ -90,14 +88,13 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         why = Tie(node, "has an addend that is computed at run time")
         ties.no_shift(x, why)
         ties.pinned(result, why)
-        addend = ties.operand(node, 2)
-        if addend is not None:
-            ties.pinned(addend, why)
+        if optional(node, 2) in ties.of:
+            ties.pinned(ties.operand(node, 2), why)
     _restrict_steps(product, ties, inside, behind)
     ties.of[product.result] = _turn(result, product.linear.turned_result)
     if product.addend is not None and product.addend[0] is not node:
         ties.parts[product.addend[0]] = node
-    return True
+    return None
 
 
 def _rows_alike(product: Product) -> Tie | None:
@@ -137,9 +134,7 @@ def write(edit: Edit) -> None:
     scale, shift = (
         _oriented(array, product.linear.turned_result) for array in edit.result(0, product.result.producer())
     )
-    found = edit.operand(product.x)
-    assert found is not None
-    t = _oriented(found[1], product.linear.turned_data)
+    t = _oriented(edit.operand(product.x)[1], product.linear.turned_data)
     moved = np.zeros((1,) * product.rank)
     if t.any():
         moved = product.linear.alpha * _sum(weight, product, t)

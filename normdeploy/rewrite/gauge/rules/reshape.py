@@ -14,21 +14,17 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.operator_inputs import required
-from normdeploy.rewrite.affine.axes import dims_of, groups
+from normdeploy.rewrite.affine.axes import groups
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
 from normdeploy.rewrite.gauge.rules.moves import Acts, settled
 from normdeploy.rewrite.gauge.rules.scatter import cells_of
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Reshape, Flatten, Squeeze, Unsqueeze."""
-    source, target = dims_of(required(node, 0)), dims_of(node.outputs[0])
-    if source is None or target is None:
-        return False
+    source, target = known_dims(required(node, 0)), known_dims(node.outputs[0])
     gauge = ties.operand(node, 0, [2] * len(source))
-    if gauge is None:
-        return False
     identifiers = np.arange(math.prod(gauge.cells), dtype=np.int64).reshape(gauge.cells)
     full, shape, lost = [], [], []
     for inner, outer in groups(source, target):
@@ -49,27 +45,16 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         identifiers = np.arange(math.prod(gauge.cells), dtype=np.int64).reshape(gauge.cells)
     if math.prod(full) > 4 * MOST_CELLS:
         gauge = ties.along(gauge, range(gauge.rank), Tie(node, "has more elements than are followed"))
-        ties.of[node.outputs[0]] = gauge.each(lambda array: array.reshape((1,) * len(target)))
-        return True
+        return gauge.each(lambda array: array.reshape((1,) * len(target)))
     moved = np.broadcast_to(identifiers, full).reshape(shape)
-    ties.of[node.outputs[0]] = settled(node, ties, node.outputs[0], gauge.each(lambda a: a.reshape(-1)), moved, Acts())
-    return True
+    return settled(node, ties, node.outputs[0], gauge.each(lambda array: array.reshape(-1)), moved, Acts())
 
 
-def expand(node: ir.Node, ties: Ties) -> bool:
+def expand(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Expand: what is repeated is one cell; zeros are of any scale, and grow where they get a shift."""
-    target = dims_of(node.outputs[0])
-    gauge = _zeros(node, ties) or ties.operand(node, 0, [2] * (0 if target is None else len(target)))
-    if target is None or gauge is None or gauge.rank > len(target):
-        return False
-    ties.of[node.outputs[0]] = gauge.wider(len(target))
-    return True
-
-
-def _zeros(node: ir.Node, ties: Ties) -> Gauge | None:
-    """Return a gauge of many cells for a constant zero that is repeated."""
-    filled, target = constant64(required(node, 0)), dims_of(node.outputs[0])
-    cells = None if target is None else cells_of(target)
-    if filled is None or filled.size != 1 or filled.any() or cells is None:
-        return None
-    return ties.operand(node, 0, cells, grows=True)
+    target, filled = known_dims(node.outputs[0]), constant64(required(node, 0))
+    zeros = None if filled is None or filled.size != 1 or filled.any() else cells_of(target)
+    gauge = ties.operand(node, 0, zeros or [2] * len(target), grows=zeros is not None)
+    if gauge.rank > len(target):
+        raise Unfollowed
+    return gauge.wider(len(target))

@@ -16,19 +16,18 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS
 from normdeploy.graph.operator_inputs import required
-from normdeploy.rewrite.affine.axes import Dims, dims_of
+from normdeploy.rewrite.affine.axes import Dims
 from normdeploy.rewrite.gauge.gauge import Gauge, common
 from normdeploy.rewrite.gauge.rules.elementwise import one_of
 from normdeploy.rewrite.gauge.rules.moves import MANY
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
+
+_UNRANKED = "has a value, indices or updates of unknown rank"
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Tie ScatterElements, ScatterND."""
-    operands = _operands(node, ties)
-    if operands is None:
-        return ties.refuse(node, "has a value, indices or updates of unknown rank")
-    data, updates = operands
+    data, updates = _operands(node, ties)
     cells = common(data, updates)
     reduction = node.attributes.get_string("reduction", "none")
     if reduction == "mul":
@@ -42,27 +41,22 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         result = one_of(node, ties, [data, updates])
         if reduction != "none":
             ties.positive(result, Tie(node, "compares, and needs a scale above 0: with another the other would win"))
-    ties.of[node.outputs[0]] = result
-    return True
+    return result
 
 
-def _operands(node: ir.Node, ties: Ties) -> tuple[Gauge, Gauge] | None:
-    """Return the gauges of the value and of the updates, both along the value's axes; None where one has none."""
-    whole, places, new = (dims_of(required(node, index)) for index in range(3))
-    if whole is None or places is None or new is None:
-        return None
+def _operands(node: ir.Node, ties: Ties) -> tuple[Gauge, Gauge]:
+    """Return the gauges of the value and of the updates, both along the value's axes."""
+    whole, places, new = (known_dims(required(node, index), _UNRANKED) for index in range(3))
     if node.op_type == "ScatterND":
         depth = places[-1]
         if not isinstance(depth, int):
-            return None
+            raise Unfollowed(_UNRANKED)
         named, leading = list(range(depth)), list(range(len(places) - 1))
     else:
         axis = node.attributes.get_int("axis", 0) % len(whole)
         named = leading = [at for at in range(len(whole)) if at == axis or whole[at] != new[at]]
-    data = ties.operand(node, 0, [1 if axis in named else 2 for axis in range(len(whole))])
-    updates = ties.operand(node, 2, [1 if axis in leading else 2 for axis in range(len(new))])
-    if data is None or updates is None:
-        return None
+    data = ties.operand(node, 0, [1 if axis in named else 2 for axis in range(len(whole))], clause=_UNRANKED)
+    updates = ties.operand(node, 2, [1 if axis in leading else 2 for axis in range(len(new))], clause=_UNRANKED)
     why = Tie(node, "writes along the axis where it varies, at places that are known at run time only")
     data, updates = ties.along(data, named, why), ties.along(updates, leading, why)
     if node.op_type == "ScatterND":
@@ -71,17 +65,16 @@ def _operands(node: ir.Node, ties: Ties) -> tuple[Gauge, Gauge] | None:
     return data, updates
 
 
-def filled(node: ir.Node, ties: Ties) -> bool:
+def filled(node: ir.Node, ties: Ties) -> Gauge:
     """Tie ConstantOfShape: zeros are of any scale, infinities of any scale above 0 and any shift."""
-    value, dims = node.attributes.get_tensor("value", None), dims_of(node.outputs[0])
+    value, dims = node.attributes.get_tensor("value", None), known_dims(node.outputs[0])
     number = 0.0 if value is None else float(value.numpy().reshape(-1)[0])
-    if dims is None or node.outputs[0].dtype not in FLOATS or not (number == 0 or math.isinf(number)):
-        return False
+    if node.outputs[0].dtype not in FLOATS or not (number == 0 or math.isinf(number)):
+        raise Unfollowed
     gauge = ties.fresh(cells_of(dims) or (1,) * len(dims), slack=True)
     if number:
         ties.positive(gauge, Tie(node, "is infinite, and needs a scale above 0: another changes the sign"))
-    ties.of[node.outputs[0]] = gauge if number else gauge.unshifted
-    return True
+    return gauge if number else gauge.unshifted
 
 
 def cells_of(dims: Dims) -> tuple[int, ...] | None:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.rewrite.gauge.gauge import fixed
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.gauge import Gauge, fixed
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Tie Softmax, LogSoftmax."""
     gauge = ties.operand(node, 0)
-    if gauge is None or gauge.rank == 0:
-        return False
+    if gauge.rank == 0:
+        raise Unfollowed
     gauge = ties.no_scale(gauge, Tie(node, "sees every scale"))
     ties.along_shift(
         gauge, [node.attributes.get_int("axis", -1)], Tie(node, "compares values along the axis where it varies")
     )
-    ties.of[node.outputs[0]] = fixed(gauge.rank)
-    return True
+    return fixed(gauge.rank)

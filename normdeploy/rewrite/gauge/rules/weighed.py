@@ -19,7 +19,7 @@ from normdeploy.graph.edit import only_reader
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.gauge.gauge import common
+from normdeploy.rewrite.gauge.gauge import Gauge, common
 from normdeploy.rewrite.gauge.rules.averages import axes_of
 from normdeploy.rewrite.gauge.rules.elementwise import multiply
 from normdeploy.rewrite.gauge.ties import Tie, Ties
@@ -60,14 +60,12 @@ def weighed(node: ir.Node) -> Weighed | None:
     return None
 
 
-def tie(node: ir.Node, ties: Ties) -> bool:
+def tie(node: ir.Node, ties: Ties) -> Gauge | None:
     """Tie a Mul, with the ReduceSum behind it where both are an average."""
     found = weighed(node)
     if found is None:
         return multiply(node, ties)
     weights, data = ties.operand(node, found.weights), ties.operand(node, found.data)
-    if weights is None or data is None:
-        return False
     varies = Tie(node, "averages over the axis along which it varies")
     weights = ties.no_shift(weights, Tie(node, "multiplies two values, which leaves no place for a shift"))
     weights, data = (ties.along(gauge.wider(found.rank), [found.axis], varies) for gauge in (weights, data))
@@ -78,4 +76,4 @@ def tie(node: ir.Node, ties: Ties) -> bool:
         result = result.each(lambda array: np.squeeze(array, found.axis))
     ties.of[found.total.outputs[0]] = result
     ties.parts[found.total] = node
-    return True
+    return None
