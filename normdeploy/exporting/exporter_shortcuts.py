@@ -9,7 +9,7 @@
   tensors. What each operator returns is known from the trace; only operators that come out changed are run.
 - What an operator returned is kept for the next call like it. Each time, the result that would be made of what is kept
   is made and compared in kind: once for each kind of tensor it is, where no size is of the run's values.
-- It says which model it traces, to nobody, in the words of all its modules: of an ``__repr__`` that fails, nothing more.
+- It describes the model that it traces, to nobody, in the words of all its modules, of which an ``__repr__`` may fail.
 - Of each result it asks in which of three orders it lies in memory; with a dynamic batch by algebra. A file has one.
 
 The graphs are the same (`tests/exporting/test_exporter_shortcuts.py`). What is exchanged here is torch 2.13's and not
