@@ -88,12 +88,13 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
     """
     specs = batch_shapes(tensors)
     example = widened(tensors, specs)
-    reason = _runs(model, example)
-    if reason is None:
-        try:
-            return export_program(model, example, specs, opset)
-        except Exception as error:
-            reason = error
+    found = _exported(model, example, specs, opset)
+    if isinstance(found, Exception) and cause_of(found) is None:  # what it keeps for one size (a grid) is that size's
+        another = _exported(model, _one_longer(example, specs), specs, opset)
+        found = found if isinstance(another, Exception) else another
+    if not isinstance(found, Exception):
+        return found
+    reason = found
     program, partial = None, specs
     for candidate in _partly_fixed(model, tensors, specs) if cause_of(reason) is None else ():
         mixed = [wide if spec else given for wide, given, spec in zip(example, tensors, candidate, strict=True)]
@@ -118,6 +119,22 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
         f"{fixed_by(model, reason)}"
     )
     return program
+
+
+def _exported(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
+    """Return what is exported, or the exception that stops the model or its trace."""
+    stopped = _runs(model, tensors)
+    if stopped is not None:
+        return stopped
+    try:
+        return export_program(model, tensors, specs, opset)
+    except Exception as error:  # whatever it is: the caller asks for its cause
+        return error
+
+
+def _one_longer(tensors: list[torch.Tensor], specs: list[Spec]) -> list[torch.Tensor]:
+    """Return the tensors, those that have a dynamic batch with one more of it."""
+    return [torch.cat([x, x[:1]]) if spec else x for x, spec in zip(tensors, specs, strict=True)]
 
 
 def _partly_fixed(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec]) -> Iterator[list[Spec]]:

@@ -237,10 +237,11 @@ def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         snapshot = Snapshot(model, registries=False)
         args, kwargs = arguments.build(list(tensors))
-        with KnownState(model, numbers):
-            result = flatten_outputs(original(*args, **kwargs)).tensors
-        assigned.extend(name for name in snapshot.restore() if name not in assigned)
-        return tuple(result)
+        try:
+            with KnownState(model, numbers):
+                return tuple(flatten_outputs(original(*args, **kwargs)).tensors)
+        finally:  # a run that failed half way leaves a size that no kept tensor has
+            assigned.extend(name for name in snapshot.restore() if name not in assigned)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     # torch.export names its placeholders by the parameters, and takes one of a submodule's name for that submodule

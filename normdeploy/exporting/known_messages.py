@@ -17,6 +17,8 @@ _LOG_LINES: dict[str, tuple[str, ...]] = {
     "onnx_ir._convenience": ("Attribute type is ambiguous because it is an empty sequence",),
     # said before an exception that we explain ourselves
     "torch.fx.experimental.symbolic_shapes": ("Unable to find user code corresponding to",),
+    # likewise; where shapes are fixed after all, the trace succeeds
+    "torch._subclasses.fake_tensor": ("failed while attempting to run meta for",),
 }
 _WARNINGS: tuple[str, ...] = (
     # torch.export copies its own deprecated class

@@ -35,12 +35,16 @@ class PlainTensor:
 
 
 def module_tensors(model: nn.Module) -> list[PlainTensor]:
-    """List the tensors in plain attributes of the modules that ``model`` registers."""
+    """List the tensors in plain attributes of the modules that ``model`` registers.
+
+    Left out are those whose class has an attribute of that name (``anchors = torch.empty(0)``): Python would find it in
+    place of a buffer.
+    """
     return [
         PlainTensor(module, name, value)
         for module in model.modules()
         for name, value in vars(module).items()
-        if isinstance(value, Tensor)
+        if isinstance(value, Tensor) and not hasattr(type(module), name)
     ]
 
 
@@ -54,7 +58,6 @@ def plain_tensors_registered(tensors: Sequence[PlainTensor]) -> Iterator[None]:
     """
     for plain in tensors:
         vars(plain.module).pop(plain.name)
-        # not register_buffer: a class attribute or property of that name would make it refuse
         plain.module._buffers[plain.name] = plain.tensor
     try:
         yield

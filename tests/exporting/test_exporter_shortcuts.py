@@ -159,6 +159,16 @@ def test_no_order_in_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
     trace(nn.Conv2d(3, 4, 3), torch.randn(2, 3, 4, 4))
 
 
+class _Undescribed(nn.Linear):
+    def __repr__(self) -> str:
+        raise KeyError("alpha")
+
+
+def test_a_model_that_cannot_describe_itself_is_traced() -> None:
+    traced = trace(nn.Sequential(_Undescribed(3, 4), nn.BatchNorm1d(4)), torch.randn(2, 3))
+    assert [node.op_type for node in traced.model.graph] == ["Gemm", "BatchNormalization"]
+
+
 def test_a_torch_that_moved_what_is_exchanged_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.fx.config, "do_not_emit_stack_traces")
     monkeypatch.delattr(type_promotion, "_TypePromotionInterpreter")
