@@ -8,7 +8,7 @@ affords is a number of such units, so that what is checked depends on the networ
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +62,11 @@ class Counter:
         if results and (linear_of(node) is not None or is_standard(node, "Einsum")):
             self.products += results[0].numel() * reduction_length(node, self._shape, tuple(results[0].shape))
 
+    def forget(self, guessed: Iterable[ir.Value]) -> None:
+        """Take the shapes of results for unknown."""
+        for value in guessed:
+            self._shapes.pop(str(value.name), None)
+
     def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         if value is None:
             return None
@@ -91,7 +96,8 @@ class Counted:
 def counted_by_sizes(graph: ir.Graph, feeds: Feeds) -> Counted:
     """Return the work of evaluating a network once by the sizes that its graph states.
 
-    Where it states none, a result is taken to be as large as what its operator reads; what computes shapes is no work.
+    Where it states none, a result is taken to be as large as what its operator reads, and its shape for unknown; what
+    computes shapes is no work.
 
     Args:
         graph: of the network. feeds: its inputs.
@@ -111,6 +117,7 @@ def counted_by_sizes(graph: ir.Graph, feeds: Feeds) -> Counted:
             if sizes is not None or read is not None:
                 known[value] = known[read] if sizes is None else sizes
         counter(node, [torch.empty(known[value], device="meta") for value in node.outputs if value in known])
+        counter.forget(value for value in node.outputs if _sizes(value, named) is None)
     return Counted(counter.work, counter.operators)
 
 
