@@ -223,6 +223,22 @@ def test_taking_down_calls_changes_nothing_and_finds_attention_s_scale():
     assert numbers == [0.5, 0.5, 3]  # the root of 1/4 for queries and for keys
 
 
+def test_arguments_may_be_given_by_name():
+    x, one = torch.randn(2, 4, 3, 4), torch.rand(4) + 0.5
+    with CallRecord() as record:
+        functional.batch_norm(input=x, running_mean=one, running_var=one, weight=one, eps=1e-3, momentum=0.5)
+        functional.batch_norm(x, one, one, training=True)
+        functional.layer_norm(input=x, normalized_shape=(4,), bias=one)
+        functional.scaled_dot_product_attention(query=x, key=x, value=x)
+    first, second = record.norms
+    assert (first.kind, first.epsilon, first.rows) == ("BatchNormalization", 1e-3, 0)
+    assert [number is one for number in first.numbers] == [True, False, True, True]
+    assert (second.kind, second.epsilon, second.rows, second.size) == ("LayerNormalization", 1e-5, 24, 4)
+    assert second.numbers[0] is None
+    assert second.numbers[1] is one
+    assert record.scales == [4**-0.25] * 2
+
+
 def test_work_is_counted_by_stated_sizes():
     """Where the graph states all sizes but those of shapes, the two counts differ by the elements of these alone."""
     model = trace(Net().eval(), X).model

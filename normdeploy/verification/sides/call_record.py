@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,26 +31,31 @@ class NormCall:
     size: int = 0
 
 
-def _batch_norm(
-    _: Tensor, mean: Any, variance: Any, weight: Any = None, bias: Any = None, training: bool = False,
-    _momentum: float = 0.1, eps: float = 1e-5,
-) -> NormCall | None:  # fmt: skip
-    if training or mean is None or variance is None:
+def _batch_norm(given: Mapping[str, Any]) -> NormCall | None:
+    mean, variance = given["running_mean"], given["running_var"]
+    if given.get("training", False) or mean is None or variance is None:
         return None
-    return NormCall("BatchNormalization", (weight, bias, mean, variance), eps)
+    return NormCall("BatchNormalization", (*_affine(given), mean, variance), given.get("eps", 1e-5))
 
 
-def _layer_norm(
-    x: Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> NormCall | None:
-    size = math.prod(normalized_shape)
-    return NormCall("LayerNormalization", (weight, bias), eps, x.numel() // size, size) if size else None
+def _layer_norm(given: Mapping[str, Any]) -> NormCall | None:
+    size = math.prod(given["normalized_shape"])
+    rows = given["input"].numel() // size if size else 0
+    return NormCall("LayerNormalization", _affine(given), given.get("eps", 1e-5), rows, size) if size else None
 
 
-_NORMS: Mapping[Any, Callable[..., NormCall | None]] = {
-    functional.batch_norm: _batch_norm,
-    functional.layer_norm: _layer_norm,
+def _affine(given: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+    return given.get("weight"), given.get("bias")
+
+
+_NORMS: Mapping[Any, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], NormCall | None]]] = {
+    functional.batch_norm: (
+        ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+        _batch_norm,
+    ),
+    functional.layer_norm: (("input", "normalized_shape", "weight", "bias", "eps"), _layer_norm),
 }
+"""Torch's functions with the names of their arguments, in order."""
 
 _CONVOLUTIONS = frozenset({functional.conv1d, functional.conv2d, functional.conv3d})
 _PADDING = 4  # conv2d(input, weight, bias, stride, padding)
@@ -83,13 +88,14 @@ class CallRecord(TorchFunctionMode):
         given = dict(kwargs or {})
         result = func(*args, **given)
         if func in _NORMS:
-            call = _NORMS[func](*args, **{name: value for name, value in given.items() if name != "momentum"})
+            names, read = _NORMS[func]
+            call = read({**dict(zip(names, args, strict=False)), **given})
             self.norms += [] if call is None else [call]
         elif func in _CONVOLUTIONS and len(args) > _PADDING and isinstance(args[_PADDING], tuple):
             self.convolutions.append((args[1], args[_PADDING]))
         elif func is functional.scaled_dot_product_attention:
-            scale = given.get("scale")
-            scale = args[0].shape[-1] ** -0.5 if scale is None else float(scale)
+            query, scale = args[0] if args else given["query"], given.get("scale")
+            scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
             self.scales += [math.sqrt(scale)] * 2 if scale > 0 else []
         elif isinstance(result, Tensor) and not given:
             self._operands(getattr(func, "__name__", ""), args, result)
