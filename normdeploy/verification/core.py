@@ -202,7 +202,6 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
         context.checks += check(context)
     context.subject.release()
     if context.failed and context.named is not None:  # where a failure starts may hang on the trace
-        follow_after_all(context)
         context.links = check_traced(context)
     _diagnose(context)
     if context.reduced:

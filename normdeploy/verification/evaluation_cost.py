@@ -112,12 +112,16 @@ def counted_by_sizes(graph: ir.Graph, feeds: Feeds) -> Counted:
     counter = Counter(feeds)
     for node in graph:
         read = None if is_standard(node, "Shape", "Size") else next((v for v in node.inputs if v in known), None)
+        guessed: list[ir.Value] = []
         for value in node.outputs:
             sizes = _sizes(value, named)
-            if sizes is not None or read is not None:
-                known[value] = known[read] if sizes is None else sizes
+            if sizes is not None:
+                known[value] = sizes
+            elif read is not None:
+                known[value] = known[read]
+                guessed.append(value)
         counter(node, [torch.empty(known[value], device="meta") for value in node.outputs if value in known])
-        counter.forget(value for value in node.outputs if _sizes(value, named) is None)
+        counter.forget(guessed)
     return Counted(counter.work, counter.operators)
 
 

@@ -135,17 +135,9 @@ class Search:
         """State of each map that stays that it gets no shift, or no scale, where it has none and can do without."""
         for half in ("scale", "shift"):
             stay = [asked.node for asked in self._asked if asked.reason is not None and _lacks(asked.node, half)]
-            if stay and not self._state(stay, half) and len(stay) > 1:
+            if stay and not _state_half(stay, half, self.ties) and len(stay) > 1:
                 for node in stay:
-                    self._state([node], half)
-
-    def _state(self, nodes: Sequence[ir.Node], half: str) -> bool:
-        """State that a half of some maps is nothing; tell whether that can be."""
-        marks = self.ties.mark()
-        if dissolve(nodes, self.ties, scale=half == "scale", shift=half == "shift") is None:
-            return True
-        self.ties.rollback(marks)
-        return False
+                    _state_half([node], half, self.ties)
 
     def can_save_more(self, plan: Plan) -> bool:
         """Tell whether more passes disappear than by a plan if whatever the ties allow can be written."""
@@ -265,11 +257,17 @@ class _Asked:
                 self.gone = True
                 return
             ties.rollback(self.marks)
-        for name in halves_of(node) if how.half else ():
-            if dissolve([node], ties, scale=name == "scale", shift=name == "shift") is None:
-                self.half = name
-                return
-            ties.rollback(self.marks)
+        halves = halves_of(node) if how.half else ()
+        self.half = next((half for half in halves if _state_half([node], half, ties)), "")
+
+
+def _state_half(nodes: Sequence[ir.Node], half: str, ties: Ties) -> bool:
+    """State that a half of some maps is nothing; tell whether that can be, and state nothing where it cannot."""
+    marks = ties.mark()
+    if dissolve(nodes, ties, scale=half == "scale", shift=half == "shift") is None:
+        return True
+    ties.rollback(marks)
+    return False
 
 
 def _is_a_norms_own(node: ir.Node) -> bool:

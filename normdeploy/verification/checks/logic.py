@@ -11,7 +11,6 @@ from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.traced import check_traced, traced_by_file
 from normdeploy.verification.judging.float64_outputs import logic_problems
-from normdeploy.verification.mutation.followed import follow_after_all
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.sides.exact_agreement import plural, shortened
@@ -22,11 +21,7 @@ _SAMPLED = 1
 
 def check_logic(context: Context) -> list[Check]:
     """Check the float64 chain, and compare the file with the truth as a whole."""
-    links = traced_by_file(context)
-    if links is None:
-        follow_after_all(context)
-        links = check_traced(context)
-    context.links = links
+    context.links = traced_by_file(context) or check_traced(context)
     return [_file_against_truth(context), *context.links.checks]  # the whole is read first
 
 

@@ -19,7 +19,6 @@ from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.called_parts import key_of, kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
-from normdeploy.verification.mutation.followed import follow_after_all
 from normdeploy.verification.mutation.harmless import SAME_FUNCTION
 from normdeploy.verification.mutation.killing_input import SHARE, search
 from normdeploy.verification.mutation.lone_rows import two_rows, watched_on
@@ -61,7 +60,6 @@ def check_sensitivity(context: Context) -> list[Check]:
         context.leave_out("mutants one by one (tried at their site's own value, or by derivative)")
         _seen_at_sites(context, targets)
         if context.named is not None and alive_of(targets):
-            follow_after_all(context)
             context.links = check_traced(context)
             _seen_at_sites(context, alive_of(targets))
         kill_by_calls(context, alive_of(targets))

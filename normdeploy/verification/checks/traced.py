@@ -20,6 +20,7 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.float64_chain import Links
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.moved_constants import MovedConstants
+from normdeploy.verification.mutation.followed import follow_after_all
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.sides.two_sides import EagerReference
@@ -58,6 +59,7 @@ def traced_by_file(context: Context) -> Links | None:
 
 def check_traced(context: Context) -> Links:
     """Hold the traced graph against the module; the chain is used by the sensitivity check only if both links hold."""
+    follow_after_all(context)
     if context.evaluator is None:
         return Links()
     if not context.reference.has_truth:

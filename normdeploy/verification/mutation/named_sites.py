@@ -27,7 +27,7 @@ from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Site, is_norm, opsets
-from normdeploy.verification.mutation.watched_sites import Key
+from normdeploy.verification.mutation.watched_sites import Key, values_of
 from normdeploy.verification.sides.call_record import CallRecord, NormCall
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, to_numpy
 
@@ -249,9 +249,7 @@ def _constants(evaluator: Evaluator) -> dict[str, Tensor]:
         and value.name not in inputs
         and (value.producer() in fixed if value.producer() is not None else value.is_initializer())
     }
-    blank = {name: torch.zeros(0) for name in evaluator.input_names}
-    with torch.no_grad():
-        found = evaluator.run(blank, fetch=sorted(wanted)) if wanted else {}
+    found = values_of(evaluator, wanted)
     return {name: value for name, value in found.items() if value.dtype == torch.float64}
 
 

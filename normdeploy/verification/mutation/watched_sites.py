@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -231,6 +231,11 @@ def constants_of(evaluator: Evaluator, sites: Sequence[Site]) -> Mapping[str, Te
     made = {str(o.name) for node in graph if node.op_type == "Constant" for o in node.outputs}
     held = set(graph.initializers) - {str(value.name) for value in graph.inputs}
     names = {name for site in sites if not site.inner for name in site.inputs if name in made or name in held}
-    blank = {name: torch.zeros(0) for name in evaluator.input_names}  # no constant reads them
+    return values_of(evaluator, names)
+
+
+def values_of(evaluator: Evaluator, constants: Collection[str]) -> dict[str, Tensor]:
+    """Return what values hold that follow from constants alone, by name."""
+    blank = {name: torch.zeros(0) for name in evaluator.input_names}  # none of them reads these
     with torch.no_grad():
-        return evaluator.run(blank, fetch=sorted(names)) if names else {}
+        return evaluator.run(blank, fetch=sorted(constants)) if constants else {}
