@@ -66,12 +66,12 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
         raise Lost(f"{w.name!r} is not known")
     ids, scale, shift, assumed = _followed(relation, node.inputs[0], v, k, depth + 1)
     first = node.inputs[0]
-    moved = run_moves(side, w, {first: ids}.get, k)
+    made = run_moves(side, w, {first: ids}.get, k)
     gauge = [
-        part.reshape((1,) * moved.dim()) if part.numel() == 1 else run_moves(side, w, {first: part}.get, k)
+        part.reshape((1,) * made.dim()) if part.numel() == 1 else run_moves(side, w, {first: part}.get, k)
         for part in (scale, shift)
     ]
-    return moved, gauge[0], gauge[1], assumed
+    return made, gauge[0], gauge[1], assumed
 
 
 def _whole(gauge: Array, shape: Shape) -> Tensor:
