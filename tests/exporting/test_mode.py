@@ -242,7 +242,7 @@ def test_modules_exchanged_by_eval_are_given_back():
 
 
 class Trainer:
-    """What Lightning leaves on a module that it has trained: modes that only it may set, the data, the module itself."""
+    """What Lightning leaves on a module that it has trained: modes that only it sets, the data, the module itself."""
 
     __module__ = "lightning.pytorch.trainer.trainer"
 
