@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import normdeploy as nd
 from normdeploy.errors import ModelError
@@ -116,3 +119,22 @@ def test_programs_of_other_kinds_say_what_to_hand_over(tmp_path: Path) -> None:
         scripted = torch.jit.script(network())
     with pytest.raises(ModelError, match=r"RecursiveScriptModule.*scripted or traced from"):
         nd.export(scripted, x, tmp_path / "other.onnx")
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_a_model_sharded_among_processes_is_told_how_to_become_whole(form: str, tmp_path: Path) -> None:
+    net, x = network(), torch.randn(2, 3, 6, 6)
+    if form == "second":
+        fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+    else:
+        net = nn.Sequential(FullyShardedDataParallel(net, device_id=torch.device("cpu")))
+    with pytest.raises(ModelError, match=r"'0(\.weight)?' is sharded .*get_model_state_dict.*full_state_dict=True"):
+        nd.export(net, x, tmp_path / "net.onnx")
