@@ -167,7 +167,7 @@ class Search:
             self.ties.rollback(self._asked[same].marks)
         del self._asked[same:]
         alone = [not now.at_once or node in self._apart for node, now in zip(self._order, how, strict=True)]
-        most = len(how)
+        most, staying = len(how), dict[ir.Node, Reason]()
         while (at := len(self._asked)) < len(how):
             count = next((n for n, one in enumerate(alone[at : at + most]) if one), most)
             together = [_Asked(*pair) for pair in zip(self._order[at : at + max(count, 1)], how[at:], strict=False)]
@@ -175,7 +175,7 @@ class Search:
                 together[0].ask(self.ties)
                 if not alone[at]:
                     most = max(most, 2) if together[0].gone else 1
-            elif contradicting := _contradicting(together, self.ties):
+            elif contradicting := _contradicting(together, self.ties, staying):
                 for place in contradicting:
                     alone[at + place] = True
                 if _FEW * len(contradicting) < len(together):  # each that stays hides others behind it
@@ -198,16 +198,37 @@ def _is_one_for_rows(value: ir.Value | None) -> bool:
     return norm.attributes.get_int("axis", -1) in (-1, value.shape.rank() - 1)
 
 
-def _contradicting(together: Sequence[_Asked], ties: Ties) -> set[int]:
-    """Ask several maps in one step; return the places of those that contradict: where one does, nothing was asked."""
+def _contradicting(together: Sequence[_Asked], ties: Ties, staying: dict[ir.Node, Reason]) -> set[int]:
+    """Ask several maps in one step; return the places of those to be asked alone: where there are some, none was asked.
+
+    Args:
+        together: the maps.
+        ties: get what is stated.
+        staying: maps that contradict what already holds, whatever becomes of the others; completed in place.
+    """
     marks = ties.mark()
     for asked in together:
-        asked.gone, asked.marks = True, marks
-    conflict = dissolve([asked.node for asked in together], ties)
-    if conflict is None:
-        return set()
-    ties.rollback(marks)
-    return conflict.equation.places(conflict.wrong)
+        asked.marks = marks
+    while True:
+        asking = [asked for asked in together if asked.node not in staying]
+        conflict = dissolve([asked.node for asked in asking], ties) if asking else None
+        if conflict is None:
+            for asked in together:
+                asked.reason = staying.get(asked.node)
+                asked.gone = asked.reason is None
+            return set()
+        ties.rollback(marks)
+        undecided = set()
+        for place in sorted(conflict.equation.places(conflict.wrong)):
+            node = asking[place].node
+            own = None if halves_of(node) else dissolve([node], ties)
+            if own is None:
+                undecided.add(together.index(asking[place]))
+            else:
+                staying[node] = reason_of_conflict(node, own, ties)
+            ties.rollback(marks)
+        if undecided:
+            return undecided
 
 
 @dataclass(frozen=True)
