@@ -146,7 +146,7 @@ class MoveAffine(RewritePass):
         pads = [node for node in in_the_way if node.op_type == "Pad" or is_relu(node)]
 
         def with_pads(mode: str, among: Collection[ir.Value]) -> Search:
-            return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys(), among)
+            return Search(graph, opaque, (), dict.fromkeys(pads, mode), among)
 
         padded = [value for node in pads for value in ends_of(node)]
         if pads and (loose := with_pads("loose", padded)).can_save_more(best):  # what no Pad keeps none has to let go
@@ -156,7 +156,7 @@ class MoveAffine(RewritePass):
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
             modes = {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}
-            other = self._consistent(Search(graph, opaque, (), modes, best.stays.keys(), around))
+            other = self._consistent(Search(graph, opaque, (), modes, around))
             if saved(other) >= saved(best) and other.stays.keys() <= best.stays.keys():
                 best = other
             broken = {node for reason in other.stays.values() for node in reason.nodes}
@@ -165,7 +165,7 @@ class MoveAffine(RewritePass):
         contradicting = [reason.stating for reason in best.stays.values()]
         places = opened(graph, set().union(*contradicting) if all(contradicting) else best.solution.ties.nodes)
         if places:
-            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads, best.stays.keys(), around))
+            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads, around))
             if saved(other) > saved(best):
                 return other
             closed(places)
