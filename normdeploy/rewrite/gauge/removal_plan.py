@@ -71,12 +71,11 @@ class Search:
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node) and node in self._reached.nodes]
-        followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
+        followed = dict.fromkeys(node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges)
         self._order = sorted(
             followed, key=lambda node: (-bytes_moved.pass_bytes(node.outputs[0]), _is_a_norms_own(node))
         )
-        unranked = set(maps).difference(followed)
-        self._unranked = {node: Reason("the rank of its input is not known") for node in maps if node in unranked}
+        self._unranked = {node: Reason("the rank of its input is not known") for node in maps if node not in followed}
         self._asked: list[_Asked] = []
 
     def leaving(self, unchanged: Collection[ir.Node]) -> Search:
