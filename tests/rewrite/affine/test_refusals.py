@@ -114,7 +114,7 @@ CROSSING = {
             g,
             g.op(
                 "Cast",
-                g.op("Cast", conv(g, images(g), dtype=np.float64), to=onnx.TensorProto.FLOAT),
+                g.op("Cast", conv(g, images(g)), to=onnx.TensorProto.FLOAT),
                 to=onnx.TensorProto.DOUBLE,
             ),
             3,
