@@ -271,6 +271,15 @@ _CALLS: list[OperatorCall] = [
         data=(0, 3),
     ),
     _microsoft("BiasGelu", normal(), normal(6), data=(0, 1)),
+    _microsoft(
+        "QuantizeLinear",
+        normal(),
+        given(0.02, 0.03, 0.01, 0.05, dtype=torch.float64),
+        given(3, 4, 5, 6, dtype=torch.uint8),
+    ),
+    _microsoft(
+        "DequantizeLinear", whole(0, 256), given(0.02, 0.03, 0.01, 0.05, dtype=torch.float64), given(3, 4, 5, 6)
+    ),
     _microsoft("FastGelu"),
     _microsoft("Gelu"),
     _microsoft("QuickGelu"),

@@ -14,6 +14,7 @@ from torch import nn
 from normdeploy.errors import TraceError
 from normdeploy.exporting.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.dynamic_shapes import Spec, batch_shapes, widened
+from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.exporter_shortcuts import exporter_shortcuts
 from normdeploy.exporting.known_messages import known_messages_silenced
 from normdeploy.exporting.naming import give_names_once
@@ -153,7 +154,8 @@ def _partly_fixed(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spe
 def _runs(model: nn.Module, tensors: list[torch.Tensor]) -> Exception | None:
     """Return what the model raises on tensors that it was not given, or None."""
     try:
-        model(*tensors)
+        with uncompiled():
+            model(*tensors)
     except Exception as error:  # whatever it is, it means the same: this model wants the batch it was given
         return error
     return None

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import InputError
+from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace_errors import essential_line
 from normdeploy.parsing.inputs import InputSpec, make_example
@@ -203,7 +204,7 @@ def _failure(model: nn.Module, specs: Sequence[InputSpec]) -> str:
     """Run the model; return why it does not run, or nothing."""
     example = make_example(specs, model)
     try:
-        with evaluation_mode(model), warnings.catch_warnings():
+        with uncompiled(), evaluation_mode(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what was only tried
             model(*example.args, **example.kwargs)
     except Exception as error:  # whatever somebody's forward raises on what it was not made for

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
+from normdeploy.exporting.eager import require_numbers
 from normdeploy.exporting.mode_flags import is_flag, training_flags
 from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.inference_tensors import leave_inference
@@ -243,12 +244,14 @@ def evaluation_mode(model: nn.Module, *, fast: bool = False) -> Iterator[ModeRep
 
     Raises:
         ModeError: something stays in training mode (a property without setter, a flag that resets itself).
+        ModelError: a parameter or buffer lies on device "meta".
     """
     report = ModeReport(
         was_training=bool(model.training),
         gradients=torch.is_grad_enabled(),
         fast_paths=torch.backends.mha.get_fastpath_enabled(),
     )
+    require_numbers(model)
     snapshot = Snapshot(model)
     try:
         with torch.inference_mode(False):

@@ -22,12 +22,13 @@ import torch
 from onnx import defs
 from torch import nn
 
-from normdeploy.errors import InputError, ModeError, ModelError, TraceError
+from normdeploy.errors import InputError, ModeError, TraceError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.batched import export_batched, export_program, traces_fixed
 from normdeploy.exporting.causal_hints import causal_hints_given
 from normdeploy.exporting.computed_weights import kept_values
 from normdeploy.exporting.dynamic_shapes import fixed_after_all, user_shapes, widened
+from normdeploy.exporting.eager import eager_module, uncompiled
 from normdeploy.exporting.exporter_repairs import drop_written_zero_bias, forget_times
 from normdeploy.exporting.forward import (
     Arguments,
@@ -101,7 +102,8 @@ def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor
     """Run the eager model on the example: a wrong argument is told from a model that cannot be traced."""
     args, kwargs = arguments.build(tensors)
     try:
-        result = model(*args, **kwargs)
+        with uncompiled():
+            result = model(*args, **kwargs)
     except RecursionError as error:
         raise InputError(
             f"the model does not run: {module_in_traceback(model, error)}: RecursionError: {too_deep()}"
@@ -189,7 +191,7 @@ def trace(
         InputError: the model does not run on the arguments; names or shapes that do not fit.
         TraceError: the model cannot be traced; the message names the module.
     """
-    model = _eager(model)
+    model = eager_module(model)
     check_opset(opset_version)
     started = time.perf_counter()
     device = _device(model)
@@ -255,18 +257,6 @@ def trace(
         mode=mode,
         updated=updated,
     )
-
-
-def _eager(model: Any) -> nn.Module:
-    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
-        raise ModelError(
-            f"model is a {type(model).__name__}; expected an eager torch.nn.Module: wrap a function or plain class "
-            "in a module, and export a scripted model from its original source"
-        )
-    inner = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
-    if isinstance(inner, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        inner = inner.module
-    return inner if isinstance(inner, nn.Module) else model
 
 
 def check_opset(version: int | None) -> None:

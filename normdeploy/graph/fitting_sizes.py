@@ -191,7 +191,7 @@ _ROWS: dict[tuple[str, str], _Row] = {
     **{("", name): partial(_along_axis, default=0) for name in ("ArgMax", "ArgMin", "Gather", "Split")},
     **{("", name): partial(_along_axis, default=0) for name in ("GatherElements", "ScatterElements")},
     ("", "LpNormalization"): partial(_along_axis, default=-1, before=-1),
-    **{("", name): _quantizer for name in ("QuantizeLinear", "DequantizeLinear")},
+    **{(domain, name): _quantizer for domain in ("", MICROSOFT) for name in ("QuantizeLinear", "DequantizeLinear")},
     **dict.fromkeys(kinds(Trait.REDUCES) - kinds(Trait.POOLS), _over_axes),
     ("", "MeanVarianceNormalization"): _over_axes,
     (MICROSOFT, "GroupNorm"): partial(_group_norm, standard=False),

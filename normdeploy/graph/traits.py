@@ -186,7 +186,8 @@ TRAITS: dict[tuple[str, str], Trait] = {
             ("FusedConv FusedGemm", _PRODUCT),
             ("FusedMatMul", _PRODUCT | Trait.HOMOGENEOUS),
             ("FastGelu Gelu QuickGelu", Trait.POINTWISE),
-            ("BiasGelu SkipLayerNormalization SkipSimplifiedLayerNormalization", NONE),
+            ("BiasGelu DequantizeLinear SkipLayerNormalization SkipSimplifiedLayerNormalization", NONE),
+            ("QuantizeLinear", _CHOICE | Trait.MONOTONE),
         ],
     ),
     (AFFINE_DOMAIN, "Affine"): _BINARY | _PRODUCT,
@@ -205,6 +206,16 @@ def kind_of(node: ir.Node) -> tuple[str, str]:
 def is_standard(node: ir.Node, *names: str) -> bool:
     """Tell whether an operator is one of ONNX's own, of one of these names where any are given."""
     return node.domain == "" and (not names or node.op_type in names)
+
+
+def is_quantizer(node: ir.Node) -> bool:
+    """Tell whether an operator is a QuantizeLinear, ONNX's own or com.microsoft's, which is the same one."""
+    return node.op_type == "QuantizeLinear" and node.domain in ("", MICROSOFT)
+
+
+def is_dequantizer(node: ir.Node) -> bool:
+    """Tell whether an operator is a DequantizeLinear, ONNX's own or com.microsoft's, which is the same one."""
+    return node.op_type == "DequantizeLinear" and node.domain in ("", MICROSOFT)
 
 
 def has(node: ir.Node | None, traits: Trait) -> TypeGuard[ir.Node]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
+from normdeploy.exporting.eager import eager_module, uncompiled
 from normdeploy.exporting.forward import Arguments, flat_forward, flatten_arguments, flatten_outputs, split_arguments
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.trace import Traced, to_numpy, trace
@@ -55,9 +56,10 @@ def inspect(
         ModelError: ``model_or_path`` is something else.
     """
     if isinstance(model_or_path, nn.Module):
-        found = _without_running(model_or_path)
+        model = eager_module(model_or_path)
+        found = _without_running(model)
         if args is not None:
-            found = _with_arguments(model_or_path, args, traces or partial(trace, model_or_path, args))
+            found = _with_arguments(model, args, traces or partial(trace, model, args))
     elif isinstance(model_or_path, (ir.Model, str, os.PathLike)):
         graph = model_or_path if isinstance(model_or_path, ir.Model) else load_graph(model_or_path)
         require_consistent(graph)
@@ -192,7 +194,7 @@ def _eager_dependence(model: nn.Module, args: Any) -> Dependence | None:
         result = model(*(torch.from_numpy(given[name]).to(devices[name]) for name in arguments.names))
         return dict(zip(names, result, strict=True))
 
-    with torch.random.fork_rng(), evaluation_mode(model):
+    with torch.random.fork_rng(), uncompiled(), evaluation_mode(model):
         args_again, kwargs_again = arguments.build(arguments.tensors)
         names += flatten_outputs(model(*args_again, **kwargs_again)).names
         with flat_forward(model, arguments):
@@ -225,7 +227,7 @@ def _gradient_selected(model: nn.Module, args: Any) -> Iterator[Finding]:
     results: list[dict[str, torch.Tensor]] = []
     for gradients in (False, True, False):
         # each run on its own: with gradients the model may update its statistics
-        with torch.random.fork_rng(), evaluation_mode(model), torch.set_grad_enabled(gradients):
+        with torch.random.fork_rng(), uncompiled(), evaluation_mode(model), torch.set_grad_enabled(gradients):
             torch.manual_seed(0)
             results.append(_outputs_by_module(model, positional, named))
     without, with_gradients, again = results

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import ModelError
+from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.forward import split_arguments
 from normdeploy.exporting.mode import evaluation_mode
 from normdeploy.exporting.mode_flags import training_flags
@@ -52,7 +53,7 @@ def training_conventions(model: nn.Module, args: Any) -> Iterator[Finding]:
         inputs.setdefault(site.path, x.detach())
 
     positional, named = split_arguments(model, args, None)
-    with torch.random.fork_rng(), evaluation_mode(model), observed(sites, see):
+    with torch.random.fork_rng(), uncompiled(), evaluation_mode(model), observed(sites, see):
         model(*positional, **named)
     for site in sites:
         if site.path in inputs:

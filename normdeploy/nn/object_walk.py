@@ -57,14 +57,19 @@ ATOMS = (
 )
 # attributes of these libraries' objects hold no layers of the user's, and their graphs of references are endless
 _FOREIGN = frozenset(sys.stdlib_module_names - {"types", "collections", "functools", "dataclasses"}) | {
-    "torch",
-    "numpy",
-    "onnx",
-    "onnx_ir",
-    "onnxruntime",
-    "pandas",
-    "PIL",
-    "matplotlib",
+    *("torch", "numpy", "onnx", "onnx_ir", "onnxruntime", "pandas", "PIL", "matplotlib"),
+    # who trains a model, or logs it, hangs on it afterwards with its data and with a mode of its own
+    *(
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "torchmetrics",
+        "accelerate",
+        "ignite",
+        "fastai",
+        "composer",
+    ),
+    *("datasets", "wandb", "tensorboard", "tensorboardX", "mlflow", "comet_ml", "neptune", "clearml", "ray"),
 }
 
 

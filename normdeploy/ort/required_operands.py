@@ -3,7 +3,8 @@
 The definitions of these operators call them optional, a session of such a file opens, and its first run ends the
 process: com.microsoft's Attention without a bias and DFT with an absent axis that is written (as an empty name) read
 past nothing (SIGSEGV), QLinearLeakyRelu and QLinearSigmoid without a zero point of the result abort; and but for Concat
-no operator of any number of operands looks for an absent one among them (onnxruntime 1.31.1, CPU;
+no operator of any number of operands looks for an absent one among them. A LayerNormalization whose bias is written as
+an empty name ends it sooner, when the extended optimizers see it (onnxruntime 1.31.1, CPU;
 docs/upstream/onnxruntime.md). No caller can catch that, so the node is named before a session is opened.
 """
 
@@ -60,6 +61,8 @@ def require_operands(domain: str, kind: str, operands: Sequence[str | None], nam
         lacks = len(operands) <= place or not operands[place]
     elif domain in STANDARD and kind == "DFT" and len(operands) > 2 and not operands[2]:
         lacks, what, remedy = True, "an axis", "leave its name out altogether, or give it"
+    elif domain in STANDARD and kind == "LayerNormalization" and len(operands) > 2 and not operands[2]:
+        lacks, what, remedy = True, "a bias", "leave its empty name out, or give it one of zeros"
     elif domain in STANDARD and kind in _ALL and not all(operands):
         lacks, what, remedy = True, "one of its operands", "leave its empty name out"
     else:

@@ -14,6 +14,7 @@ from torch import nn
 
 from normdeploy.errors import NormdeployError, TraceError, UsageError
 from normdeploy.exporting.asks_if_traced import traced_otherwise
+from normdeploy.exporting.eager import eager_module
 from normdeploy.exporting.forward import flatten_arguments
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.onnxfile.model import Copied, ModelFile, read_model
@@ -99,7 +100,9 @@ def compared_module(
     Raises:
         UsageError: the trace has other inputs than the file.
         InputError: the arguments do not fit the file.
+        ModelError: it is no eager module.
     """
+    module = eager_module(module)
     if args is None:
         args, kwargs = ((), kwargs) if kwargs else _arguments_of_the_file(module, subject)
     signature = Signature(module, args, kwargs, _names_for(module, args, kwargs, subject))

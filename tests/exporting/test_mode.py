@@ -10,6 +10,7 @@ from torch import nn
 
 from normdeploy.errors import ModeError
 from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.nn.object_walk import unregistered_tensors
 
 
 class PlainNorm:
@@ -238,3 +239,30 @@ def test_modules_exchanged_by_eval_are_given_back():
         assert isinstance(model.body, nn.Linear)
     assert model.body is body
     assert all(module.training for module in model.modules())
+
+
+class Trainer:
+    """What Lightning leaves on a module that it has trained: modes that only it sets, the data, the module itself."""
+
+    __module__ = "lightning.pytorch.trainer.trainer"
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.data = model, torch.randn(1000, 4)
+
+    @property
+    def training(self) -> bool:
+        return True
+
+    @property
+    def evaluating(self) -> bool:
+        return False
+
+
+def test_who_trained_a_model_is_no_part_of_it():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model._trainer = trainer = Trainer(model)
+    with evaluation_mode(model) as report:
+        assert not model[1].training
+    assert "_trainer" not in str(report.switched)
+    assert model._trainer is trainer
+    assert unregistered_tensors(model) == {}

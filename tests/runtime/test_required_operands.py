@@ -74,6 +74,11 @@ def test_with_the_operand_it_is_run_and_judged(operator: str, tmp_path: Path) ->
 ABSENT = {
     "DFT": ("float[b, 8, 1] x) => (float[b, k, 2] y", 'DFT <onesided = 1> (x, "", "")', "DFT <onesided = 1> (x)"),
     "Max": ("float[b, 8, 1] x) => (float[b, 8, 1] y", 'Max (x, "")', "Max (x)"),
+    "LayerNormalization": (
+        "float[b, 8] x) => (float[b, 8] y",
+        'LayerNormalization (x, x1, "")',
+        "LayerNormalization (x, x1)",
+    ),
 }
 
 
@@ -81,9 +86,11 @@ ABSENT = {
 def test_an_absent_operand_that_is_written_is_refused_by_the_verifier(operator: str, tmp_path: Path) -> None:
     interface, *calls = ABSENT[operator]
     paths = [tmp_path / name for name in ("lacks.onnx", "whole.onnx")]
+    scale = "<float[8] x1 = {1, 2, 3, 4, 5, 6, 7, 8}>" if "x1" in calls[0] else ""
     for path, call in zip(paths, calls, strict=True):
         onnx.save(
-            parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> g ({interface}) {{ y = {call} }}'), path
+            parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> g ({interface}) {scale} {{ y = {call} }}'),
+            path,
         )
     assert nd.verify(paths[1], paths[1], level="quick").status == "pass"
     verdict = nd.verify(paths[1], paths[0], level="quick")

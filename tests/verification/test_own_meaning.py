@@ -91,3 +91,42 @@ def test_ties_are_not_taken_for_another_meaning(tmp_path: Path):
     same = np.ones((3, 40), np.float32)
     verdict = verify(tmp_path / "file.onnx", tmp_path / "file.onnx", args={"x": same}, level="quick")
     assert verdict.status != "error"
+
+
+NARROW = """<ir_version: 10, opset_import: ["" : 20]>
+    net ({outer}[n,6] x) => ({outer}[n,6] y) <float[6,6] w = {{{weights}}}>
+    {{ a = Cast <to = {kind}> (x)\n f = Cast <to = 1> (a)\n b = MatMul(f, w)\n c = HardSigmoid(b)
+       d = Cast <to = {kind}> (c)\n y = Cast <to = {back}> (d) }}"""
+
+
+def narrow(folder: Path, kind: int, outer: str) -> Path:
+    weights = ", ".join(f"{number:.4f}" for number in np.random.default_rng(0).standard_normal(36))
+    back = {"float": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}[outer]
+    onnx.save(
+        parser.parse_model(NARROW.format(outer=outer, weights=weights, kind=kind, back=back)), folder / "file.onnx"
+    )
+    return folder / "file.onnx"
+
+
+NARROW_KINDS = [
+    (onnx.TensorProto.BFLOAT16, "float"),
+    (onnx.TensorProto.FLOAT16, "float"),
+    (onnx.TensorProto.FLOAT16, "float16"),
+]
+
+
+@pytest.mark.parametrize(("kind", "outer"), NARROW_KINDS)
+def test_a_reference_that_computes_in_a_narrow_type_is_no_misread_one(kind: int, outer: str, tmp_path: Path):
+    path = narrow(tmp_path, kind, outer)
+    assert verify(path, path, level="quick").status == "pass"
+
+
+@pytest.mark.parametrize(("kind", "outer"), NARROW_KINDS)
+def test_nor_hides_a_narrow_type_that_an_operator_is_misread(
+    kind: int, outer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = narrow(tmp_path, kind, outer)
+    monkeypatch.setitem(OPERATORS, ("", "HardSigmoid"), lambda _, inputs: torch.ones_like(inputs[0]))
+    verdict = verify(path, path, level="quick")
+    assert verdict.status == "error"
+    assert "differs from what onnxruntime computes of the file" in " ".join(verdict.reasons)

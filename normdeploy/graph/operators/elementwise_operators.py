@@ -11,7 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
+from normdeploy.graph.operators.narrow_types import ENDS, NARROW_FLOATS, as_narrow_float, wrapped
+
+_WHOLE = 8
+"""Bits from which on torch has an integer type of its own."""
 
 
 def _unary(function: Callable[[Tensor], Tensor]) -> Implementation:
@@ -133,10 +138,23 @@ def torch_dtype(data_type: ir.DataType, floats: torch.dtype) -> torch.dtype:
 
 
 def _cast(call: Call, inputs: Inputs) -> Tensor:
-    return need(inputs, 0).to(torch_dtype(ir.DataType(call.attr("to")), call.dtype))
+    return _stored_as(call, need(inputs, 0), ir.DataType(call.attr("to")))
+
+
+def _stored_as(call: Call, x: Tensor, target: ir.DataType) -> Tensor:
+    if target in NARROW_FLOATS:
+        return as_narrow_float(x.to(call.dtype), target, saturate=bool(call.attr("saturate", 1)))
+    if target in ENDS and target.bitwidth < _WHOLE:
+        return wrapped(x, target)
+    return x.to(torch_dtype(target, call.dtype))
 
 
 def _cast_like(call: Call, inputs: Inputs) -> Tensor:
+    like = call.node.inputs[1]
+    tensor = None if like is None else constant_tensor(like)
+    known = tensor.dtype if tensor is not None else None if like is None else like.dtype
+    if known in NARROW_FLOATS or (known in ENDS and known.bitwidth < _WHOLE):  # torch's type does not tell these
+        return _stored_as(call, need(inputs, 0), known)
     return need(inputs, 0).to(need(inputs, 1).dtype)
 
 

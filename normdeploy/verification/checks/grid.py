@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.traits import is_dequantizer, is_standard
 from normdeploy.ort.byte_products import EXACT_PRODUCTS, WHOLE_OPERANDS
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.diagnosis.optimizers import guilty_optimizers
@@ -75,7 +75,7 @@ def _multiplies_bytes(model: ir.Model) -> bool:
 
 def _multiplies_stored_weights(model: ir.Model) -> bool:
     """Tell whether a MatMul or Gemm reads a weight that is stored in integers, on its way from there to floats."""
-    stored = [n for n in model.graph.all_nodes() if is_standard(n, "DequantizeLinear") and _is_weight(n.inputs[0])]
+    stored = [n for n in model.graph.all_nodes() if is_dequantizer(n) and _is_weight(n.inputs[0])]
     readers = (reader for node in stored for value in node.outputs for reader, _ in value.uses())
     return any(is_standard(reader, "MatMul", "Gemm") for reader in readers)
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS
-from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.traits import Trait, has, is_quantizer
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import in_front, shown_case, shown_cut, takes_steps
 from normdeploy.verification.mutation.probes import judged_cut
@@ -29,7 +29,7 @@ def check_open_decisions(context: Context) -> list[Check]:
     report, reference = context.proven, context.reference.graph
     if report is None or report.confirmed or context.failed or reference is None or context.noisy is None:
         return []
-    if any(is_standard(node, "QuantizeLinear") for node in reference.graph):
+    if any(is_quantizer(node) for node in reference.graph):
         return []  # steps flip in front of it, which :mod:`.grid` judges
     file, open_results = context.subject.model, {row.result for row in report.open}
     named = {str(value.name): value for value in file.graph.outputs}

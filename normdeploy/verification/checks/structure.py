@@ -44,8 +44,10 @@ def _rare_type(model: ir.Model) -> str:
     found = [name for dtype, name in _RARE.items() if dtype in dtypes]
     if not found:
         return ""
-    few = "for which onnxruntime has few operators on a CPU"
-    return f"it computes in {found[0]}, {few}: export model.float(), with no torch.autocast in its forward; "
+    return (
+        f"it computes in {found[0]}, for which onnxruntime has few operators on a CPU: export model.float(), with no "
+        "torch.autocast in its forward (accelerate's is gone after unwrap_model(model, keep_fp32_wrapper=False)); "
+    )
 
 
 def check_structure(context: Context, example: Arrays) -> Structure:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import onnx
 import onnx_ir as ir
 
-from normdeploy.graph.traits import MICROSOFT, is_standard
+from normdeploy.graph.traits import MICROSOFT, is_quantizer, is_standard
 
 TypeOf = Callable[[ir.Value], ir.DataType | None]
 
@@ -59,7 +59,7 @@ def _said(node: ir.Node, index: int) -> ir.DataType | None:
     held = node.attributes.get("value")
     if node.op_type == "ConstantOfShape":
         return ir.DataType.FLOAT if held is None else ir.DataType(held.as_tensor().dtype)
-    if node.op_type == "QuantizeLinear" and len(node.inputs) < 3 and is_standard(node):
+    if is_quantizer(node) and len(node.inputs) < 3:
         return ir.DataType.UINT8
     return None
 

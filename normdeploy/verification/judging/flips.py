@@ -23,7 +23,8 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, constant64
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.operators.narrow_types import NARROW_FLOATS, quantized_type
+from normdeploy.graph.traits import is_dequantizer, is_quantizer, is_standard
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.sides.biases import rounded_biases
@@ -169,13 +170,15 @@ def step_of(model: ir.Model, name: str, rank: int) -> Array | float | None:
     value = next((v for v in model.graph.outputs if v.name == name), None)
     direct = _behind(value, frozenset({"Identity"}))
     node = _behind(value, _MOVES)
-    if node is None or not is_standard(node):
+    if node is None:
         return None
-    if node.op_type == "QuantizeLinear":
-        return 1.0
-    scale = constant64(node.inputs[1]) if node.op_type == "DequantizeLinear" else None
+    if is_quantizer(node):
+        return None if quantized_type(node) in NARROW_FLOATS else 1.0
+    scale = constant64(node.inputs[1]) if is_dequantizer(node) else None
     source = _behind(node.inputs[0], _MOVES)
-    if source is None or source.op_type != "QuantizeLinear" or scale is None or not (scale > 0).all():
+    if source is None or not is_quantizer(source) or scale is None or not (scale > 0).all():
+        return None
+    if quantized_type(source) in NARROW_FLOATS:  # the numbers that they hold lie on no grid
         return None
     if scale.size == 1:
         return float(scale.reshape(()))

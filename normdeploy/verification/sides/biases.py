@@ -19,7 +19,7 @@ from torch import Tensor
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import evaluate_node
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph.traits import is_dequantizer, is_standard
 
 _BIAS = 2
 """Which input of Conv, ConvTranspose and Gemm is the bias."""
@@ -56,7 +56,7 @@ def _rounded(node: ir.Node) -> Tensor | None:
 def _step(value: ir.Value | None) -> Tensor | None:
     """Return the steps of a value that DequantizeLinear makes."""
     node = None if value is None else value.producer()
-    if node is None or not is_standard(node, "DequantizeLinear"):
+    if node is None or not is_dequantizer(node):
         return None
     block = node.attributes.get_int("block_size", 0)
     scale = None if block else constant64(node.inputs[1])

@@ -61,6 +61,16 @@ def is_in_place(name: str) -> bool:
     return name in _IN_PLACE_EXTRA or (name.endswith("_") and not name.endswith("__"))
 
 
+@contextmanager
+def _outside_inference() -> Iterator[None]:
+    """Leave ``torch.inference_mode()``, which a forward may set: its tensors do not tell whether they were written."""
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    else:
+        yield
+
+
 class Float64Mode(TorchFunctionMode):
     """Promote every low-precision float that enters or leaves a torch call to float64.
 
@@ -102,7 +112,8 @@ class Float64Mode(TorchFunctionMode):
         result = self._logarithms.of(func, promoted_args)
         if result is None:
             call: Callable[..., Any] = IN_FLOAT64.get(func, func)
-            result = call(*promoted_args, **promoted_kwargs)
+            with _outside_inference():
+                result = call(*promoted_args, **promoted_kwargs)
             self._logarithms.note(func, promoted_args, promoted_kwargs, result)
         if target is not None and in_place:
             self.written.add(name)

@@ -15,8 +15,10 @@ import torch
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
 from normdeploy.graph.operators.qonnx import QONNX
+from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
+from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
 from normdeploy.verification.sides.grids import unquantized
 from normdeploy.verification.sides.kernels import known_kernels
@@ -27,6 +29,10 @@ _AGREES = 1e-3
 
 _ROUNDINGS = 1e3
 """How much further apart they may be than the graph in float32 is from it in float64; a misread operator is 1e5."""
+
+_NARROW_ROUNDINGS = 64.0
+"""The same of a graph that computes in float16 or bfloat16 somewhere: in units of that rounding, and of what it does to
+the outputs where the inputs are moved by it."""
 
 
 class GraphReference:
@@ -67,6 +73,7 @@ class GraphReference:
         self._session: Any = None
         self._ran: tuple[Feeds, list[Any]] | None = None
         self._coarse = Evaluator(self.graph, dtype=torch.float32)
+        self._roundoff = _coarsest(self.graph)
         self.input_names = input_names(self.graph)
         self.output_names: Sequence[str] = self._evaluator.output_names
 
@@ -106,15 +113,21 @@ class GraphReference:
     def _require_agreement(self, feeds: Feeds, truth: list[Any]) -> None:
         """Hold the float64 outputs against the file's own run, in units of what rounding does to this graph."""
         native = self.native(feeds)
-        far = [i for i, (y, o) in enumerate(zip(truth, native, strict=True)) if distance(y, o) > _AGREES * _unit(o)]
+        near = max(_AGREES, _NARROW_ROUNDINGS * self._roundoff)
+        far = [i for i, (y, o) in enumerate(zip(truth, native, strict=True)) if distance(y, o) > near]
         if not far:
             return
         # in float32, and with inputs moved by a rounding, which shows where a tie decides
-        rng = np.random.default_rng(0)
-        coarse = [run_evaluator(self._coarse, moved) for moved in (feeds, *(_jittered(feeds, rng) for _ in range(3)))]
+        rng, single = np.random.default_rng(0), UNIT_ROUNDOFF["float32"]
+        coarse = [run_evaluator(self._coarse, moved) for moved in (feeds, *_jittered(feeds, rng, single))]
+        narrow = [] if self._roundoff == single else _jittered(feeds, rng, self._roundoff)
+        moved = [run_evaluator(self._evaluator, inputs) for inputs in narrow]
         for i in far:
-            rounding = max(distance(truth[i], run[self.output_names[i]]) for run in coarse)
-            allowed = _ROUNDINGS * _unit(native[i]) * rounding
+            name = self.output_names[i]
+            allowed = max(
+                _ROUNDINGS * max(distance(truth[i], run[name]) for run in coarse),
+                _NARROW_ROUNDINGS * max((distance(truth[i], run[name]) for run in moved), default=0.0),
+            )
             if distance(truth[i], native[i]) > allowed:
                 assert self.graph is not None
                 known = known_kernels(self.graph.graph)
@@ -152,18 +165,21 @@ def distance(truth: Any, found: Any) -> float:
     return difference / size if size > 0 else difference
 
 
-def _jittered(feeds: Feeds, rng: np.random.Generator) -> Arrays:
-    """Return inputs whose floats are moved by some roundings of float32."""
-    moved: Arrays = {}
-    for name, array in feeds.items():
-        moved[name] = array
-        if np.asarray(array).dtype.kind == "f":
-            x = np.asarray(array, np.float64)
-            size = np.abs(x) + np.abs(x).mean() if x.size else x
-            moved[name] = x + 4 * UNIT_ROUNDOFF["float32"] * size * rng.standard_normal(x.shape)
-    return moved
+def _jittered(feeds: Feeds, rng: np.random.Generator, unit: float) -> list[Arrays]:
+    """Return inputs whose floats are moved by some roundings of ``unit``, in three ways."""
+    ways: list[Arrays] = [dict(feeds) for _ in range(3)]
+    for moved in ways:
+        for name, array in feeds.items():
+            if is_float(np.asarray(array)):
+                x = np.asarray(array).astype(np.float64)
+                size = np.abs(x) + np.abs(x).mean() if x.size else x
+                moved[name] = x + 4 * unit * size * rng.standard_normal(x.shape)
+    return ways
 
 
-def _unit(native: Any) -> float:
-    """Return the rounding of an output's precision in units of float32's."""
-    return UNIT_ROUNDOFF.get(np.asarray(native).dtype.name, UNIT_ROUNDOFF["float32"]) / UNIT_ROUNDOFF["float32"]
+def _coarsest(model: ir.Model) -> float:
+    """Return the rounding of the coarsest float type that a graph computes in; that of float32 at least."""
+    made = [value.dtype for node in model.graph.all_nodes() for value in node.outputs]
+    targets = [node.attributes.get_int("to", 0) for node in model.graph.all_nodes() if is_standard(node, "Cast")]
+    kinds = {*made, *map(ir.DataType, targets)} & {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+    return max([UNIT_ROUNDOFF["float32"], *(UNIT_ROUNDOFF[kind.numpy().name] for kind in kinds if kind is not None)])

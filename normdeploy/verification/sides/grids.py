@@ -21,9 +21,11 @@ from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import opset_of
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.call import Stored
-from normdeploy.graph.operators.integer_operators import signed, spread
+from normdeploy.graph.operators.integer_operators import signed
+from normdeploy.graph.operators.narrow_types import ENDS, NARROW_FLOATS, integers_in, quantized_type
 from normdeploy.graph.operators.qonnx import QONNX
-from normdeploy.graph.traits import MICROSOFT, is_standard, kind_of
+from normdeploy.graph.operators.quantize_linear import spread_along
+from normdeploy.graph.traits import MICROSOFT, is_quantizer, is_standard, kind_of
 
 SHARE = 0.01
 """Share of a quantizer's values that a runtime may put on the other side of a tie."""
@@ -33,13 +35,6 @@ FEWEST = 4
 
 _EQUAL = 1e-9
 """Distance from a tie, in steps, within which values count as equal."""
-
-_RANGES = {
-    torch.uint8: (0, 255),
-    torch.int8: (-128, 127),
-    torch.uint16: (0, 65535),
-    torch.int16: (-32768, 32767),
-}
 
 _RESULT_ZERO = {
     ("", "QLinearConv"): 7,
@@ -71,10 +66,8 @@ def _quantizers(evaluator: Evaluator, *, constants: bool = False) -> list[ir.Nod
     return [
         node
         for node in evaluator.graph
-        if is_standard(node, "QuantizeLinear", "Round")
+        if (is_standard(node, "Round") or (is_quantizer(node) and quantized_type(node) not in NARROW_FLOATS))
         and (constants or constant_tensor(node.inputs[0]) is None)
-        and not node.attributes.get_int("block_size", 0)
-        and not node.attributes.get_int("output_dtype", 0)
     ]
 
 
@@ -120,16 +113,14 @@ def _unrounded(node: ir.Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, 
     if node.op_type == "Round":
         return x, (-math.inf, math.inf)
     assert scale is not None
-    axis = node.attributes.get_int("axis", 1)
+    whole = x / spread_along(node, scale, x)
+    whole = whole if zero is None else whole + spread_along(node, zero.to(x.dtype), x)
+    return whole, ENDS[_stored(node, zero)]
 
-    def spread(parameter: Tensor) -> Tensor:
-        if parameter.numel() == 1:
-            return parameter.reshape(()).to(x.dtype)
-        return parameter.reshape([-1 if at == axis % x.dim() else 1 for at in range(x.dim())]).to(x.dtype)
 
-    kind = torch.uint8 if zero is None else zero.dtype
-    whole = x / spread(scale)
-    return whole if zero is None else whole + spread(zero), _RANGES.get(kind, (0, 255))
+def _stored(node: ir.Node, zero: Tensor | None) -> ir.DataType:
+    """Return the integers that a quantizer stores."""
+    return quantized_type(node, zero) or ir.DataType.UINT8
 
 
 def _cut(node: ir.Node, low: float, high: float) -> tuple[float, float]:
@@ -171,8 +162,7 @@ def unquantized(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
             if node.op_type == "Round":
                 return value
             zero = inputs[2] if len(inputs) > 2 else None
-            axis = node.attributes.get_int("axis", 1)
-            return signed(value, None if zero is None else spread(zero, value.dim(), axis), int(low), int(high))
+            return signed(value, None if zero is None else spread_along(node, zero, value), int(low), int(high))
 
         return compute
 
@@ -216,7 +206,7 @@ def flipped(evaluator: Evaluator) -> dict[ir.Node, StandIn]:
             zero = inputs[2] if len(inputs) > 2 else None
             if node.op_type == "Round":
                 return result
-            return result.to(torch.uint8 if zero is None else zero.dtype)
+            return result.to(integers_in(_stored(node, zero)))
 
         return compute
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.forward import flatten_outputs
 from normdeploy.exporting.ieee import ieee_float32
 from normdeploy.exporting.mode import evaluation_mode
@@ -81,7 +82,7 @@ class EagerReference:
         if self._before is not None:
             yield
             return
-        with ieee_float32(), evaluation_mode(self.model):
+        with ieee_float32(), uncompiled(), evaluation_mode(self.model):
             self._before = Snapshot(self.model), Contents(state_of(self.model))
             try:
                 yield

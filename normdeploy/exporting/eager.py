@@ -1,0 +1,83 @@
+"""The eager model itself: taken out of what torch wraps around it, and run as its author wrote it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from normdeploy.errors import ModelError
+
+_REMEDIES = (
+    (torch.export.ExportedProgram, "hand over its module, program.module()"),
+    (torch.jit.ScriptModule, "hand over the model that it was scripted or traced from"),
+)
+
+
+def eager_module(model: Any) -> nn.Module:
+    """Return a model without ``torch.compile``'s, DataParallel's or DistributedDataParallel's wrapper.
+
+    Raises:
+        ModelError: it is no eager ``torch.nn.Module``.
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        remedy = next((text for kind, text in _REMEDIES if isinstance(model, kind)), "wrap what computes in a module")
+        raise ModelError(f"model is of class {type(model).__name__}; expected an eager torch.nn.Module: {remedy}")
+    inner = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
+    if isinstance(inner, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        inner = inner.module
+    inner = getattr(inner, "_orig_mod", inner)  # compiled before it was distributed
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def require_numbers(model: nn.Module) -> None:
+    """Require that every parameter and buffer holds its numbers, all of them.
+
+    Raises:
+        ModelError: one lies on device "meta", which has shapes alone, or this process holds a part of it.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ModelError(
+                f"{name!r} lies on device 'meta', which holds no numbers; expected trained weights: build the model "
+                "without that device, or call model.to_empty(device='cpu') and load all of its state"
+            )
+    if found := _sharded(model):
+        raise ModelError(
+            f"{found} is sharded among processes; expected whole weights in one: load get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)), both of torch.distributed.checkpoint.state_dict, into a "
+            "model that is not"
+        )
+
+
+def _sharded(model: nn.Module) -> str:
+    """Return the path of a parameter of FSDP's second form, or of a module of its first; "" where there is none."""
+    # what has not been imported has sharded nothing, and importing it takes a second
+    tensors, wrappers = sys.modules.get("torch.distributed.tensor"), sys.modules.get("torch.distributed.fsdp")
+    if tensors is not None:
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if isinstance(tensor, tensors.DTensor):
+                return repr(name)
+    if wrappers is not None:
+        for name, module in model.named_modules():
+            if isinstance(module, wrappers.FullyShardedDataParallel):
+                return repr(name) if name else "the model"
+    return ""
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run what ``torch.compile`` has compiled, wherever in a model that is, as it was written.
+
+    Compiled code computes in another order, so that its rounding is no measure for a file's, and it is compiled anew
+    for each way in which a model is watched.
+    """
+    if "torch._dynamo" not in sys.modules:  # torch.compile loads it: nothing is compiled
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
