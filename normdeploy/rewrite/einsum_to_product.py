@@ -15,9 +15,12 @@ which is, in the order of the data's letters, one of
    Without N there is one column, which a Squeeze takes away. Transposes stand where the letters' order asks for
    them: what onnxruntime's Einsum does inside.
 
-What folds into and out of those operators needs no rule for Einsum then. Left as they are: a letter twice in one
-operand, or summed over in one alone; N without K; B without D (nothing to stand for rows); an ellipsis in the weight;
-and sizes of K or B that are not certainly equal in both, for an Einsum repeats along an axis of size 1.
+What folds into and out of those operators needs no rule for Einsum then. One that would be several operators becomes
+them only where an affine map reaches it: a runtime's Einsum does inside what they do.
+
+Left as they are: a letter twice in one operand, or summed over in one alone; N without K; B without D (nothing to stand
+for rows); an ellipsis in the weight; and sizes of K or B that are not certainly equal in both, for an Einsum repeats
+along an axis of size 1.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine.constant import derive
 from normdeploy.rewrite.affine.replacement import Region
+from normdeploy.rewrite.gauge.reached import Reached
 from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
 
 
@@ -46,16 +50,22 @@ class LowerEinsum(RewritePass):
 
     Args:
         context: makes the check of each.
+        several: those that become several operators, where affine maps reach them; by default the others.
     """
+
+    def __init__(self, context: RewriteContext, *, several: bool = False) -> None:
+        super().__init__(context)
+        self._several = several
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph."""
         modified = False
         share_names(model)
         for graph in graphs_of(model):
-            for node in list(graph):
-                equation = read(node) if is_standard(node, "Einsum") else None
-                if equation is not None:
+            found = {node: read(node) for node in graph if is_standard(node, "Einsum")}
+            reached = Reached(graph).nodes if self._several and any(found.values()) else set()
+            for node, equation in found.items():
+                if equation is not None and (node in reached if self._several else equation.is_short):
                     _write(Region(graph), node, equation, self.context)
                     modified = True
         return ir.passes.PassResult(model, modified)
@@ -96,6 +106,30 @@ class Equation:
     def rows(self) -> str:
         """D, in the data's order."""
         return "".join(letter for letter in self.data if letter not in self.weight)
+
+    @property
+    def turned(self) -> str | None:
+        """The data's letters with N in the place of K, where both are one."""
+        one = len(self.summed) == len(self.written) == 1
+        return self.data.replace(self.summed, self.written) if one else None
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it is a convolution of one tap."""
+        return len(self.result) in (4, 5) and self.result[1] == self.written and not self.stacked
+
+    @property
+    def turns_product(self) -> bool:
+        """Whether it is a MatMul of the weight with the data, in this order."""
+        return self.result[-2:-1] == self.written and self.result[-1] in self.rows
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is a map, or one operator."""
+        if not self.summed:
+            return True
+        in_place = self.data[-1] == self.summed and self.data[-2] in self.rows
+        return self.turned == self.result and (in_place or self.turns_product or self.is_convolution)
 
 
 def read(node: ir.Node) -> Equation | None:
@@ -215,16 +249,15 @@ class _Chain:
 def _write(region: Region, node: ir.Node, equation: Equation, context: RewriteContext) -> None:
     chain = _Chain(region, node, equation)
     summed, written, result = equation.summed, equation.written, equation.result
-    turned = equation.data.replace(summed, written) if len(summed) == len(written) == 1 else None
     if not summed:
         weight = _weight(
             region, node, equation, [letter if letter in equation.weight else "" for letter in equation.data]
         )
         chain.add("Mul", [weight], list(equation.data))
-    elif turned == result and result[-2:-1] == written and result[-1] in equation.rows:
+    elif equation.turned == result and equation.turns_product:
         weight = _stack(region, node, equation, result[:-2], [written, summed])
         chain.add("MatMul", [weight], list(result), reverse=True)
-    elif turned == result and len(result) in (4, 5) and result[1] == written and not equation.stacked:
+    elif equation.turned == result and equation.is_convolution:
         weight = _weight(region, node, equation, [written, summed, *[""] * (len(result) - 2)])
         chain.add("Conv", [weight], list(result))
     else:

@@ -140,6 +140,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         OneView(),
         LowerEinsum(context),
         RecogniseAffine(context),
+        LowerEinsum(context, several=True),
         AddMaps(context),
         MovePads(context),
         move,

@@ -54,6 +54,7 @@ from normdeploy.verification.record.verdict import Verdict
 from normdeploy.verification.samples.ranges import input_specs
 from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.graph_reference import GraphReference
+from normdeploy.verification.sides.quantizer_ends import own_ends
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.watch import Watch
@@ -182,8 +183,11 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     context.subject.release()
     with context.stage("derivation"):
         context.checks += check_proven(context)
-        if context.proven is not None and context.proven.to_be_seen:
-            context.subject.watch = Watch(frozenset(context.proven.to_be_seen))
+        if context.proven is not None:
+            graph = context.reference.graph
+            ends = own_ends((row.node for row in context.proven.open), () if graph is None else graph.graph.all_nodes())
+            names = frozenset({*context.proven.to_be_seen, *(ends if graph is not None else ())})
+            context.subject.watch = Watch(names, ends) if names else context.subject.watch
         if context.proven is None or not context.proven.confirmed:
             context.effort.limit *= UNPROVEN
             follow_after_all(context)

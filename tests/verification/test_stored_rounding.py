@@ -68,9 +68,29 @@ def test_a_large_number_elsewhere_allows_small_ones_its_own_rounding(shape: tupl
     want[7, 5] = 2.0**20
     have = want.copy()
     have[0, 0] += np.float32(2.0**-4)  # half a unit of the largest
-    found = compare(have, FLOAT, want)
+    found = compare(have, FLOAT, want.astype(np.float64) * (1 + 2.0**-40))  # computed: no float32 is what is expected
     assert found is not None
     assert found.rounding
+
+
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_one_number_among_copies_is_no_other_rounding(shape: tuple[int, int], dtype: type[np.floating]):
+    """A weight of float16 that is 4 units off is 0.4 % off, and nothing was computed that could have rounded it."""
+    want = drawn(shape).astype(dtype)
+    have = want.copy()
+    have[7, 5] += 4 * np.spacing(have[7, 5])
+    kind = ir.DataType.from_numpy(np.dtype(dtype))
+    found = compare(have, kind, want)
+    assert found is not None
+    assert not found.rounding
+    assert f"(1 of {want.size} numbers differ)" in found.text
+    for near in (
+        compare(have, kind, want.astype(np.float64) * (1 + 2.0**-40)),
+        compare(have[7:8, 5], kind, want[7:8, 5]),
+    ):
+        assert near is not None
+        assert near.rounding  # of a fold, or of one number alone
 
 
 @pytest.mark.parametrize("shape", [(1,), *SIZES])

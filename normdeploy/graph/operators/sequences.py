@@ -55,6 +55,31 @@ def _sequence_construct(_: Call, inputs: Inputs) -> Tensor:
     return _sequence([need(inputs, index) for index in range(len(inputs))])
 
 
+def _place(inputs: Inputs, index: int, end: int, last: int) -> int:
+    """Return a place in a sequence, the last one where none is given.
+
+    Args:
+        end: how many parts there are. last: the largest place that is one.
+    """
+    given = optional(inputs, index)
+    place = last if given is None else int(given)
+    if not -end <= place <= last:
+        raise ValueError(f"place {place} of a sequence of {end}; expected one from {-end} to {last}")
+    return place if place >= 0 else place + end
+
+
+def _sequence_insert(_: Call, inputs: Inputs) -> Tensor:
+    parts, tensor = _parts(inputs, 0), need(inputs, 1)
+    at = _place(inputs, 2, len(parts), len(parts))
+    return _sequence([*parts[:at], tensor, *parts[at:]])
+
+
+def _sequence_erase(_: Call, inputs: Inputs) -> Tensor:
+    parts = _parts(inputs, 0)
+    at = _place(inputs, 1, len(parts), len(parts) - 1)
+    return _sequence([*parts[:at], *parts[at + 1 :]])
+
+
 def _sequence_length(_: Call, inputs: Inputs) -> Tensor:
     return torch.tensor(len(_parts(inputs, 0)))
 
@@ -68,6 +93,9 @@ SEQUENCES: dict[str, Implementation] = {
     "SplitToSequence": _split_to_sequence,
     "SequenceAt": _sequence_at,
     "SequenceConstruct": _sequence_construct,
+    "SequenceEmpty": lambda call, inputs: _sequence([]),
+    "SequenceErase": _sequence_erase,
+    "SequenceInsert": _sequence_insert,
     "SequenceLength": _sequence_length,
     "ConcatFromSequence": _concat_from_sequence,
 }

@@ -25,6 +25,13 @@ LOSS = 2.0
 """Units in the last place of a row's root mean square that storing its weights may cost; plain rounding costs 0.3."""
 
 
+def holds_less(dtype: ir.DataType | None, other: ir.DataType | None) -> bool:
+    """Tell whether a float type has fewer digits, or less large numbers, than another (float32 where not known)."""
+    plain = FORMATS[ir.DataType.FLOAT]
+    own, others = (plain if kind is None else FORMATS.get(kind, plain) for kind in (dtype, other))
+    return own[0] > others[0] or own[2] < others[2]
+
+
 def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
     """Return the bytes of the copy that is needed because others than ``reader`` keep the old constant."""
     if value is None or all(usage.node is reader for usage in value.uses()):

@@ -129,7 +129,7 @@ def is_bias(node: ir.Node) -> bool:
         producer = None if value is None else value.producer()
         if (
             producer is not None
-            and producer.op_type == "MatMul"
+            and is_standard(producer, "MatMul", "Einsum")
             and value is not None
             and only_reader(value) is not None
             and is_constant(other)

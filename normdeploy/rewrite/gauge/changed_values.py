@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -32,44 +32,42 @@ def beside(node: ir.Node, plan: Plan) -> list[ir.Node]:
     return [other for other in dict.fromkeys(found) if other is not node]
 
 
-def component(start: ir.Node, plan: Plan) -> tuple[list[ir.Node], set[ir.Node]]:
-    """Return the maps and the absorbing operators that changed values connect with one."""
-    gone, edits = set(plan.gone), {edit.node for edit in plan.edits}
-    seen, queue = {start}, deque([start])
+def _ways(
+    starts: Sequence[ir.Node], plan: Plan, ends: Collection[ir.Node] = (), walls: Collection[ir.Node] = ()
+) -> Iterator[tuple[ir.Node, ir.Node, int]]:
+    """Yield all that changed values connect with some operators, nearest first, with the nearest of these and how far.
+
+    Args:
+        starts: the operators.
+        plan: says which values change.
+        ends: behind these nothing is looked for. walls: these are not looked at.
+    """
+    seen, queue = {*starts, *walls}, deque((start, start, 0) for start in starts)
     while queue:
-        node = queue.popleft()
-        for other in beside(node, plan):
+        node, origin, far = queue.popleft()
+        yield node, origin, far
+        for other in beside(node, plan) if not far or node not in ends else ():
             if other not in seen:
                 seen.add(other)
-                queue.append(other)
-    return [node for node in plan.gone if node in seen & gone], seen & edits
+                queue.append((other, origin, far + 1))
+
+
+def component(start: ir.Node, plan: Plan) -> tuple[list[ir.Node], set[ir.Node]]:
+    """Return the maps and the absorbing operators that changed values connect with one."""
+    seen = {node for node, _, _ in _ways([start], plan)}
+    return [node for node in plan.gone if node in seen], seen & {edit.node for edit in plan.edits}
 
 
 def owners(maps: Sequence[ir.Node], plan: Plan) -> dict[ir.Node, ir.Node]:
     """Return, for all that changed values connect with some maps, the nearest of them."""
-    found = {node: node for node in maps}
-    queue = deque(maps)
-    while queue:
-        node = queue.popleft()
-        for other in beside(node, plan):
-            if other not in found:
-                found[other] = found[node]
-                queue.append(other)
-    return found
+    return {node: origin for node, origin, _ in _ways(maps, plan)}
 
 
 def nearest_maps(start: ir.Node, plan: Plan) -> list[ir.Node]:
     """Return the disappearing maps nearest to an operator, along changed values."""
-    gone = set(plan.gone) | set(plan.halves)
-    seen, ring = {start}, [start]
-    while ring:
-        found = [node for node in ring if node in gone]
-        if found:
-            return found
-        ring = [other for node in ring for other in beside(node, plan)]
-        ring = [node for node in dict.fromkeys(ring) if node not in seen]
-        seen.update(ring)
-    return []
+    gone = {*plan.gone, *plan.halves}
+    found = [(far, node) for node, _, far in _ways([start], plan, ends=gone) if node in gone]
+    return [node for far, node in found if far == found[0][0]]
 
 
 def takers_of(start: ir.Node, plan: Plan) -> list[ir.Node]:
@@ -77,20 +75,9 @@ def takers_of(start: ir.Node, plan: Plan) -> list[ir.Node]:
 
     Neither is it behind another map that disappears, where something takes this one in front of that.
     """
-    return _takers(start, plan, plan.gone) or _takers(start, plan, ())
-
-
-def _takers(start: ir.Node, plan: Plan, walls: Collection[ir.Node]) -> list[ir.Node]:
     absorbing = {edit.node for edit in plan.edits if edit.absorbs}
-    seen, queue, found = {start, *walls}, deque([start]), list[ir.Node]()
-    while queue:
-        node = queue.popleft()
-        for other in beside(node, plan):
-            if other in seen:
-                continue
-            seen.add(other)
-            if other in absorbing:
-                found.append(other)
-            else:
-                queue.append(other)
-    return found
+    for walls in (plan.gone, ()):
+        found = [node for node, _, far in _ways([start], plan, absorbing, walls) if far and node in absorbing]
+        if found:
+            return found
+    return []

@@ -25,7 +25,7 @@ from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import norms
 from normdeploy.rewrite.gauge.rules.moves import ACTS, padded
-from normdeploy.rewrite.gauge.scattered_inputs import filled_feeds, gathered_feeds, places_read, scattered_feeds
+from normdeploy.rewrite.gauge.scattered_inputs import gathered_feeds, places_read, scattered_feeds
 from normdeploy.rewrite.recognise.trial_sizes import names_of
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
@@ -47,7 +47,6 @@ def draws(at: Solution) -> tuple[Draw, ...]:
         _product_feeds(at),
         gathered_feeds,
         scattered_feeds,
-        filled_feeds,
         partial(_sized_feeds, at, cut=True),
         partial(_sized_feeds, at),
         partial(_sized_feeds, at, alike=True),
@@ -194,7 +193,7 @@ def _sized_feeds(
     """Draw inputs of their static sizes, dynamic ones small, the same symbol the same size (``alike``: all of them).
 
     With ``cut`` a window sees one sample, just large enough for a border, an interior and every tap, and a product two
-    rows; a computed target of Expand is the shape of its result.
+    rows; a shape that is asked for is that of the result.
     """
     node = next((node for node in nodes if node.op_type != "DequantizeLinear"), nodes[-1])
     linear = linear_of(node)
@@ -204,7 +203,7 @@ def _sized_feeds(
     sizes = _sizes_of_gauges(at, [*inputs, *nodes[-1].outputs])
     feeds: dict[ir.Value, Tensor] = {}
     for value in inputs:
-        if has(node, Trait.SHAPED) and value is node.inputs[1]:
+        if value is _asked_shape(node):
             target = node.outputs[0]
             dims = [_size(dim, target, axis, sizes, reach) for axis, dim in enumerate(target.shape or ())]
             data = feeds.get(required(node, 0))
@@ -245,6 +244,13 @@ def _sized_feeds(
         dims = [most if most > 1 else size for size, most in zip(dims, cells or (1,) * len(dims), strict=True)]
         feeds[value] = context.normal(dims)
     return feeds
+
+
+def _asked_shape(node: ir.Node) -> ir.Value | None:
+    """Return the operand that says what shape the result has; None where none does."""
+    if is_standard(node, "ConstantOfShape"):
+        return required(node, 0)
+    return optional(node, 1) if has(node, Trait.SHAPED) else None
 
 
 def _size(dim: int | ir.SymbolicDim, value: ir.Value, axis: int, sizes: dict[str, int], reach: int) -> int:

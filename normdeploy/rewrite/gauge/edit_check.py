@@ -1,8 +1,14 @@
-"""Each changed operator is checked alone: f'(x') = (f(s x + t) - t_y) / s_y for random x', in float64."""
+"""Each changed operator is checked alone: f'(x') = (f(s x + t) - t_y) / s_y for random x', in float64.
+
+What has to stay what it is no such check sees: an operator without a rule is not written at all. What it reads is asked
+for its gauge, whatever was stated and solved (:func:`require_borders`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -14,10 +20,12 @@ from normdeploy.graph import constant_tensor, evaluate_region, module_path
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
+from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.check_inputs import draws
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.numbered_elements import only_moves, require_moved
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
+from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.rules.weighed import weighed
 from normdeploy.rewrite.gauge.rules.weights import NOTHING, VANISHES
@@ -27,85 +35,76 @@ CUBIC_TOLERANCE = 1e-6
 """The reference evaluation of a cubic Resize computes its interpolation weights in float32: they sum to 1 + 1e-7."""
 
 
-class Unchecked(Exception):
-    """An operator cannot be evaluated on inputs that are made up.
-
-    Args:
-        node: the operator.
-    """
-
-    def __init__(self, node: ir.Node) -> None:
-        super().__init__(f"{node.op_type} cannot be evaluated here")
-        self.node = node
-
-
+@dataclass
 class Check:
-    """Evaluates an operator as it is; later, as it became.
+    """What an operator makes of made-up inputs before it is changed.
 
     Args:
-        context: draws.
         edit: the change, not yet applied.
-
-    Raises:
-        Unchecked: the operator cannot be evaluated.
+        inputs: by place among what the operator reads.
+        expected: its results; none where nothing is left to be checked.
+        vanishes: something that is read is scaled by 0.
     """
 
-    def __init__(self, context: RewriteContext, edit: Edit) -> None:
-        self._inputs: dict[int, Tensor] = {}
-        self._expected: list[Tensor] = []
-        self._vanishes = False
-        if not context.check:
-            return
-        nodes = _region(edit.node)
-        read, results = _read(nodes), _written(nodes)
-        last: GraphError | None = None
-        for draw in draws(edit.at):
-            try:
-                drawn = draw(context, nodes, read)
-                if any(value not in drawn for value in read):
-                    continue
-                if only_moves(edit):
-                    require_moved(edit, drawn)
-                    return
-                axes = {value: summed_axis(value) for value in read}
-                drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
-                plain = {value: _plain(edit.at, value, drawn[value]) for value in read}
-                expected = evaluate_region(nodes, plain, results)
-                gauges = (edit.at.ties.of[value] for value in read if value in edit.at.ties.of)
-                self._vanishes = any((np.abs(edit.at.scale(gauge)) < VANISHES).any() for gauge in gauges)
-                for value, found in zip(results, expected, strict=True):
-                    _require_cells(edit.at.ties.of.get(value), found)
-                self._expected = expected
-                self._inputs = {read.index(value): tensor for value, tensor in drawn.items() if value in read}
-                return
-            except GraphError as error:
-                last = error
-            except ValueError:
-                continue  # a gauge that varies along an axis that was cut
-        raise Unchecked(edit.node) from last
+    edit: Edit
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    expected: list[Tensor] = field(default_factory=list)
+    vanishes: bool = False
 
-    def verify(self, edit: Edit) -> None:
+    def verify(self) -> None:
         """Evaluate the operator as it became.
 
         Raises:
             RewriteError: it computes something else.
         """
-        if not self._expected:  # nothing is checked, or was when it could be
+        if not self.expected:
             return
-        node, at = edit.node, edit.at
+        edit, node, at = self.edit, self.edit.node, self.edit.at
         nodes = _region(node)
         results = _written(nodes)
-        feeds = {value: self._inputs[index] for index, value in enumerate(_read(nodes))}
+        feeds = {value: self.inputs[index] for index, value in enumerate(_read(nodes))}
         found = evaluate_region(nodes, feeds, results)
         tolerance = CUBIC_TOLERANCE if node.op_type == "Resize" else TOLERANCE
-        for value, old, new in zip(results, self._expected, found, strict=True):
-            distance = _distance(_gauge_of(at, value, edit), at, old, new, vanishes=self._vanishes)
+        for value, old, new in zip(results, self.expected, found, strict=True):
+            distance = _distance(_gauge_of(at, value, edit), at, old, new, vanishes=self.vanishes)
             if not distance <= tolerance:
                 raise RewriteError(
                     f"gauge of {node.op_type}",
                     module_path(node),
                     f"{value.name} differs by {distance:.3g} relative; expected at most {tolerance:g}",
                 )
+
+
+def checks_of(context: RewriteContext, edits: Sequence[Edit]) -> tuple[list[Check], set[ir.Node]]:
+    """Evaluate operators as they are, and return their checks, and those that cannot be evaluated on made-up inputs."""
+    checks = {edit.node: _check_of(context, edit) for edit in edits}
+    made = [check for check in checks.values() if check is not None]
+    return made, {node for node, check in checks.items() if check is None}
+
+
+def _check_of(context: RewriteContext, edit: Edit) -> Check | None:
+    if not context.check:
+        return Check(edit)
+    nodes, at = _region(edit.node), edit.at
+    read, results = _read(nodes), _written(nodes)
+    for draw in draws(at):
+        try:
+            drawn = draw(context, nodes, read)
+            if any(value not in drawn for value in read):
+                continue
+            if only_moves(edit):
+                require_moved(edit, drawn)
+                return Check(edit)
+            axes = {value: summed_axis(value) for value in read}
+            drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
+            expected = evaluate_region(nodes, {value: _plain(at, value, drawn[value]) for value in read}, results)
+            for value, found in zip(results, expected, strict=True):
+                _require_cells(at.ties.of.get(value), found)
+            vanishes = any((np.abs(at.scale(at.ties.of[v])) < VANISHES).any() for v in read if v in at.ties.of)
+            return Check(edit, {index: drawn[value] for index, value in enumerate(read)}, expected, vanishes)
+        except (GraphError, ValueError):
+            continue  # it cannot be evaluated on these, or a gauge varies along an axis that was cut
+    return None
 
 
 def _region(node: ir.Node) -> list[ir.Node]:
@@ -189,3 +188,45 @@ def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor, *, va
             return math.inf
         difference, top = (float(array.max(where=finite, initial=0.0)) for array in (apart, size))
     return difference / top if top > 0 else difference
+
+
+def require_borders(solution: Solution) -> None:
+    """Require s = 1 and t = 0 of all that nothing rewrites.
+
+    These are graph inputs and outputs, what operators without a rule, or not asked, read and write, and what the bodies
+    of control flow read.
+
+    Args:
+        solution: the gauges.
+
+    Raises:
+        RewriteError: a gauge is another one.
+    """
+    for value, reader in _fixed_values(solution):
+        gauge = solution.ties.of.get(value)
+        if gauge is None or solution.is_identity(gauge):
+            continue
+        apart = float(max(np.abs(solution.scale(gauge) - 1).max(), np.abs(solution.shift(gauge)).max()))
+        if not apart <= TOLERANCE:
+            raise RewriteError(
+                f"gauge of {'a graph' if reader is None else reader.op_type}",
+                "" if reader is None else module_path(reader),
+                f"{value.name} is off by {apart:.3g}; it has to stay what it is",
+            )
+
+
+def _fixed_values(solution: Solution) -> Iterator[tuple[ir.Value, ir.Node | None]]:
+    """Yield the values whose gauge has to be the identity, with who reads or writes them; None for the graph."""
+    graph, asked = solution.ties.graph, set(solution.ties.nodes)
+    for value in solution.ties.of:
+        if value.is_graph_input() or value.is_graph_output():
+            yield value, None
+        for usage in value.uses():
+            if usage.node.graph is not graph:
+                yield value, usage.node
+    for node in graph:
+        written = rule_of(node) is not None and node in asked
+        if not written and node not in solution.ties.parts and not reads_shape_only(node):
+            for read in (*node.inputs, *node.outputs):
+                if read is not None:
+                    yield read, node

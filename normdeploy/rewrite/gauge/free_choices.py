@@ -149,9 +149,20 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
         free, candidates, weights, places = votes
     if not len(free):
         return chosen
-    order = np.argsort(free, kind="stable")
-    several = np.flatnonzero(np.bincount(free)[free[order]] > 2)  # two votes for an unknown lie side by side as it is
-    order[several] = order[several][np.lexsort((candidates[order[several]], free[order[several]]))]
+    count, at = np.bincount(free, minlength=len(chosen)), np.arange(len(free))
+    first, last = np.zeros((2, len(chosen)), np.int64)
+    first[free[::-1]], last[free] = at[::-1], at
+    few = np.flatnonzero((count > 0) & (count <= 2))  # nearly all: these need not be sorted
+    one, two = (tuple(part[ends[few]] for part in (candidates, weights, places)) for ends in (first, last))
+    near = np.abs(one[0] - two[0]) <= 1e-9 * np.maximum(np.abs(one[0]), np.abs(two[0]))
+    behind = (two[2] > one[2]) | ((two[2] == one[2]) & (two[0] > one[0]))
+    later = ~near & ((two[1] > one[1]) | ((two[1] == one[1]) & behind))
+    chosen[few] = np.where(later, two[0], one[0])
+    several = np.flatnonzero(count[free] > 2)
+    if not len(several):
+        return chosen
+    free, candidates, weights, places = (part[several] for part in (free, candidates, weights, places))
+    order = np.lexsort((candidates, free))
     free, candidates, weights, places = (part[order] for part in (free, candidates, weights, places))
     other = np.concatenate([[True], np.diff(free) != 0])
     near = np.abs(np.diff(candidates)) <= 1e-9 * np.maximum(np.abs(candidates[1:]), np.abs(candidates[:-1]))

@@ -14,7 +14,7 @@ from normdeploy.errors import RewriteError
 from normdeploy.graph import module_path
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import is_affine
-from normdeploy.rewrite.affine.constant import FORMATS
+from normdeploy.rewrite.affine.constant import holds_less
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.changed_values import component, nearest_maps, owners, takers_of
@@ -104,10 +104,8 @@ def narrowed(plan: Plan) -> dict[ir.Node, Reason] | None:
         return None
     found: dict[ir.Node, Reason] = {}
     for node in plan.gone:
-        roundoff, _, largest = FORMATS[node.outputs[0].dtype or ir.DataType.FLOAT]
         for taker in takers_of(node, plan):
-            theirs = FORMATS.get(taker.outputs[0].dtype or ir.DataType.FLOAT, FORMATS[ir.DataType.FLOAT])
-            if theirs[0] > roundoff or theirs[2] < largest:
+            if holds_less(taker.outputs[0].dtype, node.outputs[0].dtype):
                 found[node] = Reason(
                     f"the other side of a Cast, where {describe(taker)} would take it, holds fewer digits"
                 )

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.graph.linear_view import Form, linear_of
+from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.rules import rule_of
@@ -75,3 +76,11 @@ class Reached:
 def ends_of(node: ir.Node) -> list[ir.Value]:
     """Return what an operator has first among its inputs, and what it writes."""
     return [value for value in (*node.inputs[:1], *node.outputs) if value is not None]
+
+
+def is_one_for_rows(value: ir.Value | None) -> bool:
+    """Tell whether a value is written by a norm of each row, which cannot take what varies from row to row."""
+    norm = None if value is None else value.producer()
+    if not has(norm, Trait.BY_ROW) or value is None or value.shape is None:
+        return False
+    return norm.attributes.get_int("axis", -1) in (-1, value.shape.rank() - 1)

@@ -16,8 +16,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.rewrite.gauge.borders import require_borders
-from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
+from normdeploy.rewrite.gauge.edit_check import Check, checks_of, require_borders
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.problems import written_operators
 from normdeploy.rewrite.gauge.stated_ties import build
@@ -48,20 +47,17 @@ def regauge(context: RewriteContext, graph: ir.Graph, choice: Choice) -> list[Ed
         solution = choice(build(graph, left))
         edits, refused = written_operators(solution)
         problems = {refusal.node for refusal in refused} | {edit.node for edit in edits if edit.cost > 0}
-        checks: list[tuple[Edit, Check]] = []
-        for edit in [] if problems else edits:
-            try:
-                checks.append((edit, Check(context, edit)))
-            except Unchecked as error:
-                problems.add(error.node)
+        checks: list[Check] = []
+        if not problems:
+            checks, problems = checks_of(context, edits)
         if not problems:
             break
         left |= problems
     require_borders(solution)
     for edit in edits:
         edit.apply()
-    for edit, check in checks:
-        check.verify(edit)
+    for check in checks:
+        check.verify()
     for edit in edits:
         edit.tidy()
     return edits

@@ -15,14 +15,13 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
 from normdeploy.rewrite.affine.operators_of_map import passes_now
 from normdeploy.rewrite.gauge.free_choices import choose
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
-from normdeploy.rewrite.gauge.reached import Reached
+from normdeploy.rewrite.gauge.reached import Reached, is_one_for_rows
 from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
@@ -56,7 +55,6 @@ class Search:
         opaque: operators to treat as if they had no rule.
         unchanged: maps that stay as they are.
         pads: see :class:`.ties.Ties`.
-        apart: maps to be asked alone at once, since they stayed in a search like this one.
         around: values; only maps that hang together with them are asked. All by default.
     """
 
@@ -66,27 +64,24 @@ class Search:
         opaque: Collection[ir.Node],
         unchanged: Collection[ir.Node] = (),
         pads: Mapping[ir.Node, str] = MappingProxyType({}),
-        apart: Collection[ir.Node] = (),
         around: Collection[ir.Value] = (),
     ) -> None:
         self._given = graph, opaque, pads, around
-        self._apart = apart
         self._reached = Reached(graph, around)
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node) and node in self._reached.nodes]
-        followed = [node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges]
+        followed = dict.fromkeys(node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges)
         self._order = sorted(
             followed, key=lambda node: (-bytes_moved.pass_bytes(node.outputs[0]), _is_a_norms_own(node))
         )
-        unranked = dict.fromkeys(maps, Reason("the rank of its input is not known"))
-        self._unranked = {node: reason for node, reason in unranked.items() if node not in set(followed)}
+        self._unranked = {node: Reason("the rank of its input is not known") for node in maps if node not in followed}
         self._asked: list[_Asked] = []
 
     def leaving(self, unchanged: Collection[ir.Node]) -> Search:
         """Return a search that starts anew, with maps that stay as they are."""
         graph, opaque, pads, around = self._given
-        return Search(graph, opaque, unchanged, pads, around=around)
+        return Search(graph, opaque, unchanged, pads, around)
 
     def _built(self) -> Ties:
         """Return the ties of all that the maps reach."""
@@ -105,7 +100,7 @@ class Search:
         for node in self._reached.products if reasons else ():
             product = product_of(node)
             gauge = None if product is None else self.ties.of.get(product.result)
-            if product is None or gauge is None or _is_one_for_rows(node.inputs[product.x]):
+            if product is None or gauge is None or is_one_for_rows(node.inputs[product.x]):
                 continue
             if scales[gauge.scale_of].any() or shifts[gauge.shift_of].any():
                 found.append(node.inputs[product.x])
@@ -124,7 +119,7 @@ class Search:
             whole: maps that have to stay with both halves.
             light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
         """
-        self._settle(stays, whole, light)
+        self._ask(stays, whole, light)
         self._keep_simple()
         gone = [asked.node for asked in self._asked if asked.gone]
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
@@ -141,21 +136,14 @@ class Search:
 
     def can_save_more(self, plan: Plan) -> bool:
         """Tell whether more passes disappear than by a plan if whatever the ties allow can be written."""
-        self._settle({}, (), {})
+        self._ask({}, (), {})
         elsewhere = set(plan.gone).difference(self._order)
         return _passes([*elsewhere, *(asked.node for asked in self._asked if asked.gone)]) > saved(plan)
-
-    def _settle(
-        self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
-    ) -> None:
-        """Ask every map, and again where what lies in front of products is to be asked too."""
-        self._ask(stays, whole, light)
-        while self._widened():
-            self._ask(stays, whole, light)
 
     def _ask(
         self, stays: Mapping[ir.Node, Reason], whole: Collection[ir.Node], light: Mapping[ir.Node, Reason]
     ) -> None:
+        """Ask every map, and again where what lies in front of products is to be asked too."""
         how = [_How(node not in stays, node not in whole, light.get(node)) for node in self._order]
         same = next(
             (at for at, (asked, now) in enumerate(zip(self._asked, how, strict=False)) if asked.how != now),
@@ -166,8 +154,8 @@ class Search:
         if same < len(self._asked):
             self.ties.rollback(self._asked[same].marks)
         del self._asked[same:]
-        alone = [not now.at_once or node in self._apart for node, now in zip(self._order, how, strict=True)]
-        most = len(how)
+        alone = [not now.at_once for now in how]
+        most, staying = len(how), dict[ir.Node, Reason]()
         while (at := len(self._asked)) < len(how):
             count = next((n for n, one in enumerate(alone[at : at + most]) if one), most)
             together = [_Asked(*pair) for pair in zip(self._order[at : at + max(count, 1)], how[at:], strict=False)]
@@ -175,7 +163,7 @@ class Search:
                 together[0].ask(self.ties)
                 if not alone[at]:
                     most = max(most, 2) if together[0].gone else 1
-            elif contradicting := _contradicting(together, self.ties):
+            elif contradicting := _contradicting(together, self.ties, staying):
                 for place in contradicting:
                     alone[at + place] = True
                 if _FEW * len(contradicting) < len(together):  # each that stays hides others behind it
@@ -184,30 +172,45 @@ class Search:
             elif len(together) >= most:  # not where one that is asked alone cut them off: that says nothing of more
                 most *= 2
             self._asked += together
+        if self._widened():
+            self._ask(stays, whole, light)
 
 
 _FEW = 8
 """Maps of which less than one contradicts are asked in halves."""
 
 
-def _is_one_for_rows(value: ir.Value | None) -> bool:
-    """Tell whether a value is written by a norm of each row, which cannot take what varies from row to row."""
-    norm = None if value is None else value.producer()
-    if not has(norm, Trait.BY_ROW) or value is None or value.shape is None:
-        return False
-    return norm.attributes.get_int("axis", -1) in (-1, value.shape.rank() - 1)
+def _contradicting(together: Sequence[_Asked], ties: Ties, staying: dict[ir.Node, Reason]) -> set[int]:
+    """Ask several maps in one step; return the places of those to be asked alone: where there are some, none was asked.
 
-
-def _contradicting(together: Sequence[_Asked], ties: Ties) -> set[int]:
-    """Ask several maps in one step; return the places of those that contradict: where one does, nothing was asked."""
+    Args:
+        together: the maps.
+        ties: get what is stated.
+        staying: maps that contradict what already holds, whatever becomes of the others; completed in place.
+    """
     marks = ties.mark()
     for asked in together:
-        asked.gone, asked.marks = True, marks
-    conflict = dissolve([asked.node for asked in together], ties)
-    if conflict is None:
-        return set()
-    ties.rollback(marks)
-    return conflict.equation.places(conflict.wrong)
+        asked.marks = marks
+    while True:
+        asking = [asked for asked in together if asked.node not in staying]
+        conflict = dissolve([asked.node for asked in asking], ties) if asking else None
+        if conflict is None:
+            for asked in together:
+                asked.reason = staying.get(asked.node)
+                asked.gone = asked.reason is None
+            return set()
+        ties.rollback(marks)
+        undecided = set()
+        for place in sorted(conflict.equation.places(conflict.wrong)):
+            node = asking[place].node
+            own = None if halves_of(node) else dissolve([node], ties)
+            if own is None:
+                undecided.add(together.index(asking[place]))
+            else:
+                staying[node] = reason_of_conflict(node, own, ties)
+            ties.rollback(marks)
+        if undecided:
+            return undecided
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@
 3. Unknowns that are still free are chosen (:mod:`.free_choices`), and every operator says what it becomes. One that
    cannot be written so (its weights would overflow), or a map that would cost more than it saves (:mod:`.problems`),
    makes the maps it belongs to stay, and the ties are solved again.
-4. Each operator is checked alone, before and after, in float64 (:mod:`.edit_check`), and what nothing
-   writes by its gauge (:mod:`.borders`); then the graph changes.
+4. Each operator is checked alone, before and after, in float64, and what nothing writes by its gauge
+   (:mod:`.edit_check`); then the graph changes.
 
 The method is described in docs/folding.md.
 """
@@ -34,10 +34,8 @@ from normdeploy.rewrite.affine.affine_node import (
     taken_by,
 )
 from normdeploy.rewrite.affine.far_from_zero import is_centred
-from normdeploy.rewrite.gauge.borders import require_borders
 from normdeploy.rewrite.gauge.changed_values import takers_of
-from normdeploy.rewrite.gauge.edit_check import Check, Unchecked
-from normdeploy.rewrite.gauge.operator_edit import Edit
+from normdeploy.rewrite.gauge.edit_check import Check, checks_of, require_borders
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reached import ends_of
 from normdeploy.rewrite.gauge.reasons import Reason
@@ -119,8 +117,8 @@ class MoveAffine(RewritePass):
             for made in edit.made:
                 if edit.node.outputs[0] in made.inputs:  # the Add of a bias: its result is what the operator's was
                     carried.hand_over(edit.node.outputs[0], made.outputs[0])
-        for edit, check in checks:
-            check.verify(edit)
+        for check in checks:
+            check.verify()
         self._remove(graph, plan, takers, paths)
         for edit in plan.edits:
             edit.tidy()
@@ -131,19 +129,15 @@ class MoveAffine(RewritePass):
         self._left[graph] = _form(graph), halved
         return True
 
-    def _checked(self, solve: Callable[[set[ir.Node]], Plan]) -> tuple[Plan, list[tuple[Edit, Check]]]:
+    def _checked(self, solve: Callable[[set[ir.Node]], Plan]) -> tuple[Plan, list[Check]]:
         """Solve until every operator that changes can be evaluated; those that cannot have no rule then."""
         opaque: set[ir.Node] = set()
         while True:
-            plan, left = solve(opaque), len(opaque)
-            checks: list[tuple[Edit, Check]] = []
-            for edit in plan.edits:
-                try:
-                    checks.append((edit, Check(self.context, edit)))
-                except Unchecked as error:
-                    opaque.add(error.node)
-            if len(opaque) == left:
+            plan = solve(opaque)
+            checks, unchecked = checks_of(self.context, plan.edits)
+            if unchecked <= opaque:
                 return plan, checks
+            opaque |= unchecked
 
     def _best(self, graph: ir.Graph, opaque: set[ir.Node], around: Collection[ir.Value]) -> Plan:
         """Solve; where maps stay, try whether other gauges of what is in the way, or smaller places, save more."""
@@ -152,7 +146,7 @@ class MoveAffine(RewritePass):
         pads = [node for node in in_the_way if node.op_type == "Pad" or is_relu(node)]
 
         def with_pads(mode: str, among: Collection[ir.Value]) -> Search:
-            return Search(graph, opaque, (), dict.fromkeys(pads, mode), best.stays.keys(), among)
+            return Search(graph, opaque, (), dict.fromkeys(pads, mode), among)
 
         padded = [value for node in pads for value in ends_of(node)]
         if pads and (loose := with_pads("loose", padded)).can_save_more(best):  # what no Pad keeps none has to let go
@@ -162,7 +156,7 @@ class MoveAffine(RewritePass):
         biases = [node for node in in_the_way if has_stored_bias(node)]
         while biases:
             modes = {**best.solution.ties.pads, **dict.fromkeys(biases, WHOLE_STEPS)}
-            other = self._consistent(Search(graph, opaque, (), modes, best.stays.keys(), around))
+            other = self._consistent(Search(graph, opaque, (), modes, around))
             if saved(other) >= saved(best) and other.stays.keys() <= best.stays.keys():
                 best = other
             broken = {node for reason in other.stays.values() for node in reason.nodes}
@@ -171,7 +165,7 @@ class MoveAffine(RewritePass):
         contradicting = [reason.stating for reason in best.stays.values()]
         places = opened(graph, set().union(*contradicting) if all(contradicting) else best.solution.ties.nodes)
         if places:
-            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads, best.stays.keys(), around))
+            other = self._consistent(Search(graph, opaque, (), best.solution.ties.pads, around))
             if saved(other) > saved(best):
                 return other
             closed(places)

@@ -90,14 +90,3 @@ def places_read(node: ir.Node, rank: int) -> dict[int, int]:
 
 def _length_for(indices: np.ndarray) -> int:
     return int(max(indices.max() + 1, -indices.min()))
-
-
-def filled_feeds(context: RewriteContext, nodes: list[ir.Node], inputs: list[ir.Value]) -> dict[ir.Value, Tensor]:
-    """Give a ConstantOfShape the shape of its result."""
-    del context
-    node = nodes[0]
-    dims = dims_of(node.outputs[0])
-    if len(nodes) > 1 or not is_standard(node, "ConstantOfShape") or dims is None:
-        return {}
-    shape = [dim if isinstance(dim, int) else _FEW for dim in dims]
-    return {value: torch.tensor(shape, dtype=torch.int64) for value in inputs}

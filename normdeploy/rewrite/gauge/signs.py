@@ -80,7 +80,7 @@ class Signs:
 
     def require(
         self, left: Rows, origin: Ints, stated: Equation, bound: Ints | None = None
-    ) -> tuple[int, tuple[Stated, ...]] | None:
+    ) -> tuple[Ints, tuple[Stated, ...]] | None:
         """Require that expressions are positive.
 
         Args:
@@ -90,7 +90,7 @@ class Signs:
             bound: an unknown in each row that stands for an expression from now on; better it is tied than another.
 
         Returns:
-            the first row that contradicts, and all that it contradicts; None where none does.
+            the rows that contradict, as far as they were found, and all that the first contradicts; None for none.
         """
         self._stated.append(stated)
         while len(left):
@@ -103,7 +103,7 @@ class Signs:
             if wrong.size:
                 at = int(wrong[0])
                 because = (reason for unknown in left.unknowns[at][odd[at]].tolist() for reason in self._why(unknown))
-                return int(origin[at]), tuple(dict.fromkeys(because))
+                return origin[wrong], tuple(dict.fromkeys(because))
             alone = (count == 1) & ~across(np.logical_or, open_ & self._is_tied[left.unknowns])
             if not alone.any():
                 rest = np.flatnonzero(count)
@@ -145,7 +145,7 @@ class Signs:
 
     def _eliminate(
         self, left: Rows, origin: Ints, stated: Equation, bound: Ints | None
-    ) -> tuple[int, tuple[Stated, ...]] | None:
+    ) -> tuple[Ints, tuple[Stated, ...]] | None:
         """Require what is left, row by row."""
         for at, row in enumerate(origin.tolist()):
             odd = left.coefficients[at] % 2 != 0
@@ -163,7 +163,7 @@ class Signs:
                 else:
                     open_ ^= {unknown}
             if not open_ and sign <= 0:
-                return row, tuple(dict.fromkeys(because))
+                return origin[at : at + 1], tuple(dict.fromkeys(because))
             if len(open_) == 1:
                 (unknown,) = open_
                 self._because[unknown] = tuple(dict.fromkeys(because))

@@ -229,8 +229,8 @@ class System:
         left = self._reduced(stated.rows)
         return self._signs_agree(stated, self.signs.require(left, np.arange(len(left)), stated))
 
-    def _signs_agree(self, stated: Equation, wrong: tuple[int, tuple[Stated, ...]] | None) -> Conflict | None:
-        return None if wrong is None else Conflict(self, stated, np.array(wrong[:1]), -1.0, because=wrong[1])
+    def _signs_agree(self, stated: Equation, wrong: tuple[Ints, tuple[Stated, ...]] | None) -> Conflict | None:
+        return None if wrong is None else Conflict(self, stated, wrong[0], -1.0, because=wrong[1])
 
     def _bind(self, held: Held) -> Conflict | None:
         """Let unknowns be expressed by others from now on, and their signs."""

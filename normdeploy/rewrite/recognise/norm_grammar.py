@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.rewrite.affine.constant import holds_less
 
 REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceL2", "ReduceSumSquare", "GlobalAveragePool"})
 _ELEMENTWISE = frozenset(
@@ -34,6 +35,11 @@ def keeps_precision(node: ir.Node) -> bool:
     source = node.inputs[0]
     doubled = target == ir.DataType.DOUBLE and (source is None or source.dtype != ir.DataType.DOUBLE)
     return target in FLOATS and not doubled
+
+
+def rounds(node: ir.Node, x: ir.Value) -> bool:
+    """Tell whether a cast has fewer digits than a region's input: that it rounds is part of what a network computes."""
+    return is_standard(node, "Cast") and holds_less(ir.DataType(node.attributes["to"].as_int()), x.dtype)
 
 
 def acts_at_zero(node: ir.Node, known: set[ir.Value]) -> bool:

@@ -25,6 +25,7 @@ from normdeploy.rewrite.recognise.norm_grammar import (
     is_root,
     keeps_precision,
     reached,
+    rounds,
     takes_root,
 )
 
@@ -233,7 +234,7 @@ class GraphRegions:
             node = min(waiting, key=self.order.__getitem__)
             waiting.discard(node)
             seen.add(node)
-            if node is not seed and not self._admits(node, known):
+            if node is not seed and (rounds(node, x) or not self._admits(node, known)):
                 continue
             if node is seed and any(v is not None and v not in known and not self.is_side(v) for v in node.inputs):
                 continue

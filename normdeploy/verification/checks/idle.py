@@ -130,6 +130,8 @@ def _idle(context: Context, watch: Watch | None, evaluator: Evaluator | None) ->
 
 
 def _what(watch: Watch, node: ir.Node) -> str:
+    if str(node.outputs[0].name) in watch.ends:
+        return "cuts elsewhere than any quantizer of the reference, and never reached both ends"
     if has(node, Trait.COMPARES) or _is_truth(node):
         return "gave one answer"
     number = watch.numbers.get(str(node.outputs[0].name))

@@ -34,7 +34,10 @@ def filling(node: ir.Node) -> npt.NDArray[Any]:
 def is_sequence(value: ir.Value) -> bool:
     """Tell whether a value is a sequence, which holds tensors and no numbers of its own."""
     node = value.producer()
-    return node is not None and kind(node) in ("SplitToSequence", "SequenceConstruct")
+    return node is not None and kind(node) in _SEQUENCES
+
+
+_SEQUENCES = frozenset({"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"})
 
 
 def with_attributes(node: ir.Node, attributes: Iterable[ir.Attr]) -> ir.Node:

@@ -18,7 +18,8 @@ from normdeploy.verification.derivation.same_operator import equal
 def picked(at: Reading) -> Carried:
     """One scale and one shift of all that the first operand holds; the others, which say where from, are equal.
 
-    Gather and GatherND look along some axes: on these alone they have to be the same.
+    They look along some axes: on these alone, and where GatherElements leaves the last positions of an axis out, they
+    have to be the same.
     """
     scale, shift = _of_one(at, at.first.scale), _of_one(at, at.first.shift)
     if scale is None or shift is None:
@@ -36,8 +37,13 @@ def _of_one(at: Reading, array: Floats) -> Floats | None:
     if one is not None:
         return np.array(one)
     rank, result = (at.relation.rank(value) for value in (at.origin.inputs[1], at.origin.outputs[0]) if value)
-    if rank is None or result is None or kind(at.node) == "GatherElements":
+    if rank is None or result is None:
         return None
+    if kind(at.node) == "GatherElements":
+        chosen = axis_of(at.node.attributes.get_int("axis", 0), array.ndim)
+        sizes = at.relation.source.shapes(at.origin.outputs[0])
+        whole = all(size in (1, shape[axis]) for shape in sizes for axis, size in enumerate(array.shape))
+        return array if whole and array.shape[chosen] == 1 else None
     if kind(at.node) == "Gather":
         before, behind = axis_of(at.node.attributes.get_int("axis", 0), array.ndim), rank
     else:

@@ -36,7 +36,7 @@ FEWEST = 4
 _EQUAL = 1e-9
 """Distance from a tie, in steps, within which values count as equal."""
 
-_RESULT_ZERO = {
+RESULT_ZERO = {
     ("", "QLinearConv"): 7,
     ("", "QLinearMatMul"): 7,
     (MICROSOFT, "QGemm"): 8,
@@ -57,7 +57,7 @@ _RESULT_ZERO = {
 
 def _quantizes_its_result(node: ir.Node) -> bool:
     """Tell whether an operator reads integers as what they stand for, and quantizes its own result."""
-    place = _RESULT_ZERO.get(kind_of(node), len(node.inputs))
+    place = RESULT_ZERO.get(kind_of(node), len(node.inputs))
     return place < len(node.inputs) and node.inputs[place] is not None
 
 

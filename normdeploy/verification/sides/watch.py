@@ -35,9 +35,13 @@ class Watch:
         numbers: the one number that all of a result was in every run so far, None if it was not; of a sum the number
             that keeps it from 0.
         values: all values of the run at hand.
+        ends: of the integers that some quantizers among them make; these act where both were reached.
+        reached: those that were.
     """
 
     names: frozenset[str]
+    ends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    reached: dict[str, set[int]] = field(default_factory=dict)
     runs: int = 0
     acted: set[str] = field(default_factory=set)
     ran: dict[str, ir.Node] = field(default_factory=dict)
@@ -51,6 +55,7 @@ class Watch:
         same = {name: set(places) for name, places in self.same.items()}
         again = replace(self, acted=set(self.acted), ran=dict(self.ran), answers=dict(self.answers), same=same)
         again.numbers, again.values = dict(self.numbers), {}
+        again.reached = {name: set(ends) for name, ends in self.reached.items()}
         return again
 
     def begin(self, feeds: Feeds) -> None:
@@ -71,6 +76,12 @@ class Watch:
         if name not in self.names or name in self.acted or not results[0].numel():
             return
         self.ran[name] = node
+        if name in self.ends:
+            made = results[0].numpy()
+            self.reached.setdefault(name, set()).update(end for end in self.ends[name] if (made == end).any())
+            if len(self.reached[name]) == len(self.ends[name]):
+                self.acted.add(name)
+            return
         if results[0].dtype is torch.bool:
             first = bool(results[0].reshape(-1)[0])
             if bool((results[0] != first).any()) or self.answers.setdefault(name, first) != first:

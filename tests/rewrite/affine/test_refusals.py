@@ -109,6 +109,18 @@ CROSSING = {
     "Cast | converts to or from something that is no float": Case(
         lambda g: mul(g, g.op("Cast", x(g, "N", 3, dtype=np.int64), to=onnx.TensorProto.DOUBLE), 3)
     ),
+    "Cast | rounds, and the next operator goes back to more digits: what it rounds is to stay what it is": Case(
+        lambda g: mul(
+            g,
+            g.op(
+                "Cast",
+                g.op("Cast", conv(g, images(g)), to=onnx.TensorProto.FLOAT),
+                to=onnx.TensorProto.DOUBLE,
+            ),
+            3,
+            1,
+        )
+    ),
     "Dropout | drops at random (training mode)": Case(
         lambda g: mul(g, g.op("Dropout", conv(g, images(g)), *constants(g, ratio=0.5), np.array(True)), 3, 1)
     ),

@@ -100,7 +100,7 @@ EQUATIONS = {
     "ngcl,goc->ngol": {"MatMul": 1},
     "bhcl,oc->bhol": {"MatMul": 1},
     "bchw,oc->bohw": {"Conv": 1},
-    "ngc,goc->ngo": {"Transpose": 2, "MatMul": 1},
+    "ngc,goc->ngo": {"Einsum": 1},  # it would need two
 }
 
 

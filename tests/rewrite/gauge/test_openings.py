@@ -399,6 +399,28 @@ def test_elements_at_places_of_another_size(graph, fold, axis):
     assert fold(g).folded().agree(feeds).ops == {"MatMul": 1, "GatherElements": 1}
 
 
+@pytest.mark.parametrize(("axis", "chosen"), [(1, 3), (1, 2), (2, 3)])
+def test_channels_pass_what_is_gathered_along_another_axis(graph, fold, axis, chosen):
+    """Places are chosen along one axis: along another each position is its own."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x, at = g.input("x", ["N", 3, 5]), g.input("at", ["N", chosen, 5], np.int64)
+    y = g.op("Mul", g.op("Conv", x, rng.normal(size=(3, 3, 1))), rng.uniform(0.5, 2, (3, 1)), name="channels")
+    g.output(g.op("GatherElements", y, at, axis=axis, name="gather"))
+    feeds = {**g.feeds(rng, N=2), "at": rng.integers(0, 3, (2, chosen, 5))}
+    result = fold(g).agree(feeds)
+    assert result.folded().ops == {"Conv": 1, "GatherElements": 1}
+    g = graph()
+    x, at = g.input("x", ["N", 3, 5]), g.input("at", ["N", chosen, 5], np.int64)
+    read = g.op("GatherElements", g.op("Mul", x, rng.uniform(0.5, 2, (3, 1)), name="channels"), at, axis=axis, name="g")
+    g.output(g.op("Conv", read, rng.normal(size=(3, chosen, 1))))
+    result = fold(g).agree({**g.feeds(rng, N=2), "at": feeds["at"]})
+    if axis == 2:
+        assert result.folded().ops == {"GatherElements": 1, "Conv": 1}
+    else:
+        result.kept("GatherElements 'g' moves along the axis where it varies, by what is known at run time only")
+
+
 @pytest.mark.parametrize(("kind", "groups"), [("Conv", 1), ("Conv", 2), ("ConvTranspose", 1), ("ConvTranspose", 2)])
 def test_channels_of_unknown_number_are_as_many_as_the_weight_reads(graph, fold, kind, groups):
     """FasterNet from a file without sizes: what a Concat makes of parts has channels of unknown number."""

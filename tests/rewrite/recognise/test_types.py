@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -119,3 +120,27 @@ def test_what_is_computed_in_float64_stays_so():
     with torch.no_grad():
         expected = Function(in_float64).double()(torch.from_numpy(x).double()).numpy()
     np.testing.assert_allclose(run, expected, rtol=1e-5, atol=1e-5)  # float32 statistics would lose three digits
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("place", ["in front of it", "in it", "behind it"])
+def test_what_is_rounded_on_purpose_stays_rounded(place, dtype):
+    """A float32 network that rounds to half as many bits computes something else than one that does not."""
+
+    def rounded(x, g):
+        x = x.to(dtype).float() if place == "in front of it" else x
+        d = x - x.mean(-1, keepdim=True)
+        d = d.to(dtype).float() if place == "in it" else d
+        y = d / (d.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return (y.to(dtype).float() if place == "behind it" else y) + g
+
+    model = Function(rounded)
+    x = torch.randint(-(2**17), 2**17, ROWS, generator=torch.Generator().manual_seed(1)) / 2**16  # means are exact
+    result = rewrite(trace(model, x).model)
+    assert Counter(node.op_type for node in result.model.graph)["Cast"] == 2
+    (run,) = run_onnxruntime(result.model, {"x": x.numpy()})
+    with torch.no_grad():
+        expected = model(x)
+        plain = torch.nn.functional.layer_norm(x.double(), (C,)) + model.g
+    np.testing.assert_allclose(run, expected.numpy(), rtol=0, atol=1e-5)
+    assert (plain - expected).abs().max() > 1e-4  # without the casts

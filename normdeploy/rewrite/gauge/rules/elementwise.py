@@ -7,7 +7,7 @@
 - Clip at 0, from below alone, is a Relu. Any other: one number everywhere, and the bounds follow: (bound - t) / s; they
   change places where s < 0, which an upper bound below the lower one, that then holds everywhere, does not allow.
 - Neg: t changes its sign. Trilu: t = 0.
-- Cast between floats: as it is.
+- Cast between floats: as it is; but nothing passes one that rounds for what goes back to more digits.
 
 A constant among the operands is computed anew, c' = (c - t) / s, whatever its gauge: it takes up any shift.
 """
@@ -22,8 +22,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, compress, constant64, is_constant
-from normdeploy.graph.operator_inputs import array_of, optional
+from normdeploy.graph.operator_inputs import array_of, optional, required
 from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.affine.constant import holds_less
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, put, require_small
@@ -126,7 +127,14 @@ def cast(node: ir.Node, ties: Ties) -> Gauge:
     value, result = node.inputs[0], node.outputs[0]
     if value is None or value.dtype not in FLOATS or result.dtype not in FLOATS:
         raise Unfollowed("converts to or from something that is no float")
+    users = [usage.node for usage in result.uses()]
+    if users and all(map(_widens, users)) and holds_less(result.dtype, value.dtype):
+        raise Unfollowed("rounds, and the next operator goes back to more digits: what it rounds is to stay what it is")
     return same(node, ties)
+
+
+def _widens(node: ir.Node) -> bool:
+    return is_standard(node, "Cast") and holds_less(required(node, 0).dtype, node.outputs[0].dtype)
 
 
 def choose(node: ir.Node, ties: Ties) -> Gauge:

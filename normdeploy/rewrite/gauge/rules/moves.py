@@ -75,6 +75,16 @@ def _slice(node: ir.Node, rank: int) -> Acts:
     return Acts(tuple(int(axis) % rank for axis in axes), _constant(node, 1, 2, 4))
 
 
+def _gather_elements(node: ir.Node, rank: int) -> Acts:
+    """Of computed places those along one axis are chosen; along another one each is its own, where none is left out."""
+    if _constant(node, 1):
+        return _anywhere(node, rank)
+    data, places = (dims_of(required(node, index)) or () for index in (0, 1))
+    axis, pairs = node.attributes.get_int("axis", 0) % rank, enumerate(zip(data, places, strict=False))
+    kept = {at for at, (size, chosen) in pairs if at != axis and size is not None and size == chosen}
+    return Acts(tuple(at for at in range(rank) if at not in kept), known=False)
+
+
 def _gather_nd(node: ir.Node, rank: int) -> Acts:
     indices = required(node, 1)
     taken = None if indices.shape is None or not len(indices.shape) else indices.shape[-1]
@@ -134,7 +144,7 @@ ACTS: dict[str, Callable[[ir.Node, int], Acts]] = {
     "Slice": _slice,
     "Split": _along_axis,
     "Gather": _along_axis,
-    "GatherElements": _anywhere,
+    "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "Concat": _concat,
     "Tile": _tile,
