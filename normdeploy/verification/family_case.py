@@ -23,6 +23,9 @@ from normdeploy.verification.sides.two_sides import EagerReference, Reference
 _BY_ACCIDENT = 1 / 16
 """An RMS error of eager's below this share of u times the size of the output says nothing of its rounding."""
 
+_LOOKS = 4
+"""Runs that look for ties ahead of S, which takes about as many."""
+
 
 @dataclass
 class Case:
@@ -132,17 +135,18 @@ class Case:
         return self._ties.too_many(index)
 
     def turns_at_once(self, index: int) -> bool:
-        """Return whether one run shows that so much of an output hangs on ties that it is not judged.
+        """Return whether a few runs show that so much of an output hangs on ties that it is not judged.
 
         It is asked before S is measured: eager's own error says how large rounding is. Where that cannot stand for S,
         nothing is seen here.
         """
         if self.noisy is None or not self.noisy.decides:
             return False
-        if not self._ties.runs:
-            sizes = [self._eager_noise(i) if is_float(y) else 0.0 for i, y in enumerate(self.truth)]
-            pairs = zip(self.truth, sizes, strict=True)
-            self._ties.look([np.full(np.shape(y), np.inf if size is None else size) for y, size in pairs])
+        sizes = [self._eager_noise(i) if is_float(y) else 0.0 for i, y in enumerate(self.truth)]
+        pairs = zip(self.truth, sizes, strict=True)
+        noise = [np.full(np.shape(y), np.inf if size is None else size) for y, size in pairs]
+        while not self._ties.too_many(index) and self._ties.runs < _LOOKS:
+            self._ties.look(noise)
         return self._ties.too_many(index)
 
     @property
