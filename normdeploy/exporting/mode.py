@@ -9,7 +9,7 @@ switched is an error that names it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,7 +138,8 @@ def _switch_observer(module: nn.Module) -> bool:
     return True
 
 
-def _switch(model: nn.Module, report: ModeReport) -> None:
+def _switch(model: nn.Module, report: ModeReport) -> list[Reached]:
+    """Switch all there is; return what is reached from the model then."""
     everything = list(walk(model))
     training = [found for found in everything if isinstance(found.value, nn.Module) and found.value.training]
     report.switched += [Switched(found.path, "nn.Module") for found in training]
@@ -155,6 +156,7 @@ def _switch(model: nn.Module, report: ModeReport) -> None:
             report.switched.append(Switched(found.path, how))
         if isinstance(found.value, nn.Module) or _plain(found):
             report.switched += [Switched(found.path, how) for how in _switch_flags(found.value)]
+    return list(walk(model)) if report.switched else everything
 
 
 def _switch_flags(value: Any) -> Iterator[str]:
@@ -169,10 +171,10 @@ def _plain(found: Reached) -> bool:
     return not isinstance(found.value, (nn.Module, torch.Tensor, functools.partial)) and not is_foreign(found.value)
 
 
-def _still_training(model: nn.Module) -> dict[str, str]:
-    """Return path -> class of what is in training mode."""
+def _still_training(everything: Sequence[Reached]) -> dict[str, str]:
+    """Return path -> class of what is in training mode, of all that is reached."""
     left: dict[str, str] = {}
-    for found in walk(model):
+    for found in everything:
         value: Any = found.value
         if isinstance(value, nn.Module) or _plain(found):
             flag = getattr(value, "training", None)
@@ -257,11 +259,11 @@ def evaluation_mode(model: nn.Module, *, fast: bool = False) -> Iterator[ModeRep
         with torch.inference_mode(False):
             leave_inference(model)  # of what is exchanged, the snapshot gives the model's own back
             with _contents_kept(model), torch.no_grad(), fast_paths(fast and report.fast_paths):
-                _switch(model, report)
-                for found in walk(model):
+                everything = _switch(model, report)
+                for found in everything:
                     if isinstance(found.value, nn.Module) and found.value.training:  # put there by eval() itself
                         _set_flags(found.value)
-                left = _still_training(model)
+                left = _still_training(everything)
                 if left:
                     named = ", ".join(f"{path or 'the model'} ({kind})" for path, kind in left.items())
                     raise ModeError(

@@ -23,6 +23,9 @@ from normdeploy.verification.sides.two_sides import EagerReference, Reference
 _BY_ACCIDENT = 1 / 16
 """An RMS error of eager's below this share of u times the size of the output says nothing of its rounding."""
 
+_LOOKS = 4
+"""Runs that look for ties ahead of S, which takes about as many."""
+
 
 @dataclass
 class Case:
@@ -111,12 +114,14 @@ class Case:
 
     def _float32_noise(self, index: int) -> Floats:
         """Return S, or eager's RMS error in its place where that can stand for it."""
-        if not self.rounding.measured:
-            bounds = self.bounds(index, spread=False)
-            error, size = rms(bounds.eager[bounds.keep]), rms(bounds.truth[bounds.keep])
-            if error > 0 and error >= _BY_ACCIDENT * self.roundoff * size:
-                return np.full_like(bounds.truth, error)
-        return self.bounds(index, eager=False).spread
+        error = None if self.rounding.measured else self._eager_noise(index)
+        return self.bounds(index, eager=False).spread if error is None else np.full(np.shape(self.truth[index]), error)
+
+    def _eager_noise(self, index: int) -> float | None:
+        """Return eager's RMS error; None where it was right by accident, and cannot stand for S."""
+        bounds = self.bounds(index, spread=False)
+        error, size = rms(bounds.eager[bounds.keep]), rms(bounds.truth[bounds.keep])
+        return error if error > 0 and error >= _BY_ACCIDENT * self.roundoff * size else None
 
     @cached_property
     def _ties(self) -> Ties:
@@ -127,6 +132,21 @@ class Case:
         """Return whether so much of an output hangs on ties that it is not judged; looks until that is known."""
         while not self._ties.too_many(index) and self.noisy is not None and self._ties.look(self.spread):
             pass
+        return self._ties.too_many(index)
+
+    def turns_at_once(self, index: int) -> bool:
+        """Return whether a few runs show that so much of an output hangs on ties that it is not judged.
+
+        It is asked before S is measured: eager's own error says how large rounding is. Where that cannot stand for S,
+        nothing is seen here.
+        """
+        if self.noisy is None or not self.noisy.decides:
+            return False
+        sizes = [self._eager_noise(i) if is_float(y) else 0.0 for i, y in enumerate(self.truth)]
+        pairs = zip(self.truth, sizes, strict=True)
+        noise = [np.full(np.shape(y), np.inf if size is None else size) for y, size in pairs]
+        while not self._ties.too_many(index) and self._ties.runs < _LOOKS:
+            self._ties.look(noise)
         return self._ties.too_many(index)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from normdeploy.verification.bounds.decisions import Ties
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Spread
 from normdeploy.verification.family_case import Case
+from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
 
 Write = Callable[..., Path]
@@ -214,6 +215,37 @@ def test_no_more_runs_look_for_ties_than_decide(graph_of: Callable[[str], ir.Mod
         pass
     assert noisy.runs == 2 * made
     np.testing.assert_array_equal(ties.found[0], wanted)
+
+
+def test_an_order_that_turned_is_seen_before_rounding_is_measured(graph_of: Callable[[str], ir.Model]):
+    """What hangs on an order among equal scores takes one run to see; what only looks so is judged as ever."""
+    graph = graph_of(
+        "g (float[16] x) => (float[16] y) <float[16] place = {9, 2, 8, 1, 7, 5, 6, 3, 4, 10, 11, 12, 13, 14, 15, 16},"
+        " int64[1] all = {16}> { v, i = TopK(x, all) e = Mul(place, place) y = Gather(e, i) }"
+    )
+    place = np.asarray([9, 2, 8, 1, 7, 5, 6, 3, 4, *range(10, 17)], np.float64)
+    measured = []
+
+    def measure(runs: int, _: int) -> Iterator[list[np.ndarray]]:
+        measured.append(runs)
+        yield from ([place**2 * 2.0**-24] for _ in range(runs))
+
+    for scores, judged in ((np.ones(16), False), (np.arange(16.0, 0, -1), True)):
+        noisy, truth = Counted(graph), place**2
+        case = Case(
+            Family("drawn", {"x": scores}),
+            ["y"],
+            [truth],
+            [(truth * (1 + 2.0**-23)).astype(np.float32)],
+            Spread([(16,)], measure, runs=4),
+            "float32",
+            noisy,
+        )
+        (result,) = hold_against(case, [truth[::-1].astype(np.float32)])
+        assert (result.judgement is not None) is judged
+        assert result.holds is not judged
+        assert bool(measured) is judged
+        assert judged or noisy.runs == 1
 
 
 POSITIONS = """g (float[N,8] x) => (float[N,8] y) <float[8] place = {0, 1, 2, 3, 4, 5, 6, 7}>

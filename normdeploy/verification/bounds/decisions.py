@@ -157,6 +157,9 @@ class Ties:
     Args:
         noisy: the reference's graph; None where there is none, and nothing is known to turn.
         feeds: the inputs. truth: outputs on them. roundoff, floor: of the precision judged. seed: of the noise.
+
+    Attributes:
+        runs: how many were made. found: the elements of each output that turned in one of them.
     """
 
     def __init__(
@@ -171,7 +174,7 @@ class Ties:
     ) -> None:
         self._noisy, self._feeds, self._truth = noisy, feeds, truth
         self._roundoff, self._floor, self._seed = roundoff, floor, seed
-        self._runs = 0
+        self.runs = 0
         self.found = [np.zeros(np.shape(t), bool) for t in truth]
 
     def too_many(self, index: int) -> bool:
@@ -184,10 +187,10 @@ class Ties:
         Args:
             spread: S of each output.
         """
-        if self._noisy is None or self._runs >= _TIE_RUNS:
+        if self._noisy is None or self.runs >= _TIE_RUNS:
             return False
-        self._runs += 1
-        one = self._seed + 7919 * self._runs
+        self.runs += 1
+        one = self._seed + 7919 * self.runs
         outputs = self._noisy.run(
             self._feeds,
             roundoff=_TIE_AMPLIFICATION * self._roundoff,

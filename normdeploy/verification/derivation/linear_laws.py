@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor
+from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
+from normdeploy.graph.traits import is_standard
 from normdeploy.verification.derivation.affine_laws import Affine, back, spread
 from normdeploy.verification.derivation.attributes import window
 from normdeploy.verification.derivation.checked_side import Side
@@ -148,7 +149,8 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     columns = columns[:, :1] if (columns == columns[:, :1]).all() else columns
     columns = columns if want.groups == 1 else columns.repeat(per_group, 0)
     rest = (1,) * (want.weight.ndim - 2)
-    factor = (a / (s_y * a_f))[:, None] * columns
+    rows = (a / (s_y * a_f))[:, None]
+    factor = (rows[:1] if (rows == rows[:1]).all() else rows) * columns
     off = np.abs(r_a / a_f)
     slack = off.reshape(-1, *(1,) * (have.weight.ndim - 1)) * np.abs(have.weight) if off.any() else 0.0
     slack = slack if have.weights.off is None else slack + have.weights.off
@@ -193,6 +195,9 @@ def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
     if tensor is not None:
         array = tensor.numpy()
         return None if tensor.dtype == ir.DataType.STRING else _Weights(array, tensor.dtype, None, array.shape)
+    turned = _turned(value)
+    if turned is not None:
+        return turned
     computed = side.fixed(value)
     if computed is None or value is None:
         return None
@@ -200,6 +205,21 @@ def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
     return _Weights(
         computed, stored, None if stored is not None else off_by_rounding(side, value, computed), computed.shape
     )
+
+
+def _turned(value: ir.Value | None) -> _Weights | None:
+    """Return weights that a Transpose of what is stored makes, by a view: they are as large as the network."""
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node, "Transpose"):
+        return None
+    tensor = constant_tensor(node.inputs[0])
+    if tensor is None or tensor.dtype not in FLOATS or isinstance(tensor, ExactTensor):
+        return None
+    order = node.attributes.get_ints("perm", ()) or range(len(tensor.shape))[::-1]
+    if sorted(order) != list(range(len(tensor.shape))):
+        return None
+    array = np.transpose(tensor.numpy(), order)
+    return _Weights(array, tensor.dtype, None, array.shape)
 
 
 def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) -> tuple[Floats, Floats] | None:

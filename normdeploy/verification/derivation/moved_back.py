@@ -11,8 +11,9 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import compress
 from normdeploy.verification.derivation.affine_laws import step_of
 from normdeploy.verification.derivation.beyond import cuts
+from normdeploy.verification.derivation.checked_side import Shape
 from normdeploy.verification.derivation.element_moves import FOLLOWED, confirm_moved
-from normdeploy.verification.derivation.gauges import Claim, composed
+from normdeploy.verification.derivation.gauges import Array, Claim, composed
 from normdeploy.verification.derivation.movement import DEPTH, MOVES, Lost, run_moves
 from normdeploy.verification.derivation.operands import kind
 from normdeploy.verification.derivation.relation import Proof, Relation
@@ -40,14 +41,16 @@ def returned(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
 
 
 def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return identifiers, scales and shifts of a value's elements, and whether that is only assumed."""
+    """Return identifiers, scales and shifts of a value's elements, and whether that is only assumed.
+
+    A scale or shift that is one number stays one wherever elements go: it has size 1 along each axis.
+    """
     side = relation.source
     for claim in relation.by_source.get(w, ()):
         if claim.value is v and not claim.guard:
             shape = relation.file.shapes(v)[k]
             ids = torch.arange(int(np.prod(shape)), dtype=torch.float64).reshape(shape)
-            scale, shift = (torch.from_numpy(np.array(np.broadcast_to(a, shape))) for a in (claim.scale, claim.shift))
-            return ids, scale, shift, claim.assumed
+            return ids, _whole(claim.scale, shape), _whole(claim.shift, shape), claim.assumed
     step, node = step_of(side, w), w.producer()
     shapes = side.shapes(w)
     if depth > DEPTH or node is None or not shapes or 0 in shapes[k] or w in side.opened or cuts(side, node):
@@ -58,14 +61,24 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
             raise Lost(f"{w.name!r} is kept from 0")
         total, moved = composed(step.scale, step.shift, scale.numpy(), shift.numpy())
         size = side.shapes(w)[k]
-        both = [torch.from_numpy(np.array(np.broadcast_to(array, size))) for array in (total, moved)]
-        return ids, both[0], both[1], assumed
+        return ids, _whole(total, size), _whole(moved, size), assumed
     if kind(node) not in MOVES or kind(node) == "Concat" or node.inputs[0] is None:
         raise Lost(f"{w.name!r} is not known")
     ids, scale, shift, assumed = _followed(relation, node.inputs[0], v, k, depth + 1)
     first = node.inputs[0]
-    made = [run_moves(side, w, {first: part}.get, k) for part in (ids, scale, shift)]
-    return made[0], made[1], made[2], assumed
+    made = run_moves(side, w, {first: ids}.get, k)
+    gauge = [
+        part.reshape((1,) * made.dim()) if part.numel() == 1 else run_moves(side, w, {first: part}.get, k)
+        for part in (scale, shift)
+    ]
+    return made, gauge[0], gauge[1], assumed
+
+
+def _whole(gauge: Array, shape: Shape) -> Tensor:
+    """Return a gauge with a number for each element; one number as it is."""
+    if gauge.size == 1:
+        return torch.from_numpy(np.array(gauge.reshape((1,) * len(shape))))
+    return torch.from_numpy(np.array(np.broadcast_to(gauge, shape)))
 
 
 def further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:

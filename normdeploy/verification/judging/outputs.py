@@ -15,6 +15,10 @@ from normdeploy.verification.sides.flat_values import Array
 _DOUBTFUL = 4.0
 """Ratio of error to bound up to which S is measured anew: a few runs may have drawn it small in one of many blocks."""
 
+_ANOTHER_BRANCH = 16.0
+"""Ratio of error to a bound of eager's own error alone from which a decision that turned is looked for before S is
+measured: S is of the size of that error (docs/verification.md, "Evidence for the constants")."""
+
 
 @dataclass(frozen=True)
 class OutputResult:
@@ -102,6 +106,8 @@ def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool, refin
     failures, notes, finite = nonfinite_problems(case.truth[i], case.eager[i], o, name)
     candidate = np.where(np.isfinite(np.asarray(o, np.float64)), np.asarray(o, np.float64), 0.0)
     judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
+    if eager and judgement.ratio > _ANOTHER_BRANCH and case.turns_at_once(i):  # ahead of the many runs that S takes
+        return _undecided(case, i)
     while judgement.ratio > 1:  # no more runs than it takes: S only grows
         if (not refined and case.rounding.hardly_reaches(judgement.ratio)) or not case.rounding.more():
             break

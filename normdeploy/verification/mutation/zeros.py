@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor, module_path
+from normdeploy.graph import ExactTensor, constant_tensor, module_path
+from normdeploy.graph.exact import round_once
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.mutation.mutants import Site
@@ -64,6 +65,9 @@ def _zeros(value: ir.Value | None) -> bool:
         return all(_zeros(part) for part in producer.inputs)
     if tensor is None or not tensor.size:
         return False
+    if isinstance(tensor, ExactTensor) and tensor.parts is not None:  # computed piece by piece, where one is asked for
+        pieces = tensor.parts.pieces(tuple(tensor.shape.numpy()))
+        return not any(round_once(piece, tensor.dtype).any() for _, _, piece in pieces)
     array = tensor.numpy()
     return not array.flat[0] and not array.any()  # the first element settles nearly all, without reading the rest
 
