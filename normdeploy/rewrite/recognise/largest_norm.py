@@ -230,25 +230,25 @@ def _solve_core(probe: Probe, row: _Row, p: Array) -> Core | None:
 
 def _collapse(norm: Norm, y: ir.Value) -> Norm | None:
     """Reduce scale and shift along the axes on which they are constant; None if they change along a dynamic one."""
-    size = float(np.abs(norm.scale).max())
-    scale = _constant_axes(norm.scale, _SAME * size)
-    shift = _constant_axes(norm.shift, _SAME * (size + float(np.abs(norm.shift).max())))
+    # each place by its own size: beside a scale of 1e30 every other scale and shift would be nothing
+    size = np.abs(norm.scale)
+    scale, shift = _snap(norm.scale, y.dtype, 0.0), _snap(norm.shift, y.dtype, size)
+    scale, shift = _constant_axes(scale, _SAME * size), _constant_axes(shift, _SAME * (size + np.abs(shift)))
     for axis, dim in enumerate(y.shape or ()):
         if not isinstance(dim, int) and (scale.shape[axis] != 1 or shift.shape[axis] != 1):
             return None
-    scale, shift = _snap(scale, y.dtype, 0.0), _snap(shift, y.dtype, size)
     return replace(norm, scale=scale, shift=shift)
 
 
-def _constant_axes(values: Array, tolerance: float) -> Array:
+def _constant_axes(values: Array, tolerance: Array) -> Array:
     for axis in range(values.ndim):
-        first = values.take([0], axis=axis)
-        if np.abs(values - first).max() <= tolerance:
-            values = first
+        first, of_first = values.take([0], axis=axis), tolerance.take([0], axis=axis)
+        if (np.abs(values - first) <= tolerance + of_first).all():
+            values, tolerance = first, of_first
     return values
 
 
-def _snap(values: Array, dtype: ir.DataType | None, size: float) -> Array:
+def _snap(values: Array, dtype: ir.DataType | None, size: Array | float) -> Array:
     """Undo the solver's float64 rounding where the exact value must have been one the stored type can hold."""
     near = values.astype(np.float32).astype(np.float64)
     if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and dtype is not None:

@@ -147,22 +147,21 @@ def affine_from(plus: Array, minus: Array, p: Array, core: Core) -> Norm | None:
 
 
 def disagreement(y: Array, x: Array, norm: Norm) -> float:
-    """Return the largest distance between values and hypothesis in units of what is allowed; NaN counts as inf."""
+    """Return the largest distance between values and hypothesis in units of what is allowed; NaN counts as inf.
+
+    Allowed is a part of what each place's own scale makes of its block's largest normalized value: a place with a small
+    scale is held as closely as one with a large one.
+    """
     normal, condition = norm.normalize(x)
-    scaled = norm.scale * normal
-    error = y - scaled
+    error = y - norm.scale * normal
     error -= norm.shift
     inner = norm.blocks.split_shape(x.shape)
     axes = norm.blocks.split_axes()
-
-    def largest(values: Array) -> Array:
-        """Return the largest size in each block, NaN where there is one."""
-        low, high = (bound(values.reshape(inner), axis=axes, keepdims=True) for bound in (np.min, np.max))
-        return np.asarray(np.maximum(-low, high))
-
+    largest = np.abs(normal).reshape(inner).max(axis=axes, keepdims=True)
     lost = np.minimum(1e-7, 64 * _EPS64 * condition)
-    allowed = largest(scaled) * (TOLERANCE + lost) + 1e-14 * np.abs(norm.shift).max(initial=0.0)
-    worst = largest(error)
+    own = np.broadcast_to(np.abs(norm.scale), x.shape).reshape(inner)
+    allowed = own * (largest * (TOLERANCE + lost)) + 1e-14 * np.abs(norm.shift).max(initial=0.0)
+    worst = np.abs(error, out=error).reshape(inner)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(worst == 0, 0.0, worst / allowed)
     return float("inf") if np.isnan(ratio).any() else float(ratio.max())

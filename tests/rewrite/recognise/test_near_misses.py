@@ -31,6 +31,10 @@ def where(x, condition, other):
     return x.sketch.op("Where", condition, x, other)
 
 
+LAST = np.arange(N) < N - 1
+SMALL = np.where(LAST, 1.0, 1e-13).astype(np.float32)
+
+
 NEAR_MISSES = {
     "epsilon on the mean": lambda x: (x - (x.mean() + 1e-5)) / (v(x) + 1e-5).sqrt(),
     "epsilon added to the numerator and scaled with the rows": lambda x: (d(x) + 1e-5 * x) / (v(x) + 1e-5).sqrt(),
@@ -106,6 +110,28 @@ def test_near_miss_computes_what_it_computed(name, sketch):
         x = torch.from_numpy(scale * (rng.standard_normal((3, 5, N)) + 0.3))
         old, new = (Evaluator(item).run({"x": x})["y0"] for item in (before, model))
         torch.testing.assert_close(new, old, rtol=1e-7, atol=1e-9 * float(old.nan_to_num().abs().max()), equal_nan=True)
+
+
+def test_no_scale_is_so_large_that_others_and_shifts_are_nothing_beside_it(sketch):
+    drawing = sketch()
+    scale, shift = np.float32([1, -1e30, 0.5, 3e-20]), np.float32([0, 1, -1, 2])
+    x = drawing.input(("n", 4))
+    model = drawing.model(d(x) / (v(x) + 1e-5).sqrt() * scale + shift)
+    RecogniseNorms(RewriteContext())(model)
+    assert [node.op_type for node in model.graph] == ["LayerNormalization"]
+    given = np.random.default_rng(0).standard_normal((3, 4))
+    centred = given - given.mean(1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + np.float64(np.float32(1e-5))) * scale + shift
+    found = Evaluator(model).run({"x": torch.from_numpy(given)})["y0"].numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_place_of_small_scale_is_looked_at_as_closely_as_others(sketch):
+    drawing = sketch()
+    normal = d(x := drawing.input((N,))) / (v(x) + 1e-5).sqrt()
+    model = drawing.model(where(normal * SMALL, LAST, normal * normal * normal * 1e-13))
+    RecogniseNorms(RewriteContext())(model)
+    assert model.graph.outputs[0].producer().op_type == "Where"
 
 
 def test_float16_in_the_middle_keeps_the_outer_cast(sketch):
